@@ -1,0 +1,31 @@
+/* One row per kernel: name, signature (entries.h), call. The compiler checks each call against kernels.h. */
+#include "entries.h"
+
+#include "kernels.h"
+
+#define P(i) s[i].p
+#define I(i) s[i].n
+#define F(i) s[i].d
+#define CALL(name, ...)                                                                                                \
+    static int call_##name(const rot_slot *s) { return K(name)(__VA_ARGS__); }
+
+CALL(scan_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10))
+CALL(scan_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13))
+#if !ROT_COMPLEX
+CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
+CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+#endif
+
+#define ROW(name, signature)                                                                                           \
+    { #name, signature, call_##name }
+
+extern const rot_entry K(rot_table)[];
+const rot_entry K(rot_table)[] = {
+    ROW(scan_forward, "wWrrRInnnnn"),
+    ROW(scan_backward, "wwWrRrrRInnnnn"),
+#if !ROT_COMPLEX
+    ROW(matmul, "wrrRnnnn"),
+    ROW(matmul_weight_grad, "wWrrnnn"),
+#endif
+    {0, 0, 0},
+};

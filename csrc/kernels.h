@@ -1,0 +1,25 @@
+/* Every kernel's prototype: outputs, inputs, what forward saved, dims. Compiled once per variant (real.h).
+ *
+ * Arrays are C-contiguous and validated by the caller; "or NULL" marks the optional ones. Kernels return a status
+ * code, never print, never exit, keep no state, and give the same bits for any number of threads.
+ */
+#ifndef ROT_KERNELS_H
+#define ROT_KERNELS_H
+
+#include "real.h"
+
+/* scan.c */
+int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane *h0, const int64_t *lengths, int64_t B,
+                    int64_t T, int64_t N, int64_t varying, int64_t reverse);
+int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *dhT, const lane *a, const lane *h,
+                     const lane *h0, const int64_t *lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
+                     int64_t reverse);
+
+#if !ROT_COMPLEX
+/* gemm.c */
+int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t Kd, int64_t N,
+              int64_t transposed);
+int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t Kd, int64_t N);
+#endif
+
+#endif

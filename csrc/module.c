@@ -1,0 +1,291 @@
+/* rotrnn._cpu: the tables of entries (entries.h) as Python functions. The only file that knows Python and NumPy.
+ *
+ * Every function takes its arguments in the order of the entry's signature. Arrays must have the exact dtype, be
+ * C-contiguous and aligned, and writeable where they are written; shapes are the caller's business (ops/). The dtype
+ * of the first real or complex array picks the variant, and `use_simd` the instruction set.
+ */
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+#include <Python.h>
+#include <numpy/arrayobject.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+#include <stdbool.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "entries.h"
+#include "real.h"
+
+enum { F32, F64, C64, C128, DTYPES };
+static const int TYPE_NUMBERS[DTYPES] = {NPY_FLOAT32, NPY_FLOAT64, NPY_COMPLEX64, NPY_COMPLEX128};
+static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64", "complex128"};
+
+#define TABLES(isa)                                                                                                    \
+    extern const rot_entry rot_table_f32_##isa[], rot_table_f64_##isa[], rot_table_c64_##isa[], rot_table_c128_##isa[];
+TABLES(base)
+#ifdef ROT_X86
+TABLES(avx2)
+TABLES(avx512)
+#endif
+
+typedef struct {
+    const char *name;
+    const rot_entry *tables[DTYPES];
+} simd;
+
+/* From the plainest to the fastest. */
+static const simd SIMDS[] = {
+    {"base", {rot_table_f32_base, rot_table_f64_base, rot_table_c64_base, rot_table_c128_base}},
+#ifdef ROT_X86
+    {"avx2", {rot_table_f32_avx2, rot_table_f64_avx2, rot_table_c64_avx2, rot_table_c128_avx2}},
+    {"avx512", {rot_table_f32_avx512, rot_table_f64_avx512, rot_table_c64_avx512, rot_table_c128_avx512}},
+#endif
+};
+enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0], MAX_ENTRIES = 64 };
+
+static bool simd_supported(int level) {
+#ifdef ROT_X86
+    if (level >= 1 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return false;
+    if (level >= 2 && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")))
+        return false;
+#endif
+    return level < SIMD_COUNT;
+}
+
+typedef struct {
+    int level; /* the instruction set in use */
+} module_state;
+
+typedef struct {
+    module_state *state;
+    const rot_entry *by_dtype[SIMD_COUNT][DTYPES]; /* NULL where the dtype lacks the entry */
+    const char *name;
+    PyMethodDef def;
+} function;
+
+static const char FUNCTION_CAPSULE[] = "rotrnn._cpu.function";
+
+static int dtype_index(PyObject *object) {
+    if (PyArray_Check(object))
+        for (int i = 0; i < DTYPES; i++)
+            if (PyArray_TYPE((PyArrayObject *)object) == TYPE_NUMBERS[i]) return i;
+    return -1;
+}
+
+/* Checks one array argument and stores its data pointer. Returns false with an exception set. */
+static bool unpack_array(rot_slot *slot, const char *name, Py_ssize_t position, PyObject *object, int type_number,
+                         const char *type_name, bool optional, bool written) {
+    if (optional && object == Py_None) {
+        slot->p = NULL;
+        return true;
+    }
+    PyArrayObject *const array = (PyArrayObject *)object;
+    if (!PyArray_Check(object) || PyArray_TYPE(array) != type_number || !PyArray_ISNOTSWAPPED(array)) {
+        PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a %s array, got %R", name, position, type_name,
+                     PyArray_Check(object) ? (PyObject *)PyArray_DESCR(array) : (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISALIGNED(array)) {
+        PyErr_Format(PyExc_ValueError, "%s: argument %zd must be C-contiguous and aligned", name, position);
+        return false;
+    }
+    if (written && !PyArray_ISWRITEABLE(array)) {
+        PyErr_Format(PyExc_ValueError, "%s: argument %zd is read-only, but is written", name, position);
+        return false;
+    }
+    slot->p = PyArray_DATA(array);
+    return true;
+}
+
+static bool unpack(rot_slot *slot, const char *name, Py_ssize_t position, PyObject *object, char letter, int dtype) {
+    switch (letter) {
+    case 'r':
+    case 'R':
+        return unpack_array(slot, name, position, object, TYPE_NUMBERS[dtype], TYPE_NAMES[dtype], letter == 'R', false);
+    case 'w':
+    case 'W':
+        return unpack_array(slot, name, position, object, TYPE_NUMBERS[dtype], TYPE_NAMES[dtype], letter == 'W', true);
+    case 'i':
+    case 'I': return unpack_array(slot, name, position, object, NPY_INT64, "int64", letter == 'I', false);
+    case 'j':
+    case 'J': return unpack_array(slot, name, position, object, NPY_INT64, "int64", letter == 'J', true);
+    case 'b':
+    case 'B': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'B', false);
+    case 'c':
+    case 'C': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'C', true);
+    case 'n': slot->n = (int64_t)PyLong_AsLongLong(object); return !PyErr_Occurred();
+    case 'd': slot->d = PyFloat_AsDouble(object); return !PyErr_Occurred();
+    default: PyErr_Format(PyExc_SystemError, "%s: unknown signature letter '%c'", name, letter); return false;
+    }
+}
+
+static PyObject *raise_status(const char *name, int status) {
+    switch (status) {
+    case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
+    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: an index is out of range", name); break;
+    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: gave up before it had what was asked for", name); break;
+    default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
+    }
+    return NULL;
+}
+
+static PyObject *invoke(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
+    const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
+    if (!self) return NULL;
+    int dtype = -1;
+    for (Py_ssize_t i = 0; i < count && dtype < 0; i++) dtype = dtype_index(args[i]);
+    if (dtype < 0) dtype = F32; /* an entry without such arrays is the same in every table */
+    const rot_entry *const entry = self->by_dtype[self->state->level][dtype];
+    if (!entry) {
+        PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", self->name, TYPE_NAMES[dtype]);
+        return NULL;
+    }
+    const Py_ssize_t expected = (Py_ssize_t)strlen(entry->signature);
+    if (count != expected || count > ROT_MAX_SLOTS) {
+        PyErr_Format(PyExc_TypeError, "%s: takes %zd arguments, got %zd", self->name, expected, count);
+        return NULL;
+    }
+    rot_slot slots[ROT_MAX_SLOTS];
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!unpack(&slots[i], self->name, i, args[i], entry->signature[i], dtype)) return NULL;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = entry->call(slots);
+    Py_END_ALLOW_THREADS if (status != ROT_OK) return raise_status(self->name, status);
+    Py_RETURN_NONE;
+}
+
+static void free_function(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE)); }
+
+static const rot_entry *find_entry(const rot_entry *table, const char *name) {
+    for (; table->name; table++)
+        if (strcmp(table->name, name) == 0) return table;
+    return NULL;
+}
+
+/* Adds one Python function for the entry `name`, if the module has none of that name yet. */
+static int add_function(PyObject *module, const char *name) {
+    if (PyObject_HasAttrString(module, name)) return 0;
+    function *const self = PyMem_Calloc(1, sizeof *self);
+    if (!self) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->state = PyModule_GetState(module);
+    self->name = name;
+    for (int level = 0; level < SIMD_COUNT; level++)
+        for (int dtype = 0; dtype < DTYPES; dtype++)
+            self->by_dtype[level][dtype] = find_entry(SIMDS[level].tables[dtype], name);
+    self->def.ml_name = name;
+    self->def.ml_meth = (PyCFunction)(void (*)(void))invoke;
+    self->def.ml_flags = METH_FASTCALL;
+    PyObject *const capsule = PyCapsule_New(self, FUNCTION_CAPSULE, free_function);
+    if (!capsule) {
+        PyMem_Free(self);
+        return -1;
+    }
+    PyObject *const callable = PyCFunction_New(&self->def, capsule);
+    Py_DECREF(capsule);
+    if (!callable) return -1;
+    const int status = PyModule_AddObjectRef(module, name, callable);
+    Py_DECREF(callable);
+    return status;
+}
+
+static PyObject *use_simd(PyObject *module, PyObject *argument) {
+    module_state *const state = PyModule_GetState(module);
+    const char *const name = PyUnicode_AsUTF8(argument);
+    if (!name) return NULL;
+    for (int level = 0; level < SIMD_COUNT; level++) {
+        if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
+            const char *const before = SIMDS[state->level].name;
+            state->level = level;
+            return PyUnicode_FromString(before);
+        }
+    }
+    PyObject *const available = PyObject_GetAttrString(module, "SIMD_AVAILABLE");
+    if (available) PyErr_Format(PyExc_ValueError, "use_simd: got '%s', expected one of %R", name, available);
+    Py_XDECREF(available);
+    return NULL;
+}
+
+static PyObject *threads(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+#ifdef _OPENMP
+    return PyLong_FromLong(omp_get_max_threads());
+#else
+    return PyLong_FromLong(1);
+#endif
+}
+
+static PyMethodDef METHODS[] = {
+    {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
+    {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int exec_module(PyObject *module) {
+    import_array1(-1);
+    PyObject *const available = PyList_New(0);
+    if (!available) return -1;
+    module_state *const state = PyModule_GetState(module);
+    for (int level = 0; level < SIMD_COUNT; level++) {
+        for (int dtype = 0; dtype < DTYPES; dtype++)
+            for (const rot_entry *entry = SIMDS[level].tables[dtype]; entry->name; entry++)
+                if (add_function(module, entry->name) < 0) goto fail;
+        if (!simd_supported(level)) continue;
+        state->level = level;
+        PyObject *const name = PyUnicode_FromString(SIMDS[level].name);
+        if (!name || PyList_Append(available, name) < 0) {
+            Py_XDECREF(name);
+            goto fail;
+        }
+        Py_DECREF(name);
+    }
+    PyObject *const tuple = PyList_AsTuple(available);
+    if (!tuple || PyModule_AddObjectRef(module, "SIMD_AVAILABLE", tuple) < 0) {
+        Py_XDECREF(tuple);
+        goto fail;
+    }
+    Py_DECREF(tuple);
+    Py_DECREF(available);
+#ifdef _OPENMP
+    if (PyModule_AddIntConstant(module, "OPENMP", _OPENMP) < 0) return -1;
+#else
+    if (PyModule_AddIntConstant(module, "OPENMP", 0) < 0) return -1;
+#endif
+    return PyModule_AddStringConstant(module, "COMPILER", __VERSION__);
+fail:
+    Py_DECREF(available);
+    return -1;
+}
+
+static PyModuleDef_Slot SLOTS[] = {
+    {Py_mod_exec, (void *)(uintptr_t)exec_module}, /* NOLINT: the C API's own idiom */
+    {0, NULL},
+};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    "rotrnn._cpu",
+    "C kernels of rotrnn on the CPU.",
+    sizeof(module_state),
+    METHODS,
+    SLOTS,
+    NULL,
+    NULL,
+    NULL,
+};
+
+PyMODINIT_FUNC PyInit__cpu(void);
+PyMODINIT_FUNC PyInit__cpu(void) { return PyModuleDef_Init(&MODULE); }

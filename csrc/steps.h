@@ -1,0 +1,49 @@
+/* One step of each recurrence, and its adjoint: the formulas, once, for host and device.
+ *
+ * Gradients of complex numbers are stored as dz = dL/dRe z + i dL/dIm z, so h = a b gives da = dh conj(b).
+ */
+#ifndef ROT_STEPS_H
+#define ROT_STEPS_H
+
+#include "real.h"
+
+#ifdef __CUDACC__
+#define ROT_INLINE static __host__ __device__ __forceinline__
+#else
+#define ROT_INLINE static inline
+#endif
+
+#if ROT_COMPLEX
+ROT_INLINE lane lane_of(real x) {
+    lane r = {x, 0};
+    return r;
+}
+/* a*b + c */
+ROT_INLINE lane lane_fma(lane a, lane b, lane c) {
+    lane r = {a.re * b.re - a.im * b.im + c.re, a.re * b.im + a.im * b.re + c.im};
+    return r;
+}
+/* conj(a)*b + c */
+ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) {
+    lane r = {a.re * b.re + a.im * b.im + c.re, a.re * b.im - a.im * b.re + c.im};
+    return r;
+}
+ROT_INLINE lane lane_add(lane a, lane b) {
+    lane r = {a.re + b.re, a.im + b.im};
+    return r;
+}
+#else
+ROT_INLINE lane lane_of(real x) { return x; }
+ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return a * b + c; }
+ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return a * b + c; }
+ROT_INLINE lane lane_add(lane a, lane b) { return a + b; }
+#endif
+
+/* h_t = a_t h_{t-1} + x_t */
+ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return lane_fma(a, h_prev, x); }
+
+/* g_t = dh_t + conj(a_{t+1}) g_{t+1};   dx_t = g_t;   da_t = g_t conj(h_{t-1});   dh0 = conj(a_0) g_0 */
+ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
+ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
+
+#endif

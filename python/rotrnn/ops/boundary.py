@@ -1,0 +1,120 @@
+"""What every op does with its arguments before a kernel sees them: dtypes, shapes, layout, overflow, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+REAL = (np.dtype(np.float32), np.dtype(np.float64))
+COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
+
+
+class Boundary:
+    """The checks of one call: collects its arguments, binds dimension letters, and speaks in the op's name.
+
+    >>> args = Boundary("diagonal_scan")
+    >>> a = args.array("a", a, "N", "B T N")          # binds N, or B, T and N
+    >>> x = args.array("x", x, "B T N")               # must agree with what is bound
+    >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
+
+    A failed check raises TypeError (dtype) or ValueError (everything else) naming the op, the argument, what it got
+    and what was expected.
+    """
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+        self.size: dict[str, int] = {}
+        self._source: dict[str, str] = {}
+
+    def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
+        """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
+        array = np.asarray(value)
+        if array.dtype not in kinds:
+            expected = " or ".join(str(kind) for kind in kinds)
+            raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        for form in forms:
+            letters = form.split()
+            if len(letters) == array.ndim:
+                self._bind(name, array.shape, letters)
+                break
+        else:
+            expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
+            raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected {expected}")
+        return array
+
+    def optional(
+        self, name: str, value: npt.ArrayLike | None, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL
+    ) -> Array | None:
+        """As `array`, with None passed through."""
+        return None if value is None else self.array(name, value, *forms, kinds=kinds)
+
+    def _bind(self, name: str, shape: tuple[int, ...], letters: list[str]) -> None:
+        for letter, size in zip(letters, shape, strict=True):
+            if self.size.setdefault(letter, size) != size:
+                wanted = ", ".join(f"{one}={self.size.get(one, '?')}" for one in letters)
+                raise ValueError(
+                    f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from "
+                    f"{self._source[letter]}"
+                )
+            self._source.setdefault(letter, name)
+
+    def common(self, *arrays: Array | None) -> list[Any]:
+        """The arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copied only where needed."""
+        dtype = np.result_type(*[array.dtype for array in arrays if array is not None])
+        return [None if array is None else self.layout(array, dtype) for array in arrays]
+
+    def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        """`array` in `dtype`, C-contiguous and aligned; copied only where it is not."""
+        self.check_size(array.shape, dtype)
+        return np.require(array, dtype, ["C", "A"])
+
+    def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        """An array of this shape must be addressable."""
+        count = 1
+        for size in shape:
+            count *= int(size)
+        if count * dtype.itemsize > np.iinfo(np.intp).max:
+            raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
+
+    def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
+        """Valid steps of each sequence: None, or B integers in [0, T]."""
+        if lengths is None:
+            return None
+        array = np.asarray(lengths)
+        if not np.issubdtype(array.dtype, np.integer):
+            raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
+        if array.shape != (self.size["B"],):
+            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
+        bad = (array < 0) | (array > self.size["T"])
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(
+                f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={self.size['T']}"
+            )
+        return np.ascontiguousarray(array, np.int64)
+
+    def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
+        """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
+        self.check_size(shape, dtype)
+        if out is None:
+            return np.empty(shape, dtype)
+        if not isinstance(out, np.ndarray) or out.dtype != dtype:
+            raise TypeError(
+                f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"
+            )
+        if out.shape != shape:
+            raise ValueError(f"{self.op}: {name} has shape {out.shape}, expected {shape}")
+        if not out.flags.writeable:
+            raise ValueError(f"{self.op}: {name} is read-only, expected a writeable array")
+        if not (out.flags.c_contiguous and out.flags.aligned):
+            raise ValueError(f"{self.op}: {name} is not C-contiguous and aligned, expected an array that is")
+        if any(isinstance(other, np.ndarray) and np.may_share_memory(out, other) for other in inputs):
+            raise ValueError(f"{self.op}: {name} overlaps an input, expected memory of its own")
+        return out
