@@ -16,12 +16,26 @@ COMPILER: str
 
 def use_simd(name: str, /) -> str: ...
 def threads() -> int: ...
+def use_threads(count: int, /) -> int: ...
 def scan_forward(
     h: _R, hT: _RO, a: _R, x: _R, h0: _RO, lengths: _IO, B: int, T: int, N: int, varying: int, reverse: int, /
 ) -> None: ...
 def scan_backward(
-    dx: _R, da: _R, dh0: _RO, dh: _R, dhT: _RO, a: _R, h: _R, h0: _RO, lengths: _IO,
-    B: int, T: int, N: int, varying: int, reverse: int, /,
+    dx: _R,
+    da: _R,
+    dh0: _RO,
+    dh: _R,
+    dhT: _RO,
+    a: _R,
+    h: _R,
+    h0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    varying: int,
+    reverse: int,
+    /,
 ) -> None: ...
-def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, K: int, N: int, transposed: int, /) -> None: ...
-def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, K: int, N: int, /) -> None: ...
+def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
+def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
