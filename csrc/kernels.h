@@ -20,6 +20,14 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
 int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t in, int64_t out,
               int64_t transposed);
 int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out);
+int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M, int64_t in, int64_t out);
+
+/* mixer.c */
+int K(householder_forward)(real *y, const real *u, const real *alpha, const real *x, const int64_t *lengths, int64_t B,
+                           int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying);
+int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, const real *u, const real *alpha,
+                            const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t R, int64_t D,
+                            int64_t u_varying, int64_t alpha_varying);
 #endif
 
 #endif

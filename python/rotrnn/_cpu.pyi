@@ -39,3 +39,24 @@ def scan_backward(
 ) -> None: ...
 def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
 def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
+def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
+def householder_forward(
+    y: _R, u: _R, alpha: _R, x: _R, lengths: _IO, B: int, T: int, R: int, D: int, u_varying: int, alpha_varying: int, /
+) -> None: ...
+def householder_backward(
+    dx: _R,
+    du: _R,
+    dalpha: _R,
+    dy: _R,
+    u: _R,
+    alpha: _R,
+    x: _R,
+    lengths: _IO,
+    B: int,
+    T: int,
+    R: int,
+    D: int,
+    u_varying: int,
+    alpha_varying: int,
+    /,
+) -> None: ...
