@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.mixer import householder_mix, householder_mix_backward
+from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 Arrays = dict[str, Any]
@@ -227,4 +229,104 @@ DENSE = [
     dense_case((127, 64), 128),
 ]
 
-CASES = [*SCANS, *DENSE]
+# --------------------------------------------------------------------------------------------------------- mixers
+
+
+def householder_product(u: Any, alpha: Any) -> Any:
+    """(I - 2 alpha_1 w_1 w_1^T) (I - 2 alpha_2 w_2 w_2^T) ..., formed."""
+    Q = np.eye(u.shape[-1])
+    for u_i, alpha_i in zip(u, alpha, strict=True):
+        Q = Q @ (np.eye(len(u_i)) - 2 * alpha_i * np.outer(u_i, u_i) / (u_i @ u_i))
+    return Q
+
+
+def householder_loop(u: Any, alpha: Any, x: Any, lengths: Any = None) -> tuple[Any]:
+    """y_t = Q_t x_t, token after token."""
+    y = np.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            Q = householder_product(u[b, t] if u.ndim == 4 else u, alpha[b, t] if alpha.ndim == 3 else alpha)
+            y[b, t] = Q @ x[b, t]
+    return (y,)
+
+
+def householder_case(
+    B: int, T: int, R: int, D: int, *, u_varies: bool = False, alpha_varies: bool = False, lengths: Any = None
+) -> Case:
+    def make(rng: np.random.Generator) -> Arrays:
+        return {
+            "u": normal(rng, (B, T, R, D) if u_varies else (R, D)),
+            "alpha": rng.uniform(-0.2, 1.2, (B, T, R) if alpha_varies else (R,)),
+            "x": normal(rng, (B, T, D)),
+        }
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        grads = householder_mix_backward(doutputs[0], **args, lengths=lengths)
+        return {"u": grads.du, "alpha": grads.dalpha, "x": grads.dx}
+
+    padded = {}
+    if lengths is not None:
+        padded = {"x": lengths, "out0": lengths}
+        padded |= {"u": lengths} if u_varies else {}
+        padded |= {"alpha": lengths} if alpha_varies else {}
+    flags = "".join([" u(t)" * u_varies, " alpha(t)" * alpha_varies, " ragged" * (lengths is not None)])
+    return Case(
+        f"householder_mix{flags} {B}x{T}x{D} by {R}",
+        make,
+        lambda args: (householder_mix(**args, lengths=lengths),),
+        backward,
+        lambda args: householder_loop(**args, lengths=lengths),
+        terms=4 * (D + 4) * (R + 1) + B * T,  # the gradients of constant u and alpha sum over the tokens
+        linear=(("x",),),
+        ragged=padded,
+        lengths=lengths,
+    )
+
+
+def expm_series(A: Any) -> Any:
+    """expm of (..., n, n) in extended precision: the series at norm / 2^8, squared back."""
+    term = E = np.broadcast_to(np.eye(A.shape[-1], dtype=np.longdouble), A.shape)
+    for k in range(1, 30):
+        term = term @ A.astype(np.longdouble) / k / 256
+        E = E + term
+    for _ in range(8):
+        E = E @ E
+    return E
+
+
+def orthogonal_case(shape: tuple[int, ...], size: float = 1.0) -> Case:
+    n = shape[-1]
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        return {"M": orthogonal_backward(doutputs[0], args["M"])}
+
+    return Case(
+        f"orthogonal {'x'.join(map(str, shape))} size {size:g}",
+        lambda rng: {"M": size * normal(rng, shape)},
+        lambda args: (orthogonal(args["M"]),),
+        backward,
+        lambda args: (expm_series(args["M"] - np.swapaxes(args["M"], -1, -2)).astype(np.float64),),
+        terms=int(n * (20 + 2 * size * np.sqrt(8 * n))),  # 20 products, and squaring doubles |S|_2 times
+    )
+
+
+MIXERS = [
+    *(
+        householder_case(2, T, R, D, u_varies=u_varies, alpha_varies=alpha_varies)
+        for T, R, D in ((5, 3, 4), (1, 1, 1), (3, 2, 37), (0, 2, 3), (2, 0, 3), (2, 2, 0))
+        for u_varies in (False, True)
+        for alpha_varies in (False, True)
+    ),
+    *(
+        householder_case(3, 7, 2, 5, u_varies=varies, alpha_varies=varies, lengths=(7, 0, 3))
+        for varies in (False, True)
+    ),
+    householder_case(3, 100, 2, 33),  # more than one group of tokens
+    householder_case(0, 3, 2, 3),
+    *(orthogonal_case(shape) for shape in ((1, 1), (2, 2), (3, 3), (5, 8, 8), (2, 3, 5, 5), (0, 4, 4))),
+    orthogonal_case((4, 4), 10.0),
+    orthogonal_case((4, 4), 1e-8),
+    orthogonal_case((1, 130, 130)),  # more than one block of rows
+]
+
+CASES = [*SCANS, *DENSE, *MIXERS]

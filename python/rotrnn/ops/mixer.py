@@ -81,8 +81,8 @@ def householder_mix_backward(
     """Adjoint of `householder_mix`; recomputes what each reflection was given, token by token.
 
     For one reflection ``y = v - 2 alpha s w``, ``s = w.v``, with g the gradient of y and ``q = w.g``:
-    ``dv = g - 2 alpha q w``, ``dalpha = -2 s q``, ``dw = -2 alpha (s g + q v)``, ``du = (dw - w (w.dw)) / |u|``. Constant
-    `u` and `alpha` sum over all tokens, in a fixed order.
+    ``dv = g - 2 alpha q w``, ``dalpha = -2 s q``, ``dw = -2 alpha (s g + q v)``, ``du = (dw - w (w.dw)) / |u|``. The
+    gradients of constant `u` and `alpha` sum over all tokens, in a fixed order.
 
     Parameters
     ----------

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
 
-TERMS = 20  # of the exponential series: at norm 1 what it leaves out, and the derivative of that, is below 1e-17
-LARGEST = 1e6  # of the numbers of M: squaring back from norm 1 costs log2(norm) bits, and Newton can restore half of them
+# Terms of the exponential series: at norm 1 what it leaves out, and the derivative of that, is below 1e-17.
+TERMS = 20
+# Magnitude of M's numbers: squaring back from norm 1 loses log2(norm) bits, of which a Newton step restores half of 53.
+LARGEST = 1e6
 
 
 def orthogonal(M: npt.ArrayLike) -> Array:
@@ -74,10 +76,11 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
     """
     args = Boundary("orthogonal_backward")
     matrices = _generators(args, M)
-    cotangent = _matrices(args, "dP", dP).astype(np.float64)
+    cotangent = args.layout(_matrices(args, "dP", dP), np.dtype(np.float64))
     S = _skew(matrices)
     K = _expm(-S, _newton_adjoint(cotangent, _expm(S)[0]))[1]
-    return (K - _transpose(K)).reshape(np.shape(M)).astype(matrices.dtype, copy=False)
+    dM: Array = K - _transpose(K)
+    return dM.reshape(np.shape(M)).astype(matrices.dtype, copy=False)
 
 
 def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
@@ -85,8 +88,7 @@ def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
     array = np.asarray(value)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         raise ValueError(f"{args.op}: {name} has shape {array.shape}, expected (..., n, n)")
-    array = args.array(name, array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]), "G n n")
-    return array
+    return args.array(name, array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]), "G n n")
 
 
 def _generators(args: Boundary, M: npt.ArrayLike) -> Array:
@@ -99,7 +101,7 @@ def _generators(args: Boundary, M: npt.ArrayLike) -> Array:
 
 
 def _skew(M: Array) -> Array:
-    wide = M.astype(np.float64)
+    wide = M.astype(np.float64, order="C")
     return wide - _transpose(wide)
 
 

@@ -1,0 +1,142 @@
+"""What `householder_mix` promises beyond the table of cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import householder_loop, householder_product
+from rotrnn.ops.mixer import householder_mix, householder_mix_backward
+
+EPS = np.finfo(np.float64).eps
+
+
+def applied(u: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Q as the op applies it: its columns are the images of unit vectors."""
+    D = u.shape[-1]
+    return householder_mix(u, alpha, np.eye(D)[None])[0].T
+
+
+def test_product_is_in_the_written_order() -> None:
+    rng = np.random.default_rng(0)
+    u, alpha = rng.standard_normal((3, 6)), rng.uniform(0, 1, 3)
+    first, second, third = (applied(u[i : i + 1], alpha[i : i + 1]) for i in range(3))
+    np.testing.assert_allclose(applied(u, alpha), first @ second @ third, rtol=0, atol=100 * EPS)
+    np.testing.assert_allclose(applied(u, alpha), householder_product(u, alpha), rtol=0, atol=100 * EPS)
+
+
+def test_gain_one_is_orthogonal_and_reverses_one_direction_each() -> None:
+    u = np.random.default_rng(1).standard_normal((5, 40))
+    Q = applied(u, np.ones(5))
+    np.testing.assert_allclose(Q.T @ Q, np.eye(40), rtol=0, atol=100 * EPS)
+    assert np.linalg.det(Q) == pytest.approx(-1, abs=1e-12)  # five reflections
+
+
+def test_gain_one_half_projects() -> None:
+    u = np.random.default_rng(2).standard_normal((1, 9))
+    Q = applied(u, np.array([0.5]))
+    np.testing.assert_allclose(Q @ Q, Q, rtol=0, atol=100 * EPS)
+    np.testing.assert_allclose(Q @ u[0], 0, rtol=0, atol=100 * EPS)
+
+
+def test_gain_zero_and_no_reflections_are_the_identity() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 3, 4))
+    np.testing.assert_array_equal(householder_mix(rng.standard_normal((2, 4)), np.zeros(2), x), x)
+    np.testing.assert_array_equal(householder_mix(np.ones((0, 4)), np.ones(0), x), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_length_of_u_does_not_matter(dtype: type) -> None:
+    """Powers of two scale u exactly, over the whole range of the dtype; its gradient scales the other way."""
+    rng = np.random.default_rng(4)
+    u = rng.standard_normal((2, 7)).astype(dtype)
+    alpha, x, dy = rng.uniform(0, 1, 2).astype(dtype), *rng.standard_normal((2, 3, 5, 7)).astype(dtype)
+    y, grads = householder_mix(u, alpha, x), householder_mix_backward(dy, u, alpha, x)
+    info = np.finfo(dtype)
+    for power in (info.minexp // 2, -5, 9, info.maxexp // 2, info.maxexp - 5):
+        big = np.ldexp(u, power)
+        np.testing.assert_allclose(householder_mix(big, alpha, x), y, rtol=0, atol=50 * info.eps)
+        again = householder_mix_backward(dy, big, alpha, x)
+        np.testing.assert_allclose(again.dx, grads.dx, rtol=0, atol=50 * info.eps)
+        np.testing.assert_allclose(again.dalpha, grads.dalpha, rtol=0, atol=500 * info.eps)
+        if abs(power) < info.maxexp - 10:  # 1 / |u| itself is a normal number
+            np.testing.assert_allclose(np.ldexp(again.du, power), grads.du, rtol=0, atol=500 * info.eps)
+
+
+def test_a_zero_vector_reflects_nothing() -> None:
+    rng = np.random.default_rng(5)
+    u = rng.standard_normal((3, 4))
+    u[1] = 0
+    alpha, x = rng.uniform(0, 1, 3), rng.standard_normal((1, 6, 4))
+    np.testing.assert_array_equal(householder_mix(u, alpha, x), householder_mix(u[::2], alpha[::2], x))
+    grads = householder_mix_backward(x, u, alpha, x)
+    assert not grads.du[1].any()
+    assert grads.dalpha[1] == 0
+
+
+def test_what_is_not_finite_comes_through() -> None:
+    x = np.ones((1, 2, 3))
+    assert np.isnan(householder_mix(np.array([[np.nan, 1, 1]]), np.ones(1), x)).all()
+    assert np.isnan(householder_mix(np.array([[np.inf, 1, 1]]), np.ones(1), x)).any()
+    assert np.isnan(householder_mix(np.ones((1, 3)), np.array([np.nan]), x)).all()
+
+
+def test_gradient_of_u_is_across_u() -> None:
+    rng = np.random.default_rng(6)
+    u, alpha, x, dy = rng.standard_normal((3, 8)), rng.uniform(0, 1, 3), *rng.standard_normal((2, 4, 5, 8))
+    du = householder_mix_backward(dy, u, alpha, x).du
+    # each of the 20 tokens adds a vector across u up to rounding
+    np.testing.assert_allclose(np.sum(du * u, -1), 0, rtol=0, atol=20 * 8 * EPS * np.abs(du).max() * np.abs(u).max())
+
+
+def test_out() -> None:
+    rng = np.random.default_rng(7)
+    u, alpha, x = rng.standard_normal((2, 3)), rng.uniform(0, 1, 2), rng.standard_normal((2, 4, 3))
+    out = np.full_like(x, np.nan)
+    assert householder_mix(u, alpha, x, out=out) is out
+    np.testing.assert_array_equal(out, householder_mix(u, alpha, x))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_shape(data: st.DataObject) -> None:
+    B, T, R, D = (data.draw(st.integers(0, most)) for most in (3, 40, 4, 70))
+    lengths = data.draw(st.none() | st.lists(st.integers(0, T), min_size=B, max_size=B))
+    lengths = None if lengths is None else np.array(lengths, np.int64)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    u = rng.standard_normal((B, T, R, D) if data.draw(st.booleans()) else (R, D))
+    alpha = rng.uniform(0, 1, (B, T, R) if data.draw(st.booleans()) else (R,))
+    x, dy = rng.standard_normal((2, B, T, D))
+    y = householder_mix(u, alpha, x, lengths=lengths)
+    np.testing.assert_allclose(y, householder_loop(u, alpha, x, lengths)[0], rtol=0, atol=200 * (R + 1) * EPS)
+    # Q is linear in x, so <y, dy> = <x, dx> to rounding of D (R + 1) terms a token
+    dx = householder_mix_backward(dy, u, alpha, x, lengths=lengths).dx
+    assert abs(np.sum(y * dy) - np.sum(x * dx)) <= 1e-11 * (1 + np.sum(np.abs(y * dy)))
+
+
+X = np.ones((2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"u": np.ones((1, 5))}, ValueError, r"householder_mix: u has shape \(1, 5\), expected \(R=1, D=4\)"),
+        ({"u": np.ones((2, 4))}, ValueError, r"alpha has shape \(1,\), expected \(R=2\)"),
+        ({"u": np.ones(4)}, ValueError, r"u has shape \(4,\), expected \(R, D\) or \(B, T, R, D\)"),
+        ({"alpha": np.ones((2, 1))}, ValueError, r"alpha has shape \(2, 1\)"),
+        ({"x": np.ones((2, 4))}, ValueError, r"x has shape \(2, 4\), expected \(B, T, D\)"),
+        ({"x": X.astype(int)}, TypeError, "x has dtype int64"),
+        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16"),
+        ({"lengths": [3, 4]}, ValueError, r"lengths\[1\] is 4"),
+        ({"lengths": [-1, 3]}, ValueError, r"lengths\[0\] is -1"),
+        ({"out": np.ones((2, 3, 5))}, ValueError, "out has shape"),
+        ({"out": X}, ValueError, "out overlaps an input"),
+    ],
+)
+def test_bad_input(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    good = {"u": np.ones((1, 4)), "alpha": np.ones(1), "x": X}
+    with pytest.raises(error, match=message):
+        householder_mix(**{**good, **arguments})
