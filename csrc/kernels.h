@@ -20,6 +20,9 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
 int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t Kd, int64_t N,
               int64_t transposed);
 int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t Kd, int64_t N);
+
+/* philox.c */
+int K(philox)(int64_t *out, const int64_t *counter, const int64_t *key, int64_t n);
 #endif
 
 #endif
