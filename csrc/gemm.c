@@ -1,4 +1,4 @@
-/* The products of activations with weights: y = x W + bias, and dW = x^T dy, dbias = sum of dy.
+/* The products of activations with weights: y = x w^T + bias, and dw = dy^T x, dbias = sum of dy.
  *
  * Not a general BLAS. A small register tile (MR rows x NR columns) runs over weights packed once per call into
  * panels of NR columns; rows are cut into blocks by the shapes alone and every sum has one order, so that, unlike a
@@ -25,7 +25,7 @@ enum {
     NR = NV * LANES,
     MR = 6,
     ROWS = 20 * MR,   /* rows of one task of matmul */
-    CHUNK = 256,      /* rows of dy packed at a time in the weight gradient */
+    CHUNK = 256,      /* rows of x packed at a time in the weight gradient */
     GROUP_ROWS = 512, /* least rows that get a partial sum of their own */
     MAX_GROUPS = 16,
 };
@@ -37,11 +37,15 @@ static real *new_buffer(int64_t count) {
     return aligned_alloc(unit, (bytes / unit + 1) * unit);
 }
 
+static void add(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
 /* panels[p][k][NR] <- w[k][p*NR ...], zero beyond the last column. w(k, n) = w[k*row + n*column]. */
-static void pack(real *restrict panels, const real *restrict w, int64_t Kd, int64_t N, int64_t row, int64_t column) {
+static void pack(real *restrict panels, const real *restrict w, int64_t depth, int64_t N, int64_t row, int64_t column) {
     for (int64_t p = 0; p < panels_of(N); p++) {
         const int64_t n = N - p * NR < NR ? N - p * NR : NR;
-        for (int64_t k = 0; k < Kd; k++, panels += NR) {
+        for (int64_t k = 0; k < depth; k++, panels += NR) {
             for (int64_t j = 0; j < n; j++) panels[j] = w[k * row + (p * NR + j) * column];
             for (int64_t j = n; j < NR; j++) panels[j] = 0;
         }
@@ -51,11 +55,11 @@ static void pack(real *restrict panels, const real *restrict w, int64_t Kd, int6
 /* acc[i][:] += sum_k x[i*row + k*step] panel[k][:], for i < rows <= MR. acc is (MR, NR), contiguous. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 static ALWAYS_INLINE void tile_rows(real *restrict acc, int64_t acc_row, const real *restrict x, int64_t row,
-                                    int64_t step, const real *restrict panel, int64_t Kd, const int rows) {
+                                    int64_t step, const real *restrict panel, int64_t depth, const int rows) {
     vec sum[MR][NV];
     for (int i = 0; i < rows; i++)
         for (int v = 0; v < NV; v++) sum[i][v] = *(const vec *)(acc + i * acc_row + v * LANES);
-    for (int64_t k = 0; k < Kd; k++, panel += NR, x += step) {
+    for (int64_t k = 0; k < depth; k++, panel += NR, x += step) {
         for (int v = 0; v < NV; v++) {
             const vec b = *(const vec *)(panel + v * LANES);
             for (int i = 0; i < rows; i++) sum[i][v] += x[i * row] * b;
@@ -66,64 +70,64 @@ static ALWAYS_INLINE void tile_rows(real *restrict acc, int64_t acc_row, const r
 }
 
 static void tile(real *restrict acc, int64_t acc_row, const real *restrict x, int64_t row, int64_t step,
-                 const real *restrict panel, int64_t Kd, int64_t rows) {
+                 const real *restrict panel, int64_t depth, int64_t rows) {
     switch (rows) { /* the number of rows is a constant in each, so that the sums stay in registers */
-    case 6: tile_rows(acc, acc_row, x, row, step, panel, Kd, 6); break;
-    case 5: tile_rows(acc, acc_row, x, row, step, panel, Kd, 5); break;
-    case 4: tile_rows(acc, acc_row, x, row, step, panel, Kd, 4); break;
-    case 3: tile_rows(acc, acc_row, x, row, step, panel, Kd, 3); break;
-    case 2: tile_rows(acc, acc_row, x, row, step, panel, Kd, 2); break;
-    default: tile_rows(acc, acc_row, x, row, step, panel, Kd, 1); break;
+    case 6: tile_rows(acc, acc_row, x, row, step, panel, depth, 6); break;
+    case 5: tile_rows(acc, acc_row, x, row, step, panel, depth, 5); break;
+    case 4: tile_rows(acc, acc_row, x, row, step, panel, depth, 4); break;
+    case 3: tile_rows(acc, acc_row, x, row, step, panel, depth, 3); break;
+    case 2: tile_rows(acc, acc_row, x, row, step, panel, depth, 2); break;
+    default: tile_rows(acc, acc_row, x, row, step, panel, depth, 1); break;
     }
 }
 
 /* y(i, n) += sum_k x(i, k) panel(k, n) for `rows` rows and `columns` <= NR columns of y. */
-static void tile_into(real *y, int64_t y_row, const real *x, int64_t row, int64_t step, const real *panel, int64_t Kd,
-                      int64_t rows, int64_t columns) {
+static void tile_into(real *y, int64_t y_row, const real *x, int64_t row, int64_t step, const real *panel,
+                      int64_t depth, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i += MR) {
         const int64_t mr = rows - i < MR ? rows - i : MR;
         if (columns == NR) {
-            tile(y + i * y_row, y_row, x + i * row, row, step, panel, Kd, mr);
+            tile(y + i * y_row, y_row, x + i * row, row, step, panel, depth, mr);
         } else {
             real edge[MR * NR] = {0};
             for (int64_t r = 0; r < mr; r++) memcpy(edge + r * NR, y + (i + r) * y_row, (size_t)columns * sizeof(real));
-            tile(edge, NR, x + i * row, row, step, panel, Kd, mr);
+            tile(edge, NR, x + i * row, row, step, panel, depth, mr);
             for (int64_t r = 0; r < mr; r++) memcpy(y + (i + r) * y_row, edge + r * NR, (size_t)columns * sizeof(real));
         }
     }
 }
 
-/* y (M,N) = x (M,Kd) w + bias (N) or NULL; w is (Kd,N), or (N,Kd) when `transposed`. */
-int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t Kd, int64_t N,
+/* y (M,out) = x (M,in) w + bias (out) or NULL; w is (in,out), or (out,in) when `transposed`. */
+int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t in, int64_t out,
               int64_t transposed) {
-    const int64_t panels = panels_of(N), blocks = (M + ROWS - 1) / ROWS;
-    real *const packed = new_buffer(panels * Kd * NR);
+    const int64_t panels = panels_of(out), blocks = (M + ROWS - 1) / ROWS;
+    real *const packed = new_buffer(panels * in * NR);
     if (!packed) return ROT_NO_MEMORY;
-    pack(packed, w, Kd, N, transposed ? 1 : N, transposed ? Kd : 1);
+    pack(packed, w, in, out, transposed ? 1 : out, transposed ? in : 1);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
-        for (int64_t i = 0; i < rows; i++) {
+        for (int64_t i = m; i < m + rows; i++) {
             if (bias)
-                memcpy(y + (m + i) * N, bias, (size_t)N * sizeof(real));
+                memcpy(y + i * out, bias, (size_t)out * sizeof(real));
             else
-                memset(y + (m + i) * N, 0, (size_t)N * sizeof(real));
+                memset(y + i * out, 0, (size_t)out * sizeof(real));
         }
         for (int64_t p = 0; p < panels; p++) {
-            const int64_t columns = N - p * NR < NR ? N - p * NR : NR;
-            tile_into(y + m * N + p * NR, N, x + m * Kd, Kd, 1, packed + p * Kd * NR, Kd, rows, columns);
+            const int64_t columns = out - p * NR < NR ? out - p * NR : NR;
+            tile_into(y + m * out + p * NR, out, x + m * in, in, 1, packed + p * in * NR, in, rows, columns);
         }
     }
     free(packed);
     return ROT_OK;
 }
 
-/* dw (Kd,N) and dbias (N) or NULL, overwritten; x (M,Kd), dy (M,N).
- *   dw = sum_m x_m^T dy_m,   dbias = sum_m dy_m:  rows in order within a group, groups in order. */
-int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t Kd, int64_t N) {
+/* dw (out,in) and dbias (out) or NULL, overwritten; x (M,in), dy (M,out).
+ *   dw = sum_m dy_m x_m^T,   dbias = sum_m dy_m:  rows in order within a group, groups in order. */
+int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out) {
     int64_t groups = M / GROUP_ROWS;
     groups = groups < 1 ? 1 : groups > MAX_GROUPS ? MAX_GROUPS : groups;
-    const int64_t panels = panels_of(N), per_group = (M + groups - 1) / groups, size = Kd * N + N;
+    const int64_t panels = panels_of(in), per_group = (M + groups - 1) / groups, size = (in + 1) * out;
     real *const sums = calloc((size_t)(groups * size) + 1, sizeof(real));
     real *const packed = new_buffer(groups * panels * CHUNK * NR);
     if (!sums || !packed) {
@@ -133,30 +137,26 @@ int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, 
     }
 #pragma omp parallel for schedule(static)
     for (int64_t group = 0; group < groups; group++) {
-        real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + Kd * N;
+        real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + in * out;
         real *const panel = packed + group * panels * CHUNK * NR;
         const int64_t end = (group + 1) * per_group < M ? (group + 1) * per_group : M;
         for (int64_t m = group * per_group; m < end; m += CHUNK) {
             const int64_t rows = end - m < CHUNK ? end - m : CHUNK;
-            pack(panel, dy + m * N, rows, N, N, 1);
-            for (int64_t i = 0; dbias && i < rows; i++)
-                for (int64_t n = 0; n < N; n++) dbias_sum[n] += dy[(m + i) * N + n];
+            pack(panel, x + m * in, rows, in, in, 1);
             for (int64_t p = 0; p < panels; p++) {
-                const int64_t columns = N - p * NR < NR ? N - p * NR : NR;
-                tile_into(dw_sum + p * NR, N, x + m * Kd, 1, Kd, panel + p * rows * NR, rows, Kd, columns);
+                const int64_t columns = in - p * NR < NR ? in - p * NR : NR;
+                tile_into(dw_sum + p * NR, in, dy + m * out, 1, out, panel + p * rows * NR, rows, out, columns);
             }
+            for (int64_t i = m; i < m + rows; i++) add(dbias_sum, dy + i * out, out);
         }
     }
+    memset(dw, 0, (size_t)(in * out) * sizeof(real));
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < Kd; i++) {
-        memcpy(dw + i * N, sums + i * N, (size_t)N * sizeof(real));
-        for (int64_t group = 1; group < groups; group++)
-            for (int64_t n = 0; n < N; n++) dw[i * N + n] += sums[group * size + i * N + n];
-    }
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t group = 0; group < groups; group++) add(dw + o * in, sums + group * size + o * in, in);
     if (dbias) {
-        memset(dbias, 0, (size_t)N * sizeof(real));
-        for (int64_t group = 0; group < groups; group++)
-            for (int64_t n = 0; n < N; n++) dbias[n] += sums[group * size + Kd * N + n];
+        memset(dbias, 0, (size_t)out * sizeof(real));
+        for (int64_t group = 0; group < groups; group++) add(dbias, sums + group * size + in * out, out);
     }
     free(sums);
     free(packed);

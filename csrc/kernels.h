@@ -17,9 +17,9 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
 
 #if !ROT_COMPLEX
 /* gemm.c */
-int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t Kd, int64_t N,
+int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t in, int64_t out,
               int64_t transposed);
-int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t Kd, int64_t N);
+int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out);
 
 /* philox.c */
 int K(philox)(int64_t *out, const int64_t *counter, const int64_t *key, int64_t n);

@@ -127,10 +127,10 @@ int K(listops_parse)(uint8_t *tokens, int64_t *result, const uint8_t *text, int6
     int64_t missing[MAX_DEPTH];
     int64_t n = 0, depth = 0, parentheses = 0, at = 0;
     int expected = ARGUMENT, failed = NOTHING;
-    for (int64_t next; at <= size && !failed; at = failed ? at : next + 1) {
+    while (at <= size) {
         const uint8_t *const space = memchr(text + at, ' ', (size_t)(size - at));
-        next = space ? space - text : size;
-        const int id = symbol_id(text + at, next - at);
+        const int64_t end = space ? space - text : size;
+        const int id = symbol_id(text + at, end - at);
         if (expected == ARGUMENT && id < DIGITS) {
             tokens[n++] = (uint8_t)id;
             expected = depth ? ARGUMENT_END : THE_END;
@@ -156,6 +156,8 @@ int K(listops_parse)(uint8_t *tokens, int64_t *result, const uint8_t *text, int6
             expected = --depth ? ARGUMENT_END : THE_END;
         } else
             failed = expected;
+        if (failed) break;
+        at = end + 1;
     }
     if (!failed && expected != THE_END) failed = expected;
     result[0] = n;

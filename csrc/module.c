@@ -228,9 +228,24 @@ static PyObject *threads(PyObject *module, PyObject *ignored) {
 #endif
 }
 
+static PyObject *use_threads(PyObject *module, PyObject *argument) {
+    const long count = PyLong_AsLong(argument);
+    if (count == -1 && PyErr_Occurred()) return NULL;
+    if (count < 1 || count > 1024) {
+        PyErr_Format(PyExc_ValueError, "use_threads: got %ld, expected a number from 1 to 1024", count);
+        return NULL;
+    }
+    PyObject *const before = threads(module, NULL);
+#ifdef _OPENMP
+    if (before) omp_set_num_threads((int)count);
+#endif
+    return before;
+}
+
 static PyMethodDef METHODS[] = {
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
+    {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,19 +17,42 @@ COMPILER: str
 
 def use_simd(name: str, /) -> str: ...
 def threads() -> int: ...
+def use_threads(count: int, /) -> int: ...
 def scan_forward(
     h: _R, hT: _RO, a: _R, x: _R, h0: _RO, lengths: _IO, B: int, T: int, N: int, varying: int, reverse: int, /
 ) -> None: ...
 def scan_backward(
-    dx: _R, da: _R, dh0: _RO, dh: _R, dhT: _RO, a: _R, h: _R, h0: _RO, lengths: _IO,
-    B: int, T: int, N: int, varying: int, reverse: int, /,
+    dx: _R,
+    da: _R,
+    dh0: _RO,
+    dh: _R,
+    dhT: _RO,
+    a: _R,
+    h: _R,
+    h0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    varying: int,
+    reverse: int,
+    /,
 ) -> None: ...
-def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, K: int, N: int, transposed: int, /) -> None: ...
-def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, K: int, N: int, /) -> None: ...
+def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
+def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
 def philox(out: _I, counter: _I, key: _I, n: int, /) -> None: ...
 def listops_sample(
-    tokens: _U8, lengths: _I, values: _U8, n: int, seed: int, first: int,
-    max_depth: int, max_args: int, min_length: int, max_length: int, /,
+    tokens: _U8,
+    lengths: _I,
+    values: _U8,
+    n: int,
+    seed: int,
+    first: int,
+    max_depth: int,
+    max_args: int,
+    min_length: int,
+    max_length: int,
+    /,
 ) -> None: ...
 def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
 def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...

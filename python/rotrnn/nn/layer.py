@@ -73,9 +73,7 @@ class Recurrent(Protocol):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, Any]: ...
 
-    def backward(
-        self, params: Params, saved: Any, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, State]: ...
+    def backward(self, params: Params, saved: Any, dy: Array, dstate: State = None) -> tuple[Array, Params, State]: ...
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]: ...
 
@@ -109,6 +107,5 @@ def is_parameter(name: str) -> bool:
 def astype(params: Params, dtype: npt.DTypeLike) -> Params:
     """The params with every array in `dtype`."""
     return {
-        name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype)
-        for name, value in params.items()
+        name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype) for name, value in params.items()
     }

@@ -34,11 +34,10 @@ class Boundary:
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
         array = np.asarray(value)
-        if array.dtype not in kinds:
+        if array.dtype.newbyteorder("=") not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
-        if not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         for form in forms:
             letters = form.split()
             if len(letters) == array.ndim:

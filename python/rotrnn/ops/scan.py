@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ def diagonal_scan(
 
     ``h_t = a_t * h_{t-1} + x_t`` for t = 0..T-1 with ``h_{-1} = h0`` (zero if absent); with ``reverse``, time runs
     backwards: ``h_t = a_t * h_{t+1} + x_t``, and `h0` enters at the last valid step. This is the recurrence of LRU
-    (Orvieto et al. 2023, eq. 5), S4D and S5, and of RotRNN ("RotRNN: Modelling Long Sequences with Rotations", eq. 12) with each rotated plane as
-    one complex number.
+    (Orvieto et al. 2023, eq. 5), S4D and S5, and of RotRNN ("RotRNN: Modelling Long Sequences with Rotations",
+    eq. 12) with each rotated plane as one complex number.
 
     Parameters
     ----------
@@ -139,3 +139,192 @@ def diagonal_scan_backward(
     dh0 = np.empty((B, N), adh.dtype)
     _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, ah, ah0, steps, B, T, N, aa.ndim == 3, reverse)
     return DiagonalScanGrads(da, dx, dh0)
+
+
+class RotationScanGrads(NamedTuple):
+    """Gradients of `rotation_scan`: of theta and gamma (their shapes; dgamma is None without gamma), x, h0."""
+
+    dtheta: Array
+    dgamma: Array | None
+    dx: Array
+    dh0: Array
+
+
+class _Planes:
+    """Real heads seen as complex planes: lanes (2i, 2i+1) of a head are one complex number.
+
+    An odd head width leaves its last lane alone (angle 0): as data it gets one zero lane beside it.
+    """
+
+    def __init__(
+        self, args: Boundary, theta: npt.ArrayLike, gamma: npt.ArrayLike | None, N: int, lengths: npt.ArrayLike | None
+    ) -> None:
+        angles = args.array("theta", theta, "P", "H P", "B T P", "B T H P")
+        heads = angles.ndim in (2, 4)
+        decay = args.optional("gamma", gamma, *(("H", "B T H") if heads else ("", "B T")))
+        self.theta = angles if heads else angles[..., None, :]
+        self.gamma = decay if heads or decay is None else decay[..., None]
+        self.theta_shape, self.gamma_shape = angles.shape, () if decay is None else decay.shape
+        self.heads = args.size.get("H", 1)
+        self.width = 2 * args.size["P"]
+        self.lengths = args.lengths(lengths)
+        lanes = self.heads * self.width
+        if N not in (lanes, lanes + self.heads):
+            raise ValueError(
+                f"{args.op}: the last axis has N={N} lanes, expected {lanes} or {lanes + self.heads} "
+                f"(head width 2P or 2P+1) from theta of shape {self.theta_shape}"
+            )
+        self.odd = lanes != N
+
+    def transition(self, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+        """(e^{i theta}, a = gamma e^{i theta}), both (..., H, planes); zero where a sequence has ended."""
+        theta = self.theta.astype(dtype, copy=False)
+        if self.odd:
+            theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype)], -1)
+        unit = np.empty(theta.shape, np.result_type(dtype, np.complex64))
+        unit.real, unit.imag = np.cos(theta), np.sin(theta)
+        a = unit if self.gamma is None else self.gamma.astype(dtype, copy=False)[..., None] * unit
+        if a.ndim == 4 and self.lengths is not None:
+            ended = np.arange(a.shape[1]) >= self.lengths[:, None]
+            unit, a = (np.where(ended[..., None, None], 0, z) for z in np.broadcast_arrays(unit, a))
+        return unit, a
+
+    def to_complex(self, x: Array) -> Array:
+        """(..., N) real as (..., planes of all heads) complex."""
+        if self.odd:
+            padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype)
+            padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
+            x = padded.reshape(*x.shape[:-1], self.heads * (self.width + 2))
+        return x.view(np.result_type(x.dtype, np.complex64))
+
+    def to_real(self, z: Array) -> Array:
+        """The inverse of `to_complex`."""
+        x: Array = z.view(z.real.dtype)
+        if self.odd:
+            x = x.reshape(*x.shape[:-1], self.heads, self.width + 2)[..., : self.width + 1]
+            x = x.reshape(*z.shape[:-1], self.heads * (self.width + 1))
+        return x
+
+
+def _flat(a: Array) -> Array:
+    """A transition's head and plane axes as one."""
+    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
+
+
+def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Undo a broadcast from `shape` along leading axes."""
+    return x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
+
+
+def rotation_scan(
+    theta: npt.ArrayLike,
+    gamma: npt.ArrayLike | None,
+    x: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    return_state: bool = False,
+) -> Array | tuple[Array, Array]:
+    """Recurrence by rotations: ``h_t = gamma R(theta) h_{t-1} + x_t``.
+
+    R is block-diagonal: lanes (2i, 2i+1) of each head turn by angle theta_i, counter-clockwise (RotRNN, "RotRNN:
+    Modelling Long Sequences with Rotations", eqs. 6 and 19, after folding P into the projections). With an odd head
+    width the last lane of each head is decayed, not turned.
+
+    Parameters
+    ----------
+    theta : (P,) or (H, P), or time-varying (B, T, P) or (B, T, H, P); real
+        Angles in radians: of one head, or of H heads.
+    gamma : () or (H,), or time-varying (B, T) or (B, T, H); real; or None
+        Decay of each head; None means 1.
+    x : (B, T, N), real
+        Input, N = 2PH, or (2P + 1)H for odd head widths.
+    h0 : (B, N), optional
+        Initial state.
+    reverse, lengths, return_state
+        As in `diagonal_scan`.
+
+    Returns
+    -------
+    h : (B, T, N)
+        All states.
+    hT : (B, N)
+        Only with `return_state`: the final state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `diagonal_scan`.
+    """
+    args = Boundary("rotation_scan")
+    ax = args.array("x", x, "B T N")
+    ah0 = args.optional("h0", h0, "B N")
+    planes = _Planes(args, theta, gamma, ax.shape[-1], lengths)
+    dtype = np.result_type(*(one for one in (ax, ah0, planes.theta, planes.gamma) if one is not None))
+    _, a = planes.transition(dtype)
+    zx = planes.to_complex(args.layout(ax, dtype))
+    z0 = None if ah0 is None else planes.to_complex(args.layout(ah0, dtype))
+    result = diagonal_scan(_flat(a), zx, z0, reverse=reverse, lengths=lengths, return_state=return_state)
+    if isinstance(result, tuple):
+        return planes.to_real(result[0]), planes.to_real(result[1])
+    return planes.to_real(result)
+
+
+def rotation_scan_backward(
+    dh: npt.ArrayLike,
+    theta: npt.ArrayLike,
+    gamma: npt.ArrayLike | None,
+    h: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> RotationScanGrads:
+    """Adjoint of `rotation_scan`.
+
+    With ``a = gamma e^{i theta}`` and `da` as in `diagonal_scan_backward`: ``dgamma = Re(conj(e^{i theta}) da)`` summed
+    over the planes of a head, ``dtheta = Re(conj(i a) da)``; both summed over b and t where they are constant.
+
+    Parameters
+    ----------
+    dh : (B, T, N)
+        Gradient of `h`.
+    theta, gamma, h0, reverse, lengths
+        As given to `rotation_scan`.
+    h : (B, T, N)
+        What `rotation_scan` returned.
+    dhT : (B, N), optional
+        Gradient of the final state.
+
+    Returns
+    -------
+    RotationScanGrads
+        ``(dtheta, dgamma, dx, dh0)``, all new arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `rotation_scan`.
+    """
+    args = Boundary("rotation_scan_backward")
+    adh = args.array("dh", dh, "B T N")
+    ah = args.array("h", h, "B T N")
+    ah0 = args.optional("h0", h0, "B N")
+    adhT = args.optional("dhT", dhT, "B N")
+    planes = _Planes(args, theta, gamma, adh.shape[-1], lengths)
+    given = [one for one in (adh, ah, ah0, adhT, planes.theta, planes.gamma) if one is not None]
+    dtype = np.result_type(*given)
+    unit, a = planes.transition(dtype)
+    zdh, zh = planes.to_complex(args.layout(adh, dtype)), planes.to_complex(args.layout(ah, dtype))
+    z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in (ah0, adhT))
+    grads = diagonal_scan_backward(zdh, _flat(a), zh, z0, dhT=zdhT, reverse=reverse, lengths=lengths)
+    da = grads.da.reshape(a.shape)
+    dgamma = None
+    if planes.gamma is not None:
+        dgamma = _sum_to((unit.real * da.real + unit.imag * da.imag).sum(-1), planes.gamma.shape)
+        dgamma = dgamma.reshape(planes.gamma_shape)
+    dtheta = (a.real * da.imag - a.imag * da.real)[..., : args.size["P"]]
+    dtheta = _sum_to(dtheta, planes.theta.shape).reshape(planes.theta_shape)
+    return RotationScanGrads(dtheta, dgamma, planes.to_real(grads.dx), planes.to_real(grads.dh0))

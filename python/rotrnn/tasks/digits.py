@@ -43,8 +43,8 @@ class Digits:
             raise ValueError(f"Digits: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
         if not (self.val_fraction > 0 and self.test_fraction > 0 and self.val_fraction + self.test_fraction < 1):
             raise ValueError(
-                f"Digits: val_fraction is {self.val_fraction} and test_fraction {self.test_fraction}, expected positive "
-                "numbers whose sum is below 1"
+                f"Digits: val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}, "
+                "expected positive numbers whose sum is below 1"
             )
 
     def load(self) -> Task:

@@ -62,9 +62,9 @@ def generate(
     """Draws distinct random expressions by the rule of Long Range Arena (Tay et al. 2021, section 2.2.1).
 
     A node at depth d < `max_depth` (the root has d = 1) is an operator with probability 1/4, else a digit; at
-    `max_depth` always a digit. An operator has 2 to `max_args` arguments, all numbers equally likely, and is one of MIN,
-    MAX, MED, SM with equal probability; digits are uniform. An expression is kept if ``min_length < tokens <
-    max_length`` and it is not there already. Tokens are digits, operators and ``]``.
+    `max_depth` always a digit. An operator is MIN, MAX, MED or SM, and has 2 to `max_args` arguments; operators, numbers
+    of arguments and digits are uniform. An expression is kept if ``min_length < tokens < max_length`` and it is not
+    there already. Tokens are digits, operators and ``]``.
 
     Candidate i draws from its own Philox stream (`seed`, i), and candidates are looked at in the order of i: the result
     is the same for any number of threads, and a smaller `count` gives the beginning of a larger one's.
@@ -85,9 +85,7 @@ def generate(
                 f"{max_length} tokens, depth {max_depth} and {max_args} arguments at most, then gave up: {PATIENCE} "
                 "candidates in a row were too short, too long or there already"
             )
-        _cpu.listops_sample(
-            tokens, lengths, values, size, seed, first, max_depth, max_args, min_length, max_length
-        )
+        _cpu.listops_sample(tokens, lengths, values, size, seed, first, max_depth, max_args, min_length, max_length)
         before = len(found)
         for i in np.flatnonzero(lengths):
             found.setdefault(tokens[i, : lengths[i]].tobytes(), int(values[i]))
@@ -306,7 +304,9 @@ def _file(folder: str | os.PathLike[str], name: str) -> Path:
 
 def _vocabulary(train: Expressions, max_tokens: int) -> npt.NDArray[np.int64]:
     """The id of each token; ``<unk>`` for what the training split lacks."""
-    counts = sum(np.bincount(row[:max_tokens], minlength=len(TOKENS)) for row in train.rows())
+    counts = np.zeros(len(TOKENS), np.int64)
+    for row in train.rows():
+        counts += np.bincount(row[:max_tokens], minlength=len(TOKENS))
     present = [token for token in range(len(TOKENS)) if counts[token]]
     ranked = sorted(present, key=lambda token: (-counts[token], TOKENS[token].replace("]", "X")))
     ids = np.full(len(TOKENS), UNKNOWN, np.int64)

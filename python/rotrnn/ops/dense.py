@@ -1,0 +1,88 @@
+"""Products of activations with weights, the same bits for any number of threads (csrc/gemm.c)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary
+
+
+class DenseGrads(NamedTuple):
+    """Gradients of `dense`: of x (..., D), of w (O, D), of bias (O,)."""
+
+    dx: Array
+    dw: Array
+    dbias: Array
+
+
+def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
+    """`x` (..., letter) as a matrix."""
+    array = np.asarray(x)
+    if array.ndim == 0:
+        raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
+    rows = int(np.prod(array.shape[:-1], dtype=object))
+    return args.array(name, array.reshape(rows, array.shape[-1]), f"M {letter}")
+
+
+def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None) -> Array:
+    """Affine map of the last axis: ``y = x w^T + bias``.
+
+    Parameters
+    ----------
+    x : (..., D)
+        float32 or float64; promoted with the others to one dtype.
+    w : (O, D)
+        Weights, one row an output.
+    bias : (O,), optional
+
+    Returns
+    -------
+    y : (..., O)
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype; shapes that disagree.
+    """
+    args = Boundary("dense")
+    ax = _rows(args, "x", x, "D")
+    aw = args.array("w", w, "O D")
+    abias = args.optional("bias", bias, "O")
+    ax, aw, abias = args.common(ax, aw, abias)
+    M, d_in = ax.shape
+    d_out = len(aw)
+    y = args.out("y", None, (M, d_out), ax.dtype)
+    _cpu.matmul(y, ax, aw, abias, M, d_in, d_out, True)
+    return y.reshape(*np.shape(x)[:-1], d_out)
+
+
+def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> DenseGrads:
+    """Adjoint of `dense`: ``dx = dy w``, ``dw = sum_m dy_m x_m^T``, ``dbias = sum_m dy_m``; all new arrays.
+
+    Parameters
+    ----------
+    dy : (..., O)
+        Gradient of `y`.
+    x, w
+        As given to `dense`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `dense`.
+    """
+    args = Boundary("dense_backward")
+    ady = _rows(args, "dy", dy, "O")
+    ax = _rows(args, "x", x, "D")
+    aw = args.array("w", w, "O D")
+    ady, ax, aw = args.common(ady, ax, aw)
+    M, d_out = ady.shape
+    d_in = ax.shape[1]
+    dx, dw, dbias = np.empty_like(ax), np.empty_like(aw), np.empty(d_out, aw.dtype)
+    _cpu.matmul(dx, ady, aw, None, M, d_out, d_in, False)
+    _cpu.matmul_weight_grad(dw, dbias, ax, ady, M, d_in, d_out)
+    return DenseGrads(dx.reshape(np.shape(x)), dw, dbias)

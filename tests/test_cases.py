@@ -1,0 +1,205 @@
+"""Every row of cases.py against its reference, finite differences, the adjoint identity, and itself."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import CASES, Arrays, Case
+from rotrnn import _cpu
+
+
+def over(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+cases = over(CASES)
+linear_cases = over([case for case in CASES if case.linear])
+ragged_cases = over([case for case in CASES if case.ragged])
+
+EPS = np.finfo(np.float64).eps
+
+
+def rng_of(case: Case) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(case.name.encode()))
+
+
+def inner(x: Any, y: Any) -> float:
+    """<x, y> over real and imaginary parts, the inner product that the gradient convention uses."""
+    return float(np.sum((np.conj(x) * y).real))
+
+
+def total(xs: tuple[Any, ...], ys: tuple[Any, ...]) -> float:
+    return sum(inner(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def like(rng: np.random.Generator, x: Any) -> Any:
+    """A normal direction in the space of x."""
+    d = rng.standard_normal(np.shape(x))
+    return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
+
+
+def prepared(case: Case) -> tuple[np.random.Generator, Arrays, tuple[Any, ...], tuple[Any, ...]]:
+    """(rng, arguments, outputs, a cotangent of the outputs); padding of the cotangent is zero."""
+    rng = rng_of(case)
+    args = case.make(rng)
+    outputs = case.forward(args)
+    return rng, args, outputs, tuple(like(rng, out) for out in outputs)
+
+
+def valid(case: Case, name: str, x: Any) -> Any:
+    """Which elements of an argument or output are no padding."""
+    mask = np.ones(np.shape(x), bool)
+    if name in case.ragged:
+        for b, length in enumerate(case.ragged[name]):
+            mask[b, length:] = False
+    return mask
+
+
+@cases
+def test_forward_equals_reference(case: Case) -> None:
+    _, args, outputs, _ = prepared(case)
+    for out, expected in zip(outputs, case.reference(args), strict=True):
+        assert out.shape == expected.shape
+        assert out.dtype == expected.dtype
+        # two orders of `terms` rounded operations on numbers no larger than the largest partial sum
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        np.testing.assert_allclose(out, expected, rtol=0, atol=4 * case.terms * EPS * scale)
+
+
+@cases
+def test_backward_equals_central_differences(case: Case) -> None:
+    """Along random directions: d/ds f(x + s v) at 0 = <grad, v>, each argument on its own.
+
+    The four-point stencil of step s errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few
+    hundred steps of a recurrence both lie below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised.
+    """
+    rng, args, outputs, doutputs = prepared(case)
+    grads = case.backward(args, outputs, doutputs)
+    assert grads.keys() == args.keys()
+    step = 1e-4
+    for name, x in args.items():
+        assert grads[name].shape == np.shape(x)
+        assert grads[name].dtype == x.dtype
+        for _ in range(2):
+            v = like(rng, x) * valid(case, name, x)
+            f = [total(doutputs, case.forward({**args, name: x + k * step * v})) for k in (-2, -1, 1, 2)]
+            numeric = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step)
+            scale = np.linalg.norm(grads[name]) * np.linalg.norm(v) / max(1.0, np.sqrt(np.size(v)))
+            assert abs(numeric - inner(grads[name], v)) <= 1e-6 * max(scale, abs(numeric)) + 1e-9, name
+
+
+@linear_cases
+def test_adjoint_identity(case: Case) -> None:
+    """<J v, w> = <v, J^T w> where forward is linear: the sides differ by rounding, terms * eps * |Jv| |w|."""
+    rng, args, outputs, doutputs = prepared(case)
+    grads = case.backward(args, outputs, doutputs)
+    for group in case.linear:
+        v = {name: like(rng, args[name]) * valid(case, name, args[name]) for name in group}
+        zero = {name: np.zeros_like(args[name]) for name in group}
+        base = case.forward({**args, **zero})
+        image = tuple(a - b for a, b in zip(case.forward({**args, **v}), base, strict=True))
+        left = total(doutputs, image)
+        right = sum(inner(grads[name], v[name]) for name in group)
+        size = sum(float(np.sum(np.abs(a) * np.abs(b))) for a, b in zip(image, doutputs, strict=True))
+        assert abs(left - right) <= min(1e-11, 8 * case.terms * EPS) * max(size, 1.0)
+
+
+@cases
+def test_float32_is_close_to_float64(case: Case) -> None:
+    """The same arguments rounded to float32: forward and backward stay within terms * eps32 of float64's."""
+
+    def narrow(x: Any) -> Any:
+        return x.astype(np.complex64 if np.iscomplexobj(x) else np.float32)
+
+    _, args, _, doutputs = prepared(case)
+    small = {name: narrow(x) for name, x in args.items()}
+    wide = {name: x.astype(args[name].dtype) for name, x in small.items()}
+    dsmall = tuple(narrow(d) for d in doutputs)
+    out_small, out_wide = case.forward(small), case.forward(wide)
+    grads_small = case.backward(small, out_small, dsmall)
+    grads_wide = case.backward(wide, out_wide, tuple(d.astype(w.dtype) for d, w in zip(dsmall, doutputs, strict=True)))
+    pairs = [*zip(out_small, out_wide, strict=True), *((grads_small[name], grads_wide[name]) for name in args)]
+    for got, expected in pairs:
+        assert got.dtype == narrow(expected).dtype
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        tolerance = 4 * case.terms * np.finfo(np.float32).eps * scale
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+
+
+@cases
+def test_same_bits_for_any_number_of_threads(case: Case) -> None:
+    _, args, _, doutputs = prepared(case)
+    results = []
+    before = _cpu.threads()
+    try:
+        for threads in (1, 2, 7):
+            _cpu.use_threads(threads)
+            outputs = case.forward(args)
+            grads = case.backward(args, outputs, doutputs)
+            results.append([out.tobytes() for out in (*outputs, *grads.values())])
+    finally:
+        _cpu.use_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+@cases
+@pytest.mark.parametrize("simd", _cpu.SIMD_AVAILABLE)
+def test_every_instruction_set_agrees(case: Case, simd: str) -> None:
+    """The variants differ in the order of sums and in fused multiply-adds alone."""
+    _, args, outputs, doutputs = prepared(case)
+    grads = case.backward(args, outputs, doutputs)
+    before = _cpu.use_simd(simd)
+    try:
+        outputs_here = case.forward(args)
+        grads_here = case.backward(args, outputs_here, doutputs)
+    finally:
+        _cpu.use_simd(before)
+    for got, expected in zip((*outputs_here, *grads_here.values()), (*outputs, *grads.values()), strict=True):
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        np.testing.assert_allclose(got, expected, rtol=0, atol=8 * case.terms * EPS * scale)
+
+
+@ragged_cases
+def test_padding_is_inert(case: Case) -> None:
+    """NaN in every padded place of arguments and cotangents changes not one bit; padded results are zero."""
+    _, args, outputs, doutputs = prepared(case)
+    grads = case.backward(args, outputs, doutputs)
+
+    def spoil(name: str, x: Any) -> Any:
+        return np.where(valid(case, name, x), x, np.nan)
+
+    spoiled = {name: spoil(name, x) for name, x in args.items()}
+    spoiled_outputs = case.forward(spoiled)
+    dspoiled = tuple(spoil(f"out{i}", d) for i, d in enumerate(doutputs))
+    spoiled_grads = case.backward(spoiled, spoiled_outputs, dspoiled)
+    for i, (got, expected) in enumerate(zip(spoiled_outputs, outputs, strict=True)):
+        assert got.tobytes() == expected.tobytes()
+        assert not np.any(got[~valid(case, f"out{i}", got)])
+    for name in args:
+        assert spoiled_grads[name].tobytes() == grads[name].tobytes(), name
+        assert not np.any(grads[name][~valid(case, name, args[name])])
+
+
+@cases
+def test_inputs_are_left_alone_and_layout_does_not_matter(case: Case) -> None:
+    """Read-only, Fortran-ordered, strided and byte-swapped arguments give the same; nothing writes to them."""
+    _, args, outputs, doutputs = prepared(case)
+    grads = case.backward(args, outputs, doutputs)
+
+    def odd_layout(x: Any) -> Any:
+        wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else (), x.dtype.newbyteorder())
+        view = wide[..., ::2] if x.ndim else wide
+        view[...] = x
+        view = np.asfortranarray(view) if x.ndim == 2 else view
+        view.flags.writeable = False
+        return view
+
+    strange = {name: odd_layout(x) for name, x in args.items()}
+    again = case.forward(strange)
+    grads_again = case.backward(strange, again, tuple(odd_layout(d) for d in doutputs))
+    for got, expected in zip((*again, *grads_again.values()), (*outputs, *grads.values()), strict=True):
+        np.testing.assert_array_equal(got, expected)
