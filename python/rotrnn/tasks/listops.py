@@ -62,7 +62,7 @@ def generate(
     """Draws distinct random expressions by the rule of Long Range Arena (Tay et al. 2021, section 2.2.1).
 
     A node at depth d < `max_depth` (the root has d = 1) is an operator with probability 1/4, else a digit; at
-    `max_depth` always a digit. An operator is MIN, MAX, MED or SM, and has 2 to `max_args` arguments; operators, numbers
+    `max_depth` always a digit. An operator is MIN, MAX, MED or SM and has 2 to `max_args` arguments; operators, numbers
     of arguments and digits are uniform. An expression is kept if ``min_length < tokens < max_length`` and it is not
     there already. Tokens are digits, operators and ``]``.
 
@@ -118,8 +118,12 @@ _EXPECTED = {  # numbered as in csrc/listops.c
     5: "')' after an argument",
     6: "']' after the last argument",
     7: "')' after ']'",
-    8: "the end of the expression",
+    8: "nothing more",
 }
+
+
+def _short(text: bytes) -> str:
+    return repr((text if len(text) <= 40 else text[:40] + b"...").decode(errors="backslashreplace"))
 
 
 def parse(text: str) -> tuple[Tokens, int]:
@@ -132,8 +136,11 @@ def _parse(text: bytes) -> tuple[Tokens, int]:
     _cpu.listops_parse(tokens, result, np.frombuffer(text, np.uint8), len(text))
     length, value, expected, at = (int(number) for number in result)
     if expected:
-        found = "the end" if at > len(text) else repr(text[at:].split(b" ", 1)[0].decode(errors="replace"))
-        raise ValueError(f"symbol {text.count(b' ', 0, at) + 1} is {found}, expected {_EXPECTED[expected]}")
+        symbol = text.count(b" ", 0, at) + 1
+        if at > len(text):
+            raise ValueError(f"the expression ends after symbol {symbol}, expected {_EXPECTED[expected]}")
+        found = text[at:].split(b" ", 1)[0]
+        raise ValueError(f"symbol {symbol} is {_short(found)}, expected {_EXPECTED[expected]}")
     return tokens[:length], value
 
 
@@ -158,7 +165,7 @@ def read_tsv(path: str | os.PathLike[str], count: int | None = None) -> Expressi
     with open(path, "rb") as file:
         header = file.readline()
         if header != HEADER:
-            raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {HEADER!r}")
+            raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(HEADER)}")
         while count is None or len(rows) < count:
             line = file.readline()
             if not line:
@@ -176,7 +183,7 @@ def read_tsv(path: str | os.PathLike[str], count: int | None = None) -> Expressi
 
 def _parse_row(line: bytes) -> tuple[Tokens, int]:
     if not line.endswith(b"\r\n"):
-        raise ValueError(f"the row ends in {line[-20:]!r}, expected CR LF")
+        raise ValueError(f"the row ends in {_short(line[-20:])}, expected CR LF")
     source, *targets = line[:-2].split(b"\t")
     if len(targets) != 1:
         raise ValueError(f"the row has {len(targets) + 1} column(s), expected 2, Source and Target")
@@ -184,10 +191,6 @@ def _parse_row(line: bytes) -> tuple[Tokens, int]:
     if targets[0] != b"%d" % value:
         raise ValueError(f"Target is {_short(targets[0])}, expected {value}, the value of Source")
     return tokens, value
-
-
-def _short(text: bytes) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + b"...")
 
 
 # ---- the task ----
