@@ -162,3 +162,25 @@ int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, 
     free(packed);
     return ROT_OK;
 }
+
+/* y (G,M,out) = x (G,M,in) w (G,in,out), each of the G pairs on its own. */
+int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M, int64_t in, int64_t out) {
+    const int64_t panels = panels_of(out), blocks = (M + ROWS - 1) / ROWS, size = panels * in * NR;
+    real *const packed = new_buffer(G * size);
+    if (!packed) return ROT_NO_MEMORY;
+    for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * in * out, in, out, out, 1);
+    memset(y, 0, (size_t)(G * M * out) * sizeof(real));
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t g = 0; g < G; g++) {
+        for (int64_t block = 0; block < blocks; block++) {
+            const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
+            for (int64_t p = 0; p < panels; p++) {
+                const int64_t columns = out - p * NR < NR ? out - p * NR : NR;
+                tile_into(y + (g * M + m) * out + p * NR, out, x + (g * M + m) * in, in, 1,
+                          packed + g * size + p * in * NR, in, rows, columns);
+            }
+        }
+    }
+    free(packed);
+    return ROT_OK;
+}

@@ -46,4 +46,12 @@ ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return lane_fma(a, h_pr
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
 ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
 
+/* One generalised reflection  y = v - 2 alpha s w,  s = w . v, |w| = 1; with g the gradient of y and q = w . g:
+ * dv is the same step on g;  dalpha = -2 s q;  dw less its part along w = -2 alpha (s (g - q w) + q (v - s w)) */
+ROT_INLINE real reflect_step(real v, real w, real alpha, real s) { return v - 2 * alpha * s * w; }
+ROT_INLINE real reflect_gain_adjoint(real s, real q) { return -2 * s * q; }
+ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, real s, real q) {
+    return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
+}
+
 #endif

@@ -100,8 +100,6 @@ def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     if ax.ndim != ay.ndim:
         raise ValueError(f"matmul: x has shape {ax.shape} and y {ay.shape}, expected two matrices or two stacks")
     ax, ay = args.common(ax, ay)
-    M, K, N = args.size["M"], args.size["K"], args.size["N"]
-    out = np.empty((*ax.shape[:-1], N), ax.dtype)
-    for index in np.ndindex(*ax.shape[:-2]):
-        _cpu.matmul(out[index], ax[index], ay[index], None, M, K, N, False)
+    out = args.out("out", None, (*ax.shape[:-1], ay.shape[-1]), ax.dtype)
+    _cpu.matmul_stack(out, ax, ay, args.size.get("H", 1), args.size["M"], args.size["K"], args.size["N"])
     return out
