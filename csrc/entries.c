@@ -15,6 +15,10 @@ CALL(scan_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), 
 CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(matmul_stack, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
+CALL(philox, P(0), P(1), P(2), I(3))
+CALL(listops_sample, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9))
+CALL(listops_parse, P(0), P(1), P(2), I(3))
+CALL(listops_render, P(0), P(1), P(2), I(3))
 CALL(householder_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
 CALL(householder_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
 #endif
@@ -30,6 +34,10 @@ const rot_entry K(rot_table)[] = {
     ROW(matmul, "wrrRnnnn"),
     ROW(matmul_weight_grad, "wWrrnnn"),
     ROW(matmul_stack, "wrrnnnn"),
+    ROW(philox, "jiin"),
+    ROW(listops_sample, "cjcnnnnnnn"),
+    ROW(listops_parse, "cjbn"),
+    ROW(listops_render, "cjbn"),
     ROW(householder_forward, "wrrrInnnnnn"),
     ROW(householder_backward, "wwwrrrrInnnnnn"),
 #endif

@@ -22,6 +22,15 @@ int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M
 int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out);
 int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M, int64_t in, int64_t out);
 
+/* philox.c */
+int K(philox)(int64_t *out, const int64_t *counter, const int64_t *key, int64_t n);
+
+/* listops.c */
+int K(listops_sample)(uint8_t *tokens, int64_t *lengths, uint8_t *values, int64_t n, int64_t seed, int64_t first,
+                      int64_t max_depth, int64_t max_args, int64_t min_length, int64_t max_length);
+int K(listops_parse)(uint8_t *tokens, int64_t *result, const uint8_t *text, int64_t size);
+int K(listops_render)(uint8_t *text, int64_t *start, const uint8_t *tokens, int64_t n);
+
 /* mixer.c */
 int K(householder_forward)(real *y, const real *u, const real *alpha, const real *x, const int64_t *lengths, int64_t B,
                            int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying);

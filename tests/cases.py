@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
+from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.lru import LRU
+from rotrnn.nn.rotrnn import RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
@@ -229,6 +233,124 @@ DENSE = [
     dense_case((127, 64), 128),
 ]
 
+# --------------------------------------------------------------------------------------------------------- layers
+
+
+def layer_case(name: str, layer: Any, B: int, T: int, *, lengths: Any = None, reference: Any) -> Case:
+    """A recurrent layer: arguments are its parameters, x and the initial state; outputs y and the final state.
+
+    `reference(params, x, state, lengths)` gives (y, final state) by loops.
+    """
+    ctx = Context(lengths=None if lengths is None else np.array(lengths))
+
+    def make(rng: np.random.Generator) -> Arrays:
+        args = dict(astype(layer.init(rng), np.float64))
+        args["x"] = normal(rng, (B, T, layer.d_model))
+        if not layer.bidirectional:
+            args["state"] = normal(rng, (B, len(layer.eigenvalues(args))), True)
+        return args
+
+    def split(args: Arrays) -> tuple[Arrays, Any, Any]:
+        params = {key: value for key, value in args.items() if key not in ("x", "state")}
+        return params, args["x"], args.get("state")
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        params, x, state = split(args)
+        y, saved = layer.forward(params, x, ctx, state)
+        return (y,) if saved.state is None else (y, saved.state)
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        params, x, state = split(args)
+        _, saved = layer.forward(params, x, ctx, state)
+        dx, dparams, dstate = layer.backward(params, saved, *doutputs)
+        return {**dparams, "x": dx} | ({} if state is None else {"state": dstate})
+
+    return Case(
+        f"{type(layer).__name__} {name}",
+        make,
+        forward,
+        backward,
+        lambda args: tuple(out for out in reference(layer, *split(args), lengths) if out is not None),
+        terms=6 * T + 3 * layer.d_state + layer.d_model + 20,
+        linear=(("x",) if layer.bidirectional else ("x", "state"),),
+        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        lengths=lengths,
+    )
+
+
+def lru_loop(layer: LRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """lambda = exp(-e^nu + i e^theta), h = lambda h + e^gamma B u, y = Re(C h) + D u; reversed too."""
+    lam = np.exp(-np.exp(params["nu_log"]) + 1j * np.exp(params["theta_log"]))
+    Bu = x @ (np.exp(params["gamma_log"])[:, None] * (params["B_re"] + 1j * params["B_im"])).T
+    h, hT = scan_loop(lam, Bu, state, False, lengths)
+    y = (h @ (params["C_re"] + 1j * params["C_im"]).T).real + params["D"] * x
+    if layer.bidirectional:
+        h, _ = scan_loop(lam, Bu, None, True, lengths)
+        y += (h @ (params["C_re_reverse"] + 1j * params["C_im_reverse"]).T).real
+        hT = None
+    for b, steps in enumerate(lengths or ()):
+        y[b, steps:] = 0
+    return y, hT
+
+
+def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """The dense recurrence as published: x_t = gamma P R P^T x_{t-1} + xi B u_t, y_t = C x_t + D u_t, head by head.
+
+    The state in and out is s = P^T x as complex planes (an odd head's last lane has a zero beside it).
+    """
+    H, W = layer.heads, layer.width
+    B, T, _ = x.shape
+    gamma = np.exp(-np.exp(params["gamma_log"]))
+    heads, finals = [[], []], []
+    for i in range(H):
+        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
+        R = np.eye(W)
+        for p, angle in enumerate(params["theta"][i]):
+            c, s = np.cos(angle), np.sin(angle)
+            R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
+        A = gamma[i] * P @ R @ P.T
+        xi = np.sqrt((1 - gamma[i] ** 2) / np.trace(params["B"][i].T @ params["B"][i]))
+        even = W + W % 2
+        for direction in range(1 + layer.bidirectional):
+            out = np.zeros((B, T, W))
+            final = np.zeros((B, even))
+            if state is not None:
+                final = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even)[:, i]
+            h = final[:, :W] @ P.T
+            for b in range(B):
+                steps = range(T if lengths is None else lengths[b])
+                for t in reversed(steps) if direction else steps:
+                    h[b] = A @ h[b] + xi * params["B"][i] @ x[b, t]
+                    out[b, t] = h[b]
+            heads[direction].append(out)
+            if direction == 0:
+                # a state of an odd head also has the lane beside the last one, which only decays
+                count = np.array([T] * B if lengths is None else lengths)[:, None]
+                finals.append(np.concatenate([h @ P, final[:, W:] * gamma[i] ** count], 1))
+    y = np.concatenate(heads[0], 2) @ params["C"].T + params["D"] * x
+    if layer.bidirectional:
+        y += np.concatenate(heads[1], 2) @ params["C_reverse"].T
+    for b, steps in enumerate(lengths or ()):
+        y[b, steps:] = 0
+    final = np.ascontiguousarray(np.concatenate(finals, 1)).view(np.complex128)
+    return y, None if layer.bidirectional else final
+
+
+LAYERS = [
+    *(
+        layer_case(f"{name} {B}x{T}", layer, B, T, lengths=lengths, reference=loop)
+        for layer, loop, name in (
+            (LRU(4, 3, r_min=0.9), lru_loop, ""),
+            (LRU(3, 2, bidirectional=True), lru_loop, "bidirectional"),
+            (RotRNN(4, 8, heads=2), rotrnn_loop, "2 heads of 4"),
+            (RotRNN(3, 10, heads=2, theta_max=0.5), rotrnn_loop, "2 heads of 5"),
+            (RotRNN(3, 3, heads=3), rotrnn_loop, "3 heads of 1"),
+            (RotRNN(2, 6, bidirectional=True), rotrnn_loop, "bidirectional"),
+        )
+        for B, T, lengths in ((2, 12, None), (3, 9, (9, 0, 4)), (1, 0, None))
+    ),
+]
+
 # --------------------------------------------------------------------------------------------------------- mixers
 
 
@@ -329,4 +451,4 @@ MIXERS = [
     orthogonal_case((1, 130, 130)),  # more than one block of rows
 ]
 
-CASES = [*SCANS, *DENSE, *MIXERS]
+CASES = [*SCANS, *DENSE, *LAYERS, *MIXERS]

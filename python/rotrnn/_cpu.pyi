@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 _R = npt.NDArray[Any]
 _RO = npt.NDArray[Any] | None
+_U8 = npt.NDArray[np.uint8]
 _I = npt.NDArray[np.int64]
 _IO = npt.NDArray[np.int64] | None
 
@@ -39,6 +40,22 @@ def scan_backward(
 ) -> None: ...
 def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
 def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
+def philox(out: _I, counter: _I, key: _I, n: int, /) -> None: ...
+def listops_sample(
+    tokens: _U8,
+    lengths: _I,
+    values: _U8,
+    n: int,
+    seed: int,
+    first: int,
+    max_depth: int,
+    max_args: int,
+    min_length: int,
+    max_length: int,
+    /,
+) -> None: ...
+def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
+def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
 def householder_forward(
     y: _R, u: _R, alpha: _R, x: _R, lengths: _IO, B: int, T: int, R: int, D: int, u_varying: int, alpha_varying: int, /

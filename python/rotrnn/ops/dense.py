@@ -86,3 +86,20 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
     _cpu.matmul(dx, ady, aw, None, M, d_out, d_in, False)
     _cpu.matmul_weight_grad(dw, dbias, ax, ady, M, d_in, d_out)
     return DenseGrads(dx.reshape(np.shape(x)), dw, dbias)
+
+
+def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """Matrix product of two matrices or two equal stacks of them: (H, M, K) @ (H, K, N) -> (H, M, N).
+
+    As np.matmul, but the same bits for any number of threads: for the small products by which parameters are folded
+    once per training step. Raises TypeError and ValueError as `dense`.
+    """
+    args = Boundary("matmul")
+    ax = args.array("x", x, "M K", "H M K")
+    ay = args.array("y", y, "K N", "H K N")
+    if ax.ndim != ay.ndim:
+        raise ValueError(f"matmul: x has shape {ax.shape} and y {ay.shape}, expected two matrices or two stacks")
+    ax, ay = args.common(ax, ay)
+    out = args.out("out", None, (*ax.shape[:-1], ay.shape[-1]), ax.dtype)
+    _cpu.matmul_stack(out, ax, ay, args.size.get("H", 1), args.size["M"], args.size["K"], args.size["N"])
+    return out

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.dense import matmul
 
 # Terms of the exponential series: at norm 1 what it leaves out, and the derivative of that, is below 1e-17.
 TERMS = 20
@@ -109,24 +109,16 @@ def _transpose(x: Array) -> Array:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
-def _matmul(x: Array, y: Array) -> Array:
-    """The product of each pair of matrices."""
-    result = np.empty_like(x)
-    G, n, _ = x.shape
-    _cpu.matmul_stack(result, x, y, G, n, n, n)
-    return result
-
-
 def _newton(E: Array) -> Array:
     """E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2."""
     E_T = _transpose(E)
-    return E + _matmul(E, np.eye(E.shape[-1]) - _matmul(E_T, E)) / 2
+    return E + matmul(E, np.eye(E.shape[-1]) - matmul(E_T, E)) / 2
 
 
 def _newton_adjoint(dP: Array, E: Array) -> Array:
     """3/2 dP - (dP E^T E + E dP^T E + E E^T dP) / 2."""
     E_T, dP_T = _transpose(E), _transpose(dP)
-    return 1.5 * dP - (_matmul(dP, _matmul(E_T, E)) + _matmul(E, _matmul(dP_T, E) + _matmul(E_T, dP))) / 2
+    return 1.5 * dP - (matmul(dP, matmul(E_T, E)) + matmul(E, matmul(dP_T, E) + matmul(E_T, dP))) / 2
 
 
 def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
@@ -135,7 +127,7 @@ def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
     Scaling and squaring of the series ``sum_k A^k / k!``, by Horner in ``X = A^2`` with two terms as one coefficient.
     The derivative is carried along by the product rule: it is that of what is computed.
     """
-    X = _matmul(A, A)
+    X = matmul(A, A)
     # Eigenvalues +-iw of A add 2 w^4 to |X|_F^2, so |A|_2 <= (|X|_F^2 / 2)^(1/4); halved until that is at most 1
     norm = np.sqrt(np.linalg.norm(X, axis=(-2, -1)) / math.sqrt(2))
     squarings = np.ceil(np.log2(np.maximum(norm, 1))).astype(int)
@@ -146,15 +138,15 @@ def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
     E = inverse[-2] * unit + inverse[-1] * A
     if dA is not None:
         dA = half * dA
-        dX = _matmul(dA, A) + _matmul(A, dA)
+        dX = matmul(dA, A) + matmul(A, dA)
         dE = inverse[-1] * dA
     for k in reversed(range(0, TERMS - 2, 2)):
         if dA is not None:
-            dE = _matmul(dX, E) + _matmul(X, dE) + inverse[k + 1] * dA
-        E = _matmul(X, E) + inverse[k] * unit + inverse[k + 1] * A
+            dE = matmul(dX, E) + matmul(X, dE) + inverse[k + 1] * dA
+        E = matmul(X, E) + inverse[k] * unit + inverse[k + 1] * A
     for k in range(squarings.max(initial=0)):
         more = squarings > k
         if dA is not None:
-            dE[more] = _matmul(E[more], dE[more]) + _matmul(dE[more], E[more])
-        E[more] = _matmul(E[more], E[more])
+            dE[more] = matmul(E[more], dE[more]) + matmul(dE[more], E[more])
+        E[more] = matmul(E[more], E[more])
     return E, None if dA is None else dE

@@ -195,7 +195,8 @@ class _Planes:
             padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype)
             padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
             x = padded.reshape(*x.shape[:-1], self.heads * (self.width + 2))
-        return x.view(np.result_type(x.dtype, np.complex64))
+        z: Array = x.view(np.result_type(x.dtype, np.complex64))
+        return z
 
     def to_real(self, z: Array) -> Array:
         """The inverse of `to_complex`."""

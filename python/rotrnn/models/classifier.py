@@ -1,0 +1,93 @@
+"""Sequence classifier: encoder, a stack of residual blocks, a pool over time, a linear head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.block import ResidualBlock
+from rotrnn.nn.dense import Dense, Embedding
+from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, State
+from rotrnn.nn.linear import LinearRecurrence
+
+
+class ClassifierSaved(NamedTuple):
+    """What each part saved, and the states of the blocks after the inputs."""
+
+    encoder: Any
+    blocks: tuple[Any, ...]
+    pool: Any
+    head: Any
+    state: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class SequenceClassifier:
+    """Logits (B, C) from token ids (B, T) or features (B, T, F): the backbone of LRU (fig. 1) and RotRNN (fig. 1).
+
+    Params: "encoder", "blocks" -> "0", "1", ..., and "head".
+    """
+
+    encoder: Dense | Embedding
+    blocks: tuple[ResidualBlock, ...]
+    pool: Layer
+    head: Dense
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Random parameters, float32; `rotrnn.nn.astype` makes float64 ones."""
+        return {
+            "encoder": self.encoder.init(rng),
+            "blocks": {str(i): block.init(rng) for i, block in enumerate(self.blocks)},
+            "head": self.head.init(rng),
+        }
+
+    def forward(
+        self, params: Params, inputs: Array, ctx: Context = EVALUATION, state: tuple[State, ...] | None = None
+    ) -> tuple[Array, ClassifierSaved]:
+        """(logits (B, C), saved); `state`, one a block, continues an earlier call."""
+        x, encoder = self.encoder.forward(params["encoder"], inputs, ctx)
+        saved = []
+        for i, block in enumerate(self.blocks):
+            x, block_saved = block.forward(params["blocks"][str(i)], x, ctx, None if state is None else state[i])
+            saved.append(block_saved)
+        x, pool = self.pool.forward({}, x, ctx)
+        logits, head = self.head.forward(params["head"], x)
+        return logits, ClassifierSaved(encoder, tuple(saved), pool, head, tuple(one.state for one in saved))
+
+    def backward(self, params: Params, saved: ClassifierSaved, dlogits: Array) -> Params:
+        """Gradients of all parameters, nested as `params`."""
+        dx, dhead = self.head.backward(params["head"], saved.head, dlogits)
+        dx, _ = self.pool.backward({}, saved.pool, dx)
+        dblocks: Params = {}
+        for i in reversed(range(len(self.blocks))):
+            dx, dblocks[str(i)], _ = self.blocks[i].backward(params["blocks"][str(i)], saved.blocks[i], dx)
+        _, dencoder = self.encoder.backward(params["encoder"], saved.encoder, dx)
+        return {"encoder": dencoder, "blocks": dict(reversed(dblocks.items())), "head": dhead}
+
+    def is_recurrent(self, name: str) -> bool:
+        """Whether a flattened parameter name belongs to a recurrence: learning rate times a factor, no decay."""
+        path = name.split(".")
+        if path[0] != "blocks" or path[2] != "layer":
+            return False
+        layer = self.blocks[int(path[1])].layer
+        return isinstance(layer, LinearRecurrence) and path[3] in layer.recurrent
+
+    def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
+        """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
+        _, saved = self.forward(params, inputs, ctx)
+        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks])
+        if ctx.lengths is None:
+            return norms.mean(1)
+        reached = np.maximum((ctx.lengths[:, None] > np.arange(norms.shape[2])).sum(0), 1)
+        mean: Array = norms.sum(1) / reached
+        return mean
+
+    def eigenvalues(self, params: Params) -> list[Array]:
+        """The transition of each block's recurrence, (N,) complex."""
+        return [
+            block.layer.eigenvalues(params["blocks"][str(i)]["layer"])
+            for i, block in enumerate(self.blocks)
+            if isinstance(block.layer, LinearRecurrence)
+        ]

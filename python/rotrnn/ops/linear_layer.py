@@ -1,0 +1,166 @@
+"""Engine 1: in-projection, scan, out-projection. The one seam behind which they will be fused.
+
+``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``, all real products on planes: lanes (2i, 2i+1) of ``W_in u`` are one
+complex number under the complex transition a_i. Direction 0 runs forwards in time, direction 1, if there, backwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+
+
+class System(NamedTuple):
+    """What engine 1 runs, or the gradients of it.
+
+    w_in (2N, D) real, a (N,) complex, w_out (K, D, 2N) real for K = 1 or 2 directions, skip (D,) real.
+    """
+
+    w_in: Array
+    a: Array
+    w_out: Array
+    skip: Array
+
+
+class LinearLayerSaved(NamedTuple):
+    """What forward keeps for backward: its input (padding zeroed), h0, lengths and the states, (K, B, T, N) complex."""
+
+    u: Array
+    h0: Array | None
+    lengths: npt.NDArray[np.int64] | None
+    h: Array
+
+
+class LinearLayerGrads(NamedTuple):
+    """Gradients of `linear_layer`: of the system, of u (B, T, D), of h0 (K, B, N)."""
+
+    system: System
+    du: Array
+    dh0: Array
+
+
+def linear_layer(
+    system: System, u: npt.ArrayLike, h0: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
+) -> tuple[Array, Array, LinearLayerSaved]:
+    """Linear recurrent layer with a constant diagonal transition.
+
+    ``h_t = a * h_{t-1} + W_in u_t``, ``y_t = W_out h_t + D * u_t`` (LRU, Orvieto et al. 2023, eqs. 5-6 and fig. 1;
+    RotRNN eq. 12-13 after folding P and xi into the projections; S5), plus the same backwards in time if `system`
+    has two directions.
+
+    Parameters
+    ----------
+    system : System
+        Folded parameters, of u's precision.
+    u : (B, T, D), float32 or float64
+        Input.
+    h0 : (K, B, N) complex, optional
+        Initial state of each direction; that of the backward direction enters at the last valid step.
+    lengths : (B,), optional
+        Valid steps of each sequence; beyond them u is never used and y is zero.
+
+    Returns
+    -------
+    y : (B, T, D)
+    hT : (K, B, N) complex
+        Final state of each direction.
+    saved : LinearLayerSaved
+        For `linear_layer_backward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype, shapes that disagree, a length out of range.
+    """
+    args = Boundary("linear_layer")
+    au = args.array("u", u, "B T D")
+    w_in = args.array("w_in", system.w_in, "L D")
+    a = args.array("a", system.a, "N", kinds=COMPLEX)
+    w_out = args.array("w_out", system.w_out, "K D L")
+    skip = args.array("skip", system.skip, "D")
+    z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
+    steps = args.lengths(lengths)
+    if w_in.shape[0] != 2 * len(a) or len(w_out) not in (1, 2):
+        raise ValueError(
+            f"linear_layer: w_in has shape {w_in.shape} and w_out {w_out.shape}, expected (2N, D) and (K, D, 2N) "
+            f"with N={len(a)} from a and K=1 or 2"
+        )
+    au = mask_padding(au, steps)
+    v = dense(au, w_in).view(np.result_type(au.dtype, np.complex64))
+    h = np.empty((len(w_out), *v.shape), v.dtype)
+    hT = np.empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
+    y = skip * au
+    for k, out in enumerate(w_out):
+        start = None if z0 is None else z0[k]
+        _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
+        y += dense(h[k].view(au.dtype), out)
+    return y, hT, LinearLayerSaved(au, z0, steps, h)
+
+
+def linear_layer_backward(
+    dy: npt.ArrayLike, system: System, saved: LinearLayerSaved, dhT: npt.ArrayLike | None = None
+) -> LinearLayerGrads:
+    """Adjoint of `linear_layer`, through the adjoints of its products and scans; every result is new.
+
+    ``dh = W_out^T dy``, the scan's adjoint g; ``du = D * dy + W_in^T g``, ``dW_in = sum g u^T``,
+    ``dW_out = sum dy h^T``, ``dD = sum dy * u``.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of y; never used beyond `lengths`.
+    system, saved
+        As given to, and returned by, `linear_layer`.
+    dhT : (K, B, N) complex, optional
+        Gradient of the final states.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_layer`.
+    """
+    args = Boundary("linear_layer_backward")
+    u, z0, steps, h = saved
+    K, B, T, N = h.shape
+    args.size |= {"K": K, "B": B, "T": T, "N": N, "D": u.shape[2]}
+    ady = mask_padding(args.array("dy", dy, "B T D"), steps)
+    adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
+    dw_out, dh0 = np.empty_like(system.w_out), np.empty((K, B, N), h.dtype)
+    da, dv = np.zeros_like(system.a), np.zeros(h.shape[1:], h.dtype)
+    for k, out in enumerate(system.w_out):
+        dh, dw_out[k], _ = dense_backward(ady, h[k].view(u.dtype), out)
+        scan = diagonal_scan_backward(
+            dh.view(h.dtype),
+            system.a,
+            h[k],
+            None if z0 is None else z0[k],
+            dhT=None if adhT is None else adhT[k],
+            reverse=k == 1,
+            lengths=steps,
+        )
+        da += scan.da
+        dv += scan.dx
+        dh0[k] = scan.dh0
+    du, dw_in, _ = dense_backward(dv.view(u.dtype), u, system.w_in)
+    du += system.skip * ady
+    dskip = np.einsum("btd,btd->d", ady, u)
+    return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
+
+
+def linear_step(system: System, state: Array, u_t: Array) -> tuple[Array, Array]:
+    """One step of streaming: (y_t (B, D), state (B, N) complex) from a state and u_t (B, D); one direction."""
+    v = dense(u_t, system.w_in).view(state.dtype)
+    state = system.a * state + v
+    return dense(state.view(u_t.dtype), system.w_out[0]) + system.skip * u_t, state
+
+
+def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The complex dtype of a real one's precision."""
+    return np.result_type(dtype, np.complex64)

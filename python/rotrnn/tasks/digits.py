@@ -1,0 +1,94 @@
+"""Handwritten digits as sequences: the 1,797 images of 8 x 8 pixels that come with scikit-learn."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.files import atomic_file
+from rotrnn.tasks.task import FeatureSplit, Index, Task
+
+PIXELS = 64
+LEVELS = 16  # pixels are integers from 0 to 16
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Sequential digits: 64 pixels in raster order, one a step, classified into the digits 0 to 9.
+
+    Real data without a download (scikit-learn's copy of the test set of Alpaydin and Kaynak's "Optical Recognition of
+    Handwritten Digits", UCI 1998). Pixels are divided by 16, then shifted and scaled to zero mean and unit variance
+    over all pixels of the training split.
+
+    Parameters
+    ----------
+    seed : int
+        Key of the split: images are ordered by their Philox numbers, so it is the same on every machine.
+    val_fraction, test_fraction : float
+        Shares of the images, rounded to whole images; what remains is for training.
+    """
+
+    seed: int = 0
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"Digits: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
+        if not (self.val_fraction > 0 and self.test_fraction > 0 and self.val_fraction + self.test_fraction < 1):
+            raise ValueError(
+                f"Digits: val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}, "
+                "expected positive numbers whose sum is below 1"
+            )
+
+    def load(self) -> Task:
+        """The task; ImportError where scikit-learn is missing."""
+        splits = self._images()
+        train = splits["train"][0] / LEVELS
+        mean, std = train.mean(), train.std()
+
+        def split(name: str) -> FeatureSplit:
+            images, labels = splits[name]
+            return FeatureSplit(((images / LEVELS - mean) / std)[:, :, None], labels)
+
+        return Task("digits", split("train"), split("val"), split("test"), n_classes=10, vocab=None, n_features=1)
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes digits_train.csv, digits_val.csv and digits_test.csv: 64 pixels from 0 to 16 and the label a row."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        header = ",".join([f"pixel{i}" for i in range(PIXELS)] + ["label"])
+        for name, (images, labels) in self._images().items():
+            with atomic_file(Path(folder, f"digits_{name}.csv")) as file:
+                rows = np.column_stack([images, labels])
+                np.savetxt(file, rows, fmt="%d", delimiter=",", header=header, comments="")
+        return self.load()
+
+    def _images(self) -> dict[str, tuple[npt.NDArray[Any], Index]]:
+        """Images (n, 64) and labels (n,) of each split."""
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise ImportError(
+                "Digits: the images come with scikit-learn, which is not installed; pip install 'rotrnn[data]'"
+            ) from error
+        images, labels = load_digits(return_X_y=True)
+        order = _shuffled(len(labels), self.seed)
+        test, val = round(self.test_fraction * len(order)), round(self.val_fraction * len(order))
+        index = {"train": order[test + val :], "val": order[test : test + val], "test": order[:test]}
+        return {name: (images[rows], labels[rows].astype(np.int64)) for name, rows in index.items()}
+
+
+def _shuffled(n: int, seed: int) -> Index:
+    """0..n-1 ordered by the first 64 bits of Philox block i under `seed`. NumPy promises no shuffle across versions."""
+    counter = np.zeros((n, 4), np.int64)
+    counter[:, 0] = np.arange(n)
+    key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (n, 2)).copy()
+    words = np.empty((n, 4), np.int64)
+    _cpu.philox(words, counter, key, n)
+    return np.lexsort((words[:, 1], words[:, 0]))

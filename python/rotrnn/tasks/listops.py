@@ -1,0 +1,317 @@
+"""ListOps of Long Range Arena: its generator, its released files, and its tokenisation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.files import atomic_file
+from rotrnn.tasks.task import Batch, Index, Task
+
+Tokens = npt.NDArray[np.uint8]
+
+TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
+"""The tokens of an expression, in the order of their ids in csrc/listops.c."""
+
+HEADER = b"Source\tTarget\r\n"
+PATIENCE = 2**22  # candidates in a row that may be rejected or seen before: seconds
+DEPTHS = 128  # nested operators that the C code has room for
+
+PAD, UNKNOWN, EOS = 0, 1, 2
+
+
+# ---- expressions ----
+
+
+class Expressions(NamedTuple):
+    """Expressions in prefix order, one after the other: the i-th is ``tokens[offsets[i]:offsets[i + 1]]``.
+
+    `tokens` are ids into `TOKENS`, `offsets` (n + 1,) int64, `values` (n,) uint8, from 0 to 9.
+    """
+
+    tokens: Tokens
+    offsets: Index
+    values: npt.NDArray[np.uint8]
+
+    def part(self, first: int, last: int) -> Expressions:
+        """Expressions first .. last-1."""
+        return Expressions(self.tokens, self.offsets[first : last + 1], self.values[first:last])
+
+    def rows(self) -> Iterator[Tokens]:
+        """The expressions one by one."""
+        for start, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            yield self.tokens[start:end]
+
+
+def _joined(rows: Collection[bytes], values: Iterable[int]) -> Expressions:
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return Expressions(np.frombuffer(b"".join(rows), np.uint8), offsets, np.fromiter(values, np.uint8, len(rows)))
+
+
+def generate(
+    count: int, *, seed: int, max_depth: int = 10, max_args: int = 10, min_length: int = 500, max_length: int = 2000
+) -> Expressions:
+    """Draws distinct random expressions by the rule of Long Range Arena (Tay et al. 2021, section 2.2.1).
+
+    A node at depth d < `max_depth` (the root has d = 1) is an operator with probability 1/4, else a digit; at
+    `max_depth` always a digit. An operator is MIN, MAX, MED or SM and has 2 to `max_args` arguments; operators, numbers
+    of arguments and digits are uniform. An expression is kept if ``min_length < tokens < max_length`` and it is not
+    there already. Tokens are digits, operators and ``]``.
+
+    Candidate i draws from its own Philox stream (`seed`, i), and candidates are looked at in the order of i: the result
+    is the same for any number of threads, and a smaller `count` gives the beginning of a larger one's.
+
+    Raises
+    ------
+    RuntimeError
+        2**22 candidates in a row brought nothing new, so the settings do not allow `count` distinct expressions.
+    """
+    size = max(1, min(8192, 2**24 // max_length))
+    tokens, lengths, values = np.empty((size, max_length), np.uint8), np.empty(size, np.int64), np.empty(size, np.uint8)
+    found: dict[bytes, int] = {}
+    first = newest = 0
+    while len(found) < count:
+        if first - newest > PATIENCE:
+            raise RuntimeError(
+                f"ListOps: found {len(found)} of {count} distinct expressions of more than {min_length} and less than "
+                f"{max_length} tokens, depth {max_depth} and {max_args} arguments at most, then gave up: {PATIENCE} "
+                "candidates in a row were too short, too long or there already"
+            )
+        _cpu.listops_sample(tokens, lengths, values, size, seed, first, max_depth, max_args, min_length, max_length)
+        before = len(found)
+        for i in np.flatnonzero(lengths):
+            found.setdefault(tokens[i, : lengths[i]].tobytes(), int(values[i]))
+        first += size
+        newest = first if len(found) > before else newest
+    while len(found) > count:
+        found.popitem()
+    return _joined(found, found.values())
+
+
+def render(tokens: Tokens) -> str:
+    """The text of one expression (n,): parenthesised and binarised to the left, ``( ( ( [MAX 3 ) 4 ) ] )``."""
+    return _render(np.ascontiguousarray(tokens, np.uint8)).decode()
+
+
+def _render(tokens: Tokens) -> bytes:
+    text, start = np.empty(8 * len(tokens), np.uint8), np.empty(1, np.int64)
+    try:
+        _cpu.listops_render(text, start, tokens, len(tokens))
+    except IndexError:
+        raise ValueError("render: the tokens are not one expression, of 128 nested operators at most") from None
+    return text[start[0] : -1].tobytes()
+
+
+_EXPECTED = {  # numbered as in csrc/listops.c
+    1: "a digit or '('",
+    2: "'(' or an operator",
+    3: "'(', because an operator takes at least one argument",
+    4: f"at most {DEPTHS} nested operators",
+    5: "')' after an argument",
+    6: "']' after the last argument",
+    7: "')' after ']'",
+    8: "nothing more",
+}
+
+
+def _short(text: bytes) -> str:
+    return repr((text if len(text) <= 40 else text[:40] + b"...").decode(errors="backslashreplace"))
+
+
+def parse(text: str) -> tuple[Tokens, int]:
+    """Tokens and value of one expression from its text; the inverse of `render`. ValueError where it is malformed."""
+    return _parse(text.encode())
+
+
+def _parse(text: bytes) -> tuple[Tokens, int]:
+    tokens, result = np.empty(len(text), np.uint8), np.empty(4, np.int64)
+    _cpu.listops_parse(tokens, result, np.frombuffer(text, np.uint8), len(text))
+    length, value, expected, at = (int(number) for number in result)
+    if expected:
+        symbol = text.count(b" ", 0, at) + 1
+        if at > len(text):
+            raise ValueError(f"the expression ends after symbol {symbol}, expected {_EXPECTED[expected]}")
+        found = text[at:].split(b" ", 1)[0]
+        raise ValueError(f"symbol {symbol} is {_short(found)}, expected {_EXPECTED[expected]}")
+    return tokens[:length], value
+
+
+# ---- the released files ----
+
+
+def write_tsv(path: str | os.PathLike[str], expressions: Expressions) -> None:
+    """Writes a file in the released format: header ``Source<TAB>Target``, one expression a row, rows end in CR LF."""
+    with atomic_file(path) as file:
+        file.write(HEADER)
+        for tokens, value in zip(expressions.rows(), expressions.values, strict=True):
+            file.write(b"%b\t%d\r\n" % (_render(tokens), value))
+
+
+def read_tsv(path: str | os.PathLike[str], count: int | None = None) -> Expressions:
+    """Reads the first `count` expressions (or all) of a file in the released format.
+
+    Every row is parsed strictly and evaluated. What is not as expected raises a ValueError that names file and line.
+    """
+    rows: list[bytes] = []
+    values: list[int] = []
+    with open(path, "rb") as file:
+        header = file.readline()
+        if header != HEADER:
+            raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(HEADER)}")
+        while count is None or len(rows) < count:
+            line = file.readline()
+            if not line:
+                break
+            try:
+                tokens, value = _parse_row(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {len(rows) + 2}: {error}") from None
+            rows.append(tokens.tobytes())
+            values.append(value)
+    if count is not None and len(rows) < count:
+        raise ValueError(f"{path}: has {len(rows)} expressions, expected at least {count}")
+    return _joined(rows, values)
+
+
+def _parse_row(line: bytes) -> tuple[Tokens, int]:
+    if not line.endswith(b"\r\n"):
+        raise ValueError(f"the row ends in {_short(line[-20:])}, expected CR LF")
+    source, *targets = line[:-2].split(b"\t")
+    if len(targets) != 1:
+        raise ValueError(f"the row has {len(targets) + 1} column(s), expected 2, Source and Target")
+    tokens, value = _parse(source)
+    if targets[0] != b"%d" % value:
+        raise ValueError(f"Target is {_short(targets[0])}, expected {value}, the value of Source")
+    return tokens, value
+
+
+# ---- the task ----
+
+
+@dataclass(frozen=True)
+class ListOpsSplit:
+    """Expressions as sequences of vocabulary ids: the first `max_tokens` tokens, then ``<eos>``."""
+
+    expressions: Expressions
+    ids: npt.NDArray[np.int64]  # by token
+    max_tokens: int
+
+    def __len__(self) -> int:
+        return len(self.expressions.values)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The expressions at `index`; ids are int64 whatever `dtype`."""
+        tokens, offsets, values = self.expressions
+        starts = offsets[index]
+        sizes = np.minimum(offsets[np.asarray(index) + 1] - starts, self.max_tokens)
+        inputs = np.full((len(sizes), sizes.max(initial=0) + 1), PAD, np.int64)
+        for row, start, size in zip(inputs, starts.tolist(), sizes.tolist(), strict=True):
+            row[:size] = self.ids[tokens[start : start + size]]
+            row[size] = EOS
+        return Batch(inputs, values[index].astype(np.int64), sizes + 1)
+
+
+@dataclass(frozen=True)
+class ListOps:
+    """ListOps of Long Range Arena: the value, 0 to 9, of nested MIN, MAX, MED and SM (sum modulo 10) of digits.
+
+    Sequences are 500 to 2000 tokens and an ``<eos>``. Ids: ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then the tokens by
+    decreasing frequency in the training split (ties in the order of their text, with X for the bracket), as published
+    state space models read it (S4, S5).
+
+    Parameters
+    ----------
+    train, val, test : int
+        How many expressions each split has.
+    max_depth, max_args, min_length, max_length, seed : int
+        Settings of `generate`; the splits are consecutive parts of one set, so that none shares an expression.
+    max_tokens : int
+        Longer sequences are cut to this, before ``<eos>`` is appended.
+    data_dir : str
+        Folder with the released files basic_train.tsv, basic_val.tsv and basic_test.tsv. With it nothing is generated:
+        the splits are the first `train`, `val` and `test` rows of these files.
+    """
+
+    train: int = 96_000
+    val: int = 2_000
+    test: int = 2_000
+    max_depth: int = 10
+    max_args: int = 10
+    min_length: int = 500
+    max_length: int = 2000
+    seed: int = 0
+    max_tokens: int = 2047
+    data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        largest = 2**31 - 1
+        for name, low, high in (
+            ("train", 1, largest),
+            ("val", 1, largest),
+            ("test", 1, largest),
+            ("max_depth", 1, DEPTHS),
+            ("max_args", 2, largest),
+            ("min_length", 0, largest),
+            ("max_length", self.min_length + 2, 1_000_000),
+            ("seed", 0, 2**63 - 1),
+            ("max_tokens", 1, largest),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"ListOps: {name} is {value}, expected an integer from {low} to {high}")
+
+    def load(self) -> Task:
+        """The task, generated or read from `data_dir`."""
+        return self._task(self._splits())
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes basic_train.tsv, basic_val.tsv and basic_test.tsv in the released format."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        splits = self._splits()
+        for name, expressions in splits.items():
+            write_tsv(_file(folder, name), expressions)
+        return self._task(splits)
+
+    def _splits(self) -> dict[str, Expressions]:
+        counts = {"train": self.train, "val": self.val, "test": self.test}
+        if self.data_dir:
+            return {name: read_tsv(_file(self.data_dir, name), count) for name, count in counts.items()}
+        every = generate(
+            sum(counts.values()),
+            seed=self.seed,
+            max_depth=self.max_depth,
+            max_args=self.max_args,
+            min_length=self.min_length,
+            max_length=self.max_length,
+        )
+        ends = np.cumsum(list(counts.values())).tolist()
+        return {name: every.part(end - counts[name], end) for name, end in zip(counts, ends, strict=True)}
+
+    def _task(self, splits: dict[str, Expressions]) -> Task:
+        ids = _vocabulary(splits["train"], self.max_tokens)
+        train, val, test = (ListOpsSplit(splits[name], ids, self.max_tokens) for name in ("train", "val", "test"))
+        return Task("listops", train, val, test, n_classes=10, vocab=int(ids.max()) + 1, n_features=None)
+
+
+def _file(folder: str | os.PathLike[str], name: str) -> Path:
+    return Path(folder, f"basic_{name}.tsv")
+
+
+def _vocabulary(train: Expressions, max_tokens: int) -> npt.NDArray[np.int64]:
+    """The id of each token; ``<unk>`` for what the training split lacks."""
+    counts = np.zeros(len(TOKENS), np.int64)
+    for row in train.rows():
+        counts += np.bincount(row[:max_tokens], minlength=len(TOKENS))
+    present = [token for token in range(len(TOKENS)) if counts[token]]
+    ranked = sorted(present, key=lambda token: (-counts[token], TOKENS[token].replace("]", "X")))
+    ids = np.full(len(TOKENS), UNKNOWN, np.int64)
+    ids[ranked] = EOS + 1 + np.arange(len(ranked))
+    return ids

@@ -1,0 +1,108 @@
+"""What a task is: three splits of labelled sequences, and the settings it is loaded from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Some sequences of a split, padded with zeros to the longest of them.
+
+    `inputs` are token ids (B, T) int64 or features (B, T, F) in the dtype asked for; `labels` (B,) int64; `lengths`
+    (B,) int64, the valid steps of each sequence, or None where all T are.
+    """
+
+    inputs: npt.NDArray[Any]
+    labels: Index
+    lengths: Index | None
+
+
+class Split(Protocol):
+    """Labelled sequences that are drawn from by index."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification task: of token sequences (`vocab` is the number of ids) or of features (`n_features` a step)."""
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    n_classes: int
+    vocab: int | None
+    n_features: int | None
+
+
+class Settings(Protocol):
+    """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``."""
+
+    def load(self) -> Task:
+        """The task, ready to train on."""
+        ...
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """As `load`, and the task's data as files in `folder`, which is created where missing."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureSplit:
+    """A split of sequences of one length: features (n, T, F), labels (n,)."""
+
+    features: npt.NDArray[Any]
+    labels: Index
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The sequences at `index`, features in `dtype`."""
+        return Batch(self.features[index].astype(dtype), self.labels[index], None)
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def describe(task: Task) -> str:
+    """A summary for people: of each split its size, quantiles of length, how labels are spread, and majority baseline.
+
+    The baseline is the accuracy of always answering with the most frequent label of the training split.
+    """
+    width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) a step"
+    spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
+    majority = np.argmax(np.bincount(spread["train"][0], minlength=task.n_classes))
+    lines = [f"{task.name}: {task.n_classes} classes, {width}"]
+    lines.append(
+        f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
+    )
+    for name, (labels, lengths) in spread.items():
+        quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
+        lines.append(f"{name:<6}{len(labels):>8}{'':<12}{quantiles}{np.mean(labels == majority):>19.1%}")
+    lines.append(f"{'label':<10}" + "".join(f"{label:>7}" for label in range(task.n_classes)))
+    for name, (labels, _) in spread.items():
+        share = np.bincount(labels, minlength=task.n_classes) / len(labels)
+        lines.append(f"{name:<10}" + "".join(f"{one:>7.1%}" for one in share))
+    return "\n".join(lines)
+
+
+def _splits(task: Task) -> dict[str, Split]:
+    return {"train": task.train, "val": task.val, "test": task.test}
+
+
+def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
+    """Labels and lengths of a whole split, read batch by batch."""
+    batches = [split.batch(np.arange(i, min(i + rows, len(split)))) for i in range(0, len(split), rows)]
+    lengths = [np.full(len(b.labels), b.inputs.shape[1]) if b.lengths is None else b.lengths for b in batches]
+    return np.concatenate([b.labels for b in batches]), np.concatenate(lengths)
