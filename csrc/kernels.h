@@ -37,6 +37,9 @@ int K(householder_forward)(real *y, const real *u, const real *alpha, const real
 int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, const real *u, const real *alpha,
                             const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t R, int64_t D,
                             int64_t u_varying, int64_t alpha_varying);
+
+/* copy.c */
+int K(copy)(real *y, const real *x, int64_t n);
 #endif
 
 #endif
