@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from benchmarks.measure import record, seconds_in_turn
 from rotrnn.training.optimiser import AdamW
 
+from benchmarks.measure import record, seconds_in_turn
 from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy

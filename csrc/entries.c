@@ -21,6 +21,7 @@ CALL(listops_parse, P(0), P(1), P(2), I(3))
 CALL(listops_render, P(0), P(1), P(2), I(3))
 CALL(householder_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
 CALL(householder_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
+CALL(copy, P(0), P(1), I(2))
 CALL(adamw, P(0), P(1), P(2), P(3), I(4), F(5), F(6), F(7), F(8), F(9), F(10), I(11))
 CALL(norm, P(0), P(1), I(2))
 #endif
@@ -42,6 +43,7 @@ const rot_entry K(rot_table)[] = {
     ROW(listops_render, "cjbn"),
     ROW(householder_forward, "wrrrInnnnnn"),
     ROW(householder_backward, "wwwrrrrInnnnnn"),
+    ROW(copy, "wrn"),
     ROW(adamw, "wwwrnddddddn"),
     ROW(norm, "wrn"),
 #endif

@@ -38,6 +38,9 @@ int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, co
                             const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t R, int64_t D,
                             int64_t u_varying, int64_t alpha_varying);
 
+/* copy.c */
+int K(copy)(real *y, const real *x, int64_t n);
+
 /* optim.c */
 int K(adamw)(real *p, real *m, real *v, const real *grad, int64_t n, double lr, double beta1, double beta2, double eps,
              double decay, double scale, int64_t step);

@@ -77,8 +77,20 @@ def householder_backward(
     alpha_varying: int,
     /,
 ) -> None: ...
+def copy(y: _R, x: _R, n: int, /) -> None: ...
 def adamw(
-    p: _R, m: _R, v: _R, grad: _R, n: int, lr: float, beta1: float, beta2: float, eps: float, decay: float,
-    scale: float, step: int, /,
+    p: _R,
+    m: _R,
+    v: _R,
+    grad: _R,
+    n: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    scale: float,
+    step: int,
+    /,
 ) -> None: ...
 def norm(norm: _R, x: _R, n: int, /) -> None: ...

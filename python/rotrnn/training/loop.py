@@ -184,7 +184,9 @@ class _Trainer:
                 if evaluated or stop or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
                 if stop:
-                    raise Interrupted(f"{self.run.folder}: stopped after step {state.step} of {self.steps}, all is saved")
+                    raise Interrupted(
+                        f"{self.run.folder}: stopped after step {state.step} of {self.steps}, all is saved"
+                    )
         return self.finish(state)
 
     @property
@@ -228,7 +230,9 @@ class _Trainer:
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
         params = {"last": state.params, "best": self.run.load_params("best")}
-        test = {name: evaluate(self.model, one, self.task.test, self.training)._asdict() for name, one in params.items()}
+        test = {
+            name: evaluate(self.model, one, self.task.test, self.training)._asdict() for name, one in params.items()
+        }
         result = {
             "steps": state.step,
             "best_step": state.best_step,
@@ -332,7 +336,9 @@ def _check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
         for key, value in table_there.items():
             ours = recipe.tables()[section].get(key)
             if value != ours:
-                raise ValueError(f"{run.folder}: {section}.{key} is {ours!r}, expected {value!r} as in the run's recipe")
+                raise ValueError(
+                    f"{run.folder}: {section}.{key} is {ours!r}, expected {value!r} as in the run's recipe"
+                )
 
 
 class _Interrupt:

@@ -1,0 +1,54 @@
+"""Time of the diagonal scan beside a plain copy of as many bytes.
+
+    python -m benchmarks.scan [--threads 2] [--json] [--quick]
+
+Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
+The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
+windows of seconds in which they take turns with the copy. Writes benchmarks/results/scan.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from benchmarks.measure import plain_copy, record, row, seconds_in_turn, show
+from rotrnn import _cpu
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--quick", action="store_true", help="a small size, to try the benchmark itself; not recorded")
+    args = parser.parse_args()
+    _cpu.use_threads(args.threads)
+    B, T, N = (4, 256, 256) if args.quick else (32, 2048, 256)
+    window = 0.2 if args.quick else 4.0
+
+    rng = np.random.default_rng(0)
+    x, dh = rng.standard_normal((2, B, T, N), dtype=np.float32)
+    h, out = np.empty_like(x), np.empty_like(x)
+    a = rng.uniform(0.9, 0.999, N).astype(np.float32)
+    z = (rng.uniform(0.9, 0.999, N // 2) * np.exp(1j * rng.uniform(0, np.pi, N // 2))).astype(np.complex64)
+    zx, zdh, zh, zout = (array.view(np.complex64) for array in (x, dh, h, out))
+    scans = {
+        "real forward": (2, lambda: diagonal_scan(a, x, out=h)),
+        "real backward": (3, lambda: diagonal_scan_backward(dh, a, h, out=out)),
+        "complex forward": (2, lambda: diagonal_scan(z, zx, out=zh)),
+        "complex backward": (3, lambda: diagonal_scan_backward(zdh, z, zh, out=zout)),
+    }
+    rows = []
+    for name, (passes, scan) in scans.items():
+        scan_s, copy_s = seconds_in_turn([scan, plain_copy(out, x)], window=window)
+        rate = {"GB/s": passes * x.nbytes / scan_s / 1e9}
+        rows.append(row(f"scan {name}", scan_s, copy_s * passes / 2, **rate, copy_seconds=copy_s))
+    show(rows, args.json)
+    if not args.quick:
+        record("scan", {"B": B, "T": T, "N": N, "dtype": "float32", "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
