@@ -1,11 +1,12 @@
 """Checkpoints: one safetensors file of arrays and facts, there whole or not at all, whose bytes are checked on reading.
 
-The same content gives the same bytes. Facts (step, recipe, ...) and a SHA-256 over everything stand in the file's
-metadata under the one key "rotrnn", as JSON.
+The same content gives the same bytes. The file's metadata have one key, "rotrnn": a SHA-256 over everything, a space,
+and the facts (step, recipe, ...) as JSON.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -41,11 +42,10 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: not written, because {name} is not finite everywhere")
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
-    facts = {**facts, "format": FORMAT}
-    metadata = json.dumps({"sha256": _digest(ordered, facts), **facts}, sort_keys=True)
+    text = json.dumps({**facts, "format": FORMAT}, sort_keys=True)
     try:
         with atomic_file(path) as file:
-            file.write(save(ordered, {KEY: metadata}))
+            file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
     except OSError as error:
         kept = "what was there before is untouched" if Path(path).exists() else "nothing was there before"
         raise OSError(error.errno, f"checkpoint not written ({error.strerror}); {kept}", str(path)) from error
@@ -69,9 +69,13 @@ def read_checkpoint(
         The file is cut short or no safetensors file, was changed after it was written, lacks an array or has one too
         many, or one is of another shape or dtype or not finite; the error names the file and what is wrong.
     """
-    arrays, facts = _read(path)
-    if facts.pop("sha256", None) != _digest(arrays, facts):
+    arrays, metadata = _read(path)
+    if KEY not in metadata:
+        raise ValueError(f"{path}: no checkpoint of rotrnn, its metadata have no '{KEY}'")
+    digest, _, text = metadata[KEY].partition(" ")
+    if digest != _digest(arrays, text):
         raise ValueError(f"{path}: its contents do not match its checksum; it was damaged or changed")
+    facts = json.loads(text)
     if facts.pop("format") != FORMAT:
         raise ValueError(f"{path}: has another format than {FORMAT}, the one this version of rotrnn reads")
     for name, array in arrays.items():
@@ -82,22 +86,14 @@ def read_checkpoint(
     return arrays, facts
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Facts]:
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
     if not Path(path).is_file():
-        raise FileNotFoundError(2, "there is no such checkpoint", str(path))
+        raise FileNotFoundError(errno.ENOENT, "there is no such checkpoint", str(path))
     try:
         with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-            metadata = file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: cut short, or no safetensors file ({error})") from error
-    try:
-        facts = json.loads(metadata[KEY])
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}: no checkpoint of rotrnn, its metadata have no readable '{KEY}'") from error
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path}: no checkpoint of rotrnn, '{KEY}' in its metadata is not an object")
-    return arrays, facts
 
 
 def _check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
@@ -115,9 +111,9 @@ def _check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like:
         raise ValueError(f"{path}: has {surplus[0]}, which is not expected")
 
 
-def _digest(arrays: Mapping[str, Array], facts: Facts) -> str:
-    """SHA-256 over facts, and over name, dtype, shape and bytes of each array in the order of names."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+def _digest(arrays: Mapping[str, Array], facts: str) -> str:
+    """SHA-256 over the facts, and over name, dtype, shape and bytes of each array in the order of names."""
+    digest = hashlib.sha256(facts.encode())
     for name, array in sorted(arrays.items()):
         digest.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
         digest.update(array.tobytes())

@@ -142,7 +142,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     if path.suffix == ".toml" or path.is_file():
         text = path.read_text(encoding="utf-8")
     else:
-        text = _pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
+        text = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -173,7 +173,7 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
     task = dict(tables.get("task", {}))
     if "name" not in task:
         raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")
-    kind = _pick("task.name", task.pop("name"), TASKS)
+    kind = pick("task.name", task.pop("name"), TASKS)
     model = build(ModelSettings, "model", tables.get("model", {}))
     return Recipe(
         build(kind, "task", task),
@@ -217,7 +217,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if typing.get_origin(hint) is tuple:
         parts = typing.get_args(hint)
         if isinstance(value, (list, tuple)) and len(value) == len(parts):
-            return tuple(_convert(one, part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(value, parts)))
+            return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
     elif type(value) is hint and not (hint is float and not math.isfinite(value)):
         return value
     raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
@@ -275,7 +275,8 @@ def _plain(settings: Any) -> Table:
     return {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
 
 
-def _pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
+def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
+    """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
     if not isinstance(name, str) or name not in known:
         hint = _nearest(str(name), known)
         raise ValueError(f"{what} is {name!r}, expected one of {', '.join(known)}{also}{hint}")

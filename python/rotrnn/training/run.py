@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,11 @@ class Run:
         checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
         return [self.recipe, self.log, self.result, *checkpoints]
 
-    def load_recipe(self) -> Recipe:
+    def load_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """The recipe of the run; ValueError if there is no run in the folder."""
         if not self.recipe.is_file():
             raise ValueError(f"{self.folder}: no run is here, expected a folder with a recipe.toml")
-        return load_recipe(self.recipe)
+        return load_recipe(self.recipe, overrides)
 
     def load_params(self, name: str) -> Params:
         """The parameters in a checkpoint, nested."""
