@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy
 
+import toy
 from rotrnn import _cpu
 from rotrnn.cli import main
 from rotrnn.training.recipe import shipped

@@ -7,8 +7,8 @@ import tomllib
 
 import numpy as np
 import pytest
-import toy
 
+import toy
 from rotrnn.tasks import Digits, ListOps, Task
 from rotrnn.tasks.task import FeatureSplit
 from rotrnn.training.recipe import load_recipe, parse_value, read_recipe, shipped, write_toml
@@ -70,8 +70,8 @@ def test_toml_writer_round_trip():
     tables = {
         "plain": {"int": -3, "big": 2**62, "yes": True, "no": False, "list": [1, 2], "floats": [0.1, 1e-7, 2.0]},
         "floats": {"tiny": 1e-300, "huge": 1e300, "third": 1 / 3, "whole": 5.0, "zero": -0.0},
-        "texts": {"empty": "", "odd": "a \"quote\", a \\, a\nline\tand \x7f \x01 π 🎲", "toml": "x = [1]  # no comment"},
-    }  # fmt: skip
+        "texts": {"empty": "", "odd": '"quoted", a \\, a\nline\tand \x7f \x01 π 🎲', "toml": "x = [1]  # text"},
+    }
     again = tomllib.loads(write_toml(tables))
     assert again == tables
     assert type(again["floats"]["whole"]) is float

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy
 
+import toy
 from rotrnn import _cpu
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
@@ -277,11 +277,9 @@ def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("recipe", ["digits-rotrnn", "digits-lru"])
 def test_same_bits_for_any_number_of_threads(tmp_path, recipe):
     """Fifty steps of a small real model."""
-    small = load_recipe(
-        recipe,
-        ["training.steps=50", "training.eval_every=50", "training.batch=16", "model.d_model=16", "model.n_layers=1"]
-        + ["model.dropout=0.1", "layer.d_state=16", "task.test_fraction=0.02", "task.val_fraction=0.02"],
-    )
+    sizes = ["training.batch=16", "model.d_model=16", "model.n_layers=1", "model.dropout=0.1", "layer.d_state=16"]
+    splits = ["task.test_fraction=0.02", "task.val_fraction=0.02"]
+    small = load_recipe(recipe, ["training.steps=50", "training.eval_every=50", *sizes, *splits])
     before = _cpu.threads()
     try:
         for threads in (1, 2, 7):
