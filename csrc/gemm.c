@@ -60,10 +60,10 @@ static ALWAYS_INLINE void tile_rows(real *restrict acc, int64_t acc_row, const r
     for (int i = 0; i < rows; i++)
         for (int v = 0; v < NV; v++) sum[i][v] = *(const vec *)(acc + i * acc_row + v * LANES);
     for (int64_t k = 0; k < depth; k++, panel += NR, x += step) {
-        for (int v = 0; v < NV; v++) {
-            const vec b = *(const vec *)(panel + v * LANES);
-            for (int i = 0; i < rows; i++) sum[i][v] += x[i * row] * b;
-        }
+        vec b[NV];
+        for (int v = 0; v < NV; v++) b[v] = *(const vec *)(panel + v * LANES);
+        for (int i = 0; i < rows; i++)
+            for (int v = 0; v < NV; v++) sum[i][v] += x[i * row] * b[v];
     }
     for (int i = 0; i < rows; i++)
         for (int v = 0; v < NV; v++) *(vec *)(acc + i * acc_row + v * LANES) = sum[i][v];

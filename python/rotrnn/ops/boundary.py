@@ -57,7 +57,7 @@ class Boundary:
     def _bind(self, name: str, shape: tuple[int, ...], letters: list[str]) -> None:
         for letter, size in zip(letters, shape, strict=True):
             if self.size.setdefault(letter, size) != size:
-                wanted = ", ".join(f"{one}={self.size.get(one, '?')}" for one in letters)
+                wanted = ", ".join(f"{one}={self.size[one]}" if one in self.size else one for one in letters)
                 raise ValueError(
                     f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from "
                     f"{self._source[letter]}"

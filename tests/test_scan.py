@@ -1,0 +1,200 @@
+"""What the scans and products promise beyond the table of cases: promotion, `out`, any shape, and their errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import rotation_loop, scan_loop
+from rotrnn import _cpu
+from rotrnn.ops.dense import dense, dense_backward, matmul
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
+
+EPS = np.finfo(np.float64).eps
+X = np.ones((2, 3, 4))
+Z = X.astype(np.complex128)
+
+
+def test_known_answers() -> None:
+    np.testing.assert_array_equal(diagonal_scan([2.0], [[[1.0], [1.0], [1.0]]])[0, :, 0], [1, 3, 7])
+    np.testing.assert_array_equal(diagonal_scan([2.0], [[[1.0], [1.0], [1.0]]], reverse=True)[0, :, 0], [7, 3, 1])
+    np.testing.assert_array_equal(diagonal_scan([1j], [[[1.0], [0.0], [0.0]]])[0, :, 0], [1, 1j, -1])
+    quarter = rotation_scan(np.array([np.pi / 2]), None, np.array([[[1.0, 0.0], [0.0, 0.0]]]))
+    np.testing.assert_allclose(quarter[0], [[1, 0], [0, 1]], rtol=0, atol=EPS)  # counter-clockwise
+
+
+@pytest.mark.parametrize(
+    ("a", "x", "expected"),
+    [
+        (np.float32, np.float32, np.float32),
+        (np.float32, np.float64, np.float64),
+        (np.complex64, np.float32, np.complex64),
+        (np.float64, np.complex64, np.complex128),
+    ],
+)
+def test_promotion_is_numpys(a: Any, x: Any, expected: Any) -> None:
+    h, hT = diagonal_scan(np.ones(4, a), X.astype(x), return_state=True)
+    assert h.dtype == hT.dtype == expected
+    np.testing.assert_array_equal(h, np.cumsum(X, 1))
+
+
+def test_no_steps_pass_the_state_through() -> None:
+    h0, dhT = np.random.default_rng(0).standard_normal((2, 2, 4))
+    h, hT = diagonal_scan(np.ones(4), X[:, :0], h0, return_state=True)
+    assert h.shape == (2, 0, 4)
+    np.testing.assert_array_equal(hT, h0)
+    grads = diagonal_scan_backward(h, np.ones(4), h, h0, dhT=dhT)
+    np.testing.assert_array_equal(grads.dh0, dhT)
+    h, hT = diagonal_scan(np.ones(4), X, h0, lengths=[0, 3], return_state=True)
+    np.testing.assert_array_equal(hT[0], h0[0])
+
+
+def test_out_is_used_and_h_stays_put() -> None:
+    out = np.full_like(X, np.nan)
+    assert diagonal_scan(np.ones(4), X, out=out) is out
+    np.testing.assert_array_equal(out, np.cumsum(X, 1))
+    dx = np.empty_like(X)
+    assert diagonal_scan_backward(X, np.ones(4), out, out=dx).dx is dx
+
+
+def test_nan_and_infinity_go_where_the_recurrence_takes_them() -> None:
+    x = X.copy()
+    x[0, 1, 2] = np.nan
+    h = diagonal_scan(np.full(4, 0.5), x)
+    assert np.isnan(h[0, 1:, 2]).all()
+    assert np.isfinite(np.delete(h[0], 2, axis=1)).all()
+    assert np.isfinite(h[1]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_shape_of_diagonal_scan(data: st.DataObject) -> None:
+    B, T, N = (data.draw(st.integers(0, most)) for most in (3, 40, 300))
+    lengths = data.draw(st.none() | st.lists(st.integers(0, T), min_size=B, max_size=B))
+    lengths = None if lengths is None else np.array(lengths, np.int64)
+    reverse, varying = data.draw(st.booleans()), data.draw(st.booleans())
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a = np.exp(1j * rng.uniform(0, 7, (B, T, N) if varying else (N,)))
+    x, dh = rng.standard_normal((2, B, T, N)) + 1j * rng.standard_normal((2, B, T, N))
+    h0, dhT = rng.standard_normal((2, B, N)) + 1j * rng.standard_normal((2, B, N))
+    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths}
+    h, hT = diagonal_scan(a, x, h0, return_state=True, **how)
+    expected, expected_T = scan_loop(a, x, h0, reverse, lengths)
+    # |a| = 1: each of T steps adds one rounding of a sum of at most T + 1 normal numbers
+    tolerance = 10 * EPS * (T + 1) ** 1.5
+    np.testing.assert_allclose(h, expected, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(hT, expected_T, rtol=0, atol=tolerance)
+    grads = diagonal_scan_backward(dh, a, h, h0, dhT=dhT, **how)
+    left = np.sum((dh.conj() * h).real) + np.sum((dhT.conj() * hT).real)
+    right = np.sum((grads.dx.conj() * x).real) + np.sum((grads.dh0.conj() * h0).real)
+    size = np.sum(np.abs(dh * h)) + np.sum(np.abs(dhT * hT))
+    assert abs(left - right) <= 1e-11 * (1 + size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_shape_of_rotation_scan(data: st.DataObject) -> None:
+    B, T, H, W = (data.draw(st.integers(low, most)) for low, most in ((0, 2), (0, 20), (1, 3), (1, 9)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    theta = rng.uniform(0, 7, (B, T, H, W // 2) if data.draw(st.booleans()) else (H, W // 2))
+    gamma = rng.uniform(0.9, 1, (B, T, H) if data.draw(st.booleans()) else (H,))
+    x, h0 = rng.standard_normal((B, T, H * W)), rng.standard_normal((B, H * W))
+    h, hT = rotation_scan(theta, gamma, x, h0, return_state=True)
+    expected, expected_T = rotation_loop(theta, gamma, x, h0)
+    np.testing.assert_allclose(h, expected, rtol=0, atol=10 * EPS * (T + 1) ** 1.5)
+    np.testing.assert_allclose(hT, expected_T, rtol=0, atol=10 * EPS * (T + 1) ** 1.5)
+
+
+def test_rotation_scan_of_one_head_takes_plain_angles() -> None:
+    rng = np.random.default_rng(1)
+    theta, x, dh = rng.uniform(0, 7, 2), *rng.standard_normal((2, 2, 5, 4))
+    alone, stacked = rotation_scan(theta, 0.9, x), rotation_scan(theta[None], np.array([0.9]), x)
+    np.testing.assert_array_equal(alone, stacked)
+    a = rotation_scan_backward(dh, theta, 0.9, x)
+    b = rotation_scan_backward(dh, theta[None], np.array([0.9]), x)
+    np.testing.assert_array_equal(a.dtheta, b.dtheta[0])
+    np.testing.assert_array_equal(a.dgamma, b.dgamma[0])
+    assert a.dgamma.shape == ()
+    assert rotation_scan_backward(dh, theta, None, x).dgamma is None
+    varying = np.broadcast_to(theta, (2, 5, 2))
+    np.testing.assert_array_equal(rotation_scan(varying, np.full((2, 5), 0.9), x), alone)
+
+
+def read_only() -> Any:
+    out = np.empty_like(X)
+    out.flags.writeable = False
+    return out
+
+
+HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: diagonal_scan(np.ones(4), X[0]), ValueError, r"diagonal_scan: x has shape \(3, 4\), expected \(B, T"),
+        (lambda: diagonal_scan(np.ones(5), X), ValueError, r"a has shape \(5,\), expected \(N=4\), with N from x"),
+        (lambda: diagonal_scan(X[:, :2], X), ValueError, r"a has shape \(2, 2, 4\), expected \(B=2, T=3, N=4\)"),
+        (lambda: diagonal_scan(np.ones((3, 4)), X), ValueError, r"a has shape \(3, 4\), expected \(N\) or \(B, T, N\)"),
+        (lambda: diagonal_scan(np.ones(4), X, np.ones((3, 4))), ValueError, r"h0 has shape \(3, 4\), expected \(B=2,"),
+        (lambda: diagonal_scan(np.ones(4), X.astype(int)), TypeError, "x has dtype int64, expected float32 or float64"),
+        (lambda: diagonal_scan(np.ones(4, np.float16), X), TypeError, "a has dtype float16"),
+        (lambda: diagonal_scan(np.ones(4), X.astype(np.longdouble)), TypeError, "x has dtype float128"),
+        (lambda: diagonal_scan(np.ones(4), X.astype(object)), TypeError, "x has dtype object"),
+        (lambda: diagonal_scan(np.ones(4), X, lengths=[3, -1]), ValueError, r"lengths\[1\] is -1, expected .* to T=3"),
+        (lambda: diagonal_scan(np.ones(4), X, lengths=[4, 0]), ValueError, r"lengths\[0\] is 4"),
+        (lambda: diagonal_scan(np.ones(4), X, lengths=[3]), ValueError, r"lengths has shape \(1,\), expected \(B=2,\)"),
+        (lambda: diagonal_scan(np.ones(4), X, lengths=[1.0, 2.0]), TypeError, "lengths has dtype float64"),
+        (lambda: diagonal_scan(np.ones(4), X, out=read_only()), ValueError, "out is read-only"),
+        (lambda: diagonal_scan(np.ones(4), X, out=X), ValueError, "out overlaps an input"),
+        (lambda: diagonal_scan(np.ones(4), X, out=np.empty((2, 3, 5))), ValueError, r"out has shape \(2, 3, 5\)"),
+        (lambda: diagonal_scan(np.ones(4), X, out=np.empty((2, 3, 4), "f")), TypeError, "out has dtype float32"),
+        (
+            lambda: diagonal_scan(np.ones(4), X, out=np.empty((2, 3, 8))[..., ::2]),
+            ValueError,
+            "out is not C-contiguous",
+        ),
+        (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
+        (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
+        (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
+        (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
+        (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
+        (lambda: rotation_scan(np.ones(3), None, X), ValueError, "last axis has N=4 lanes, expected 6 or 7"),
+        (
+            lambda: rotation_scan(np.ones((2, 1)), np.ones(3), X),
+            ValueError,
+            r"gamma has shape \(3,\), expected \(H=2\)",
+        ),
+        (lambda: rotation_scan_backward(X, np.ones(3), None, X), ValueError, "rotation_scan_backward: the last axis"),
+        (lambda: dense(X, np.ones((2, 5))), ValueError, r"dense: w has shape \(2, 5\), expected \(O=2, D=4\)"),
+        (lambda: dense(np.float64(1), np.ones((2, 5))), ValueError, r"dense: x has shape \(\)"),
+        (lambda: dense(X, np.ones((2, 4)), np.ones(3)), ValueError, r"bias has shape \(3,\), expected \(O=2\)"),
+        (lambda: dense_backward(X, X, np.ones((4, 5))), ValueError, r"dense_backward: w has shape \(4, 5\)"),
+        (lambda: matmul(X, X), ValueError, r"matmul: y has shape \(2, 3, 4\), expected \(H=2, K=4, N\)"),
+        (lambda: matmul(X, np.ones((4, 4))), ValueError, "expected two matrices or two stacks"),
+    ],
+)
+def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_the_extension_checks_what_it_is_given() -> None:
+    """The last line of defence: wrong calls into C are exceptions, never crashes."""
+    h = np.empty((1, 2, 4))
+    with pytest.raises(TypeError, match="scan_forward: takes 11 arguments, got 1"):
+        _cpu.scan_forward(h)
+    with pytest.raises(TypeError, match="argument 2 must be a float64 array"):
+        _cpu.scan_forward(h, None, np.ones(4, "f"), X, None, None, 1, 2, 4, 0, 0)
+    with pytest.raises(ValueError, match="argument 0 is read-only"):
+        _cpu.scan_forward(read_only(), None, np.ones(4), X, None, None, 2, 3, 4, 0, 0)
+    with pytest.raises(TypeError, match="no complex128 kernel"):
+        _cpu.matmul(Z, Z, Z, None, 1, 1, 1, 0)
+    with pytest.raises(ValueError, match="use_simd: got 'sse9', expected one of"):
+        _cpu.use_simd("sse9")
+    with pytest.raises(ValueError, match="use_threads: got 0"):
+        _cpu.use_threads(0)
