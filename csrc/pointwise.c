@@ -296,7 +296,7 @@ int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *leng
         }
         for (int64_t d = 0; d < width; d++) {
             mean[lo + d] = (real)m[d];
-            var[lo + d] = (real)(v[d] / n);
+            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may fall short of zero; NaN stays */
         }
     }
     free(j.sums);
