@@ -26,7 +26,7 @@ Series = tuple[Array, Array]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8C8C8C"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "font.size": 9.0,
     "axes.titlesize": 9.0,
