@@ -8,21 +8,8 @@ import os
 from importlib.metadata import version
 
 from rotrnn import _cpu
-from rotrnn.nn import (
-    LRU,
-    BatchNorm,
-    Context,
-    Dense,
-    Dropout,
-    Embedding,
-    Gate,
-    LayerNorm,
-    ResidualBlock,
-    RotRNN,
-    astype,
-    flatten,
-    unflatten,
-)
+from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
+from rotrnn.nn import __all__ as _layers
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
 from rotrnn.ops import __all__ as _ops
 
@@ -31,19 +18,4 @@ __version__ = version("rotrnn")
 if _simd := os.environ.get("ROTRNN_SIMD"):
     _cpu.use_simd(_simd)
 
-__all__ = [
-    "LRU",
-    "BatchNorm",
-    "Context",
-    "Dense",
-    "Dropout",
-    "Embedding",
-    "Gate",
-    "LayerNorm",
-    "ResidualBlock",
-    "RotRNN",
-    "astype",
-    "flatten",
-    "unflatten",
-    *_ops,
-]
+__all__ = [*_layers, *_ops]
