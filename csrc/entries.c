@@ -22,6 +22,23 @@ CALL(listops_render, P(0), P(1), P(2), I(3))
 CALL(householder_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
 CALL(householder_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
 CALL(copy, P(0), P(1), I(2))
+CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
+CALL(gelu_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(dropout, P(0), P(1), P(2), I(3), I(4), I(5), F(6), I(7), I(8), I(9), I(10))
+CALL(channel_moments, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(channel_affine, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(channel_sums, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(channel_adjoint, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10))
+CALL(layer_norm_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), F(10))
+CALL(layer_norm_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11))
+CALL(embedding_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
+CALL(embedding_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
+CALL(mean_pool_forward, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -42,6 +59,23 @@ const rot_entry K(rot_table)[] = {
     ROW(householder_forward, "wrrrInnnnnn"),
     ROW(householder_backward, "wwwrrrrInnnnnn"),
     ROW(copy, "wrn"),
+    ROW(elementwise, "wrInnnn"),
+    ROW(gelu_backward, "wrrInnn"),
+    ROW(glu_forward, "wrrInnn"),
+    ROW(glu_backward, "wwrrrInnn"),
+    ROW(mask_padding, "wrInnn"),
+    ROW(dropout, "wrInnndnnnn"),
+    ROW(channel_moments, "wwrInnn"),
+    ROW(channel_affine, "wrrrrInnn"),
+    ROW(channel_sums, "wwrrrInnn"),
+    ROW(channel_adjoint, "wrrrrrrInnn"),
+    ROW(layer_norm_forward, "wwwrrrInnnd"),
+    ROW(layer_norm_backward, "wwwrrrrrInnn"),
+    ROW(embedding_forward, "wirRInnn"),
+    ROW(embedding_backward, "wriInnnn"),
+    ROW(mean_pool_forward, "wrInnn"),
+    ROW(mean_pool_backward, "wrInnn"),
+    ROW(cross_entropy, "wwrinn"),
 #endif
     {0, 0, 0},
 };

@@ -40,6 +40,35 @@ int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, co
 
 /* copy.c */
 int K(copy)(real *y, const real *x, int64_t n);
+
+/* pointwise.c */
+int K(elementwise)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t function);
+int K(gelu_backward)(real *dx, const real *dy, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(glu_forward)(real *y, const real *value, const real *gate, const int64_t *lengths, int64_t B, int64_t T,
+                   int64_t D);
+int K(glu_backward)(real *dvalue, real *dgate, const real *dy, const real *value, const real *gate,
+                    const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(mask_padding)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, double rate,
+               int64_t seed, int64_t step, int64_t site, int64_t over_time);
+int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(channel_affine)(real *y, const real *x, const real *center, const real *gain, const real *offset,
+                      const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(channel_sums)(real *sum, real *product, const real *dy, const real *x, const real *center, const int64_t *lengths,
+                    int64_t B, int64_t T, int64_t D);
+int K(channel_adjoint)(real *dx, const real *dy, const real *x, const real *center, const real *gain, const real *slope,
+                       const real *offset, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(layer_norm_forward)(real *y, real *mean, real *rstd, const real *x, const real *scale, const real *bias,
+                          const int64_t *lengths, int64_t B, int64_t T, int64_t D, double eps);
+int K(layer_norm_backward)(real *dx, real *dscale, real *dbias, const real *dy, const real *x, const real *scale,
+                           const real *mean, const real *rstd, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(embedding_forward)(real *y, const int64_t *ids, const real *table, const real *bias, const int64_t *lengths,
+                         int64_t B, int64_t T, int64_t D);
+int K(embedding_backward)(real *dtable, const real *dy, const int64_t *ids, const int64_t *lengths, int64_t B,
+                          int64_t T, int64_t D, int64_t V);
+int K(mean_pool_forward)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
+int K(cross_entropy)(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B, int64_t C);
 #endif
 
 #endif

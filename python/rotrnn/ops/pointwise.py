@@ -1,7 +1,636 @@
+"""Functions of each place alone, norms, dropout, embedding, pooling and the loss (csrc/pointwise.c, csrc/vmath.h).
+
+Everywhere: float32 or float64, promoted to one dtype; `lengths` (B,), integers in [0, T], gives the valid steps of
+each sequence of a (B, T, D) array, and what lies beyond is never read (it may be NaN) and is zero in outputs and
+gradients; gradients are new arrays, nothing is accumulated; the same bits for any number of threads. Another dtype
+raises TypeError; shapes, lengths or settings that do not fit raise ValueError.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary
+
+INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
+
+_EXP, _SIGMOID, _TANH, _GELU = range(4)  # csrc/pointwise.c
+
+Dims = tuple[int, int, int]
 
 
-def mask_padding(x, lengths):
+def _elementwise(
+    op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
+) -> tuple[list[Any], npt.NDArray[np.int64] | None, Dims]:
+    """Arrays of one shape, (B, T, D) with lengths and any without; the lengths; the kernel's B, T, D."""
+    args = Boundary(op)
+    rank = np.ndim(next(iter(arrays.values())))
+    form = "B T D" if lengths is not None else " ".join(f"d{axis}" for axis in range(rank))
+    checked = args.common(*[args.array(name, value, form) for name, value in arrays.items()])
     if lengths is None:
-        return x
-    return np.where((np.arange(x.shape[1]) < lengths[:, None])[..., None], x, 0)
+        return checked, None, (1, checked[0].size, 1)
+    return checked, args.lengths(lengths), checked[0].shape
+
+
+def _unary(op: str, function: int, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
+    (ax,), steps, dims = _elementwise(op, lengths, x=x)
+    y: Array = np.empty_like(ax)
+    _cpu.elementwise(y, ax, steps, *dims, function)
+    return y
+
+
+# ------------------------------------------------------------------------------------------------- elementwise
+
+
+def exp(x: npt.ArrayLike) -> Array:
+    """``e^x`` of an array of any shape, within 2 ulp.
+
+    What lies below 2^-125.5 (float32) or 2^-1021.5 (float64) is zero: nothing subnormal is ever computed.
+    """
+    return _unary("exp", _EXP, x)
+
+
+def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """``dx = dy y``, from what `exp` returned."""
+    (ady, ay), _, _ = _elementwise("exp_backward", None, dy=dy, y=y)
+    return np.asarray(ady * ay)
+
+
+def sigmoid(x: npt.ArrayLike) -> Array:
+    """``s(x) = 1 / (1 + e^-x)`` of an array of any shape, within 3 ulp."""
+    return _unary("sigmoid", _SIGMOID, x)
+
+
+def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """``dx = dy y (1 - y)``, from what `sigmoid` returned."""
+    (ady, ay), _, _ = _elementwise("sigmoid_backward", None, dy=dy, y=y)
+    return np.asarray(ady * ay * (1 - ay))
+
+
+def tanh(x: npt.ArrayLike) -> Array:
+    """Hyperbolic tangent of an array of any shape, within 4 ulp."""
+    return _unary("tanh", _TANH, x)
+
+
+def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """``dx = dy (1 - y^2)``, from what `tanh` returned."""
+    (ady, ay), _, _ = _elementwise("tanh_backward", None, dy=dy, y=y)
+    return np.asarray(ady * (1 - ay) * (1 + ay))
+
+
+def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """GELU in its tanh form, ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel 2016).
+
+    Parameters
+    ----------
+    x : (B, T, D) with `lengths`; any shape without
+
+    Returns
+    -------
+    y : shape of x
+    """
+    return _unary("gelu", _GELU, x, lengths)
+
+
+def gelu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``dx = dy GELU'(x)``; arguments as `gelu`'s."""
+    (ady, ax), steps, dims = _elementwise("gelu_backward", lengths, dy=dy, x=x)
+    dx: Array = np.empty_like(ax)
+    _cpu.gelu_backward(dx, ady, ax, steps, *dims)
+    return dx
+
+
+class GluGrads(NamedTuple):
+    """Gradients of `glu`, of its shape."""
+
+    dvalue: Array
+    dgate: Array
+
+
+def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """Gated linear unit, ``y = value * s(gate)`` with the sigmoid s (Dauphin et al. 2017, eq. 1).
+
+    Parameters
+    ----------
+    value, gate : (B, T, D) with `lengths`; any one shape without
+
+    Returns
+    -------
+    y : shape of value
+    """
+    (avalue, agate), steps, dims = _elementwise("glu", lengths, value=value, gate=gate)
+    y: Array = np.empty_like(avalue)
+    _cpu.glu_forward(y, avalue, agate, steps, *dims)
+    return y
+
+
+def glu_backward(
+    dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
+) -> GluGrads:
+    """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as `glu`'s."""
+    (ady, avalue, agate), steps, dims = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
+    dvalue, dgate = np.empty_like(avalue), np.empty_like(agate)
+    _cpu.glu_backward(dvalue, dgate, ady, avalue, agate, steps, *dims)
+    return GluGrads(dvalue, dgate)
+
+
+def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
+    """x (B, T, D) with its padding zeroed, as a new array; without lengths x itself, of any shape.
+
+    Its own adjoint.
+    """
+    (ax,), steps, dims = _elementwise("mask_padding", lengths, x=x)
+    if steps is None:
+        return np.asarray(ax)
+    y: Array = np.empty_like(ax)
+    _cpu.mask_padding(y, ax, steps, *dims)
+    return y
+
+
+# ----------------------------------------------------------------------------------------------------- dropout
+
+
+def _dropout(
+    op: str, x: npt.ArrayLike, rate: float, seed: int, step: int, site: int, over_time: bool, lengths: Any, name: str
+) -> Array:
+    args = Boundary(op)
+    if not 0 <= rate < 1:
+        raise ValueError(f"{op}: rate is {rate}, expected 0 <= rate < 1")
+    for key, value, bits in (("seed", seed, 63), ("step", step, 32), ("site", site, 32)):
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"{op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
+    (ax,) = args.common(args.array(name, x, "B T D"))
+    y: Array = np.empty_like(ax)
+    B, T, D = ax.shape
+    _cpu.dropout(y, ax, args.lengths(lengths), B, T, D, rate, seed, step, site, over_time)
+    return y
+
+
+def dropout(
+    x: npt.ArrayLike,
+    rate: float,
+    *,
+    seed: int,
+    step: int,
+    site: int,
+    over_time: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """Dropout with a mask that is computed, not stored: ``y = x m / (1 - rate)``, m zero with probability `rate`.
+
+    Element i of the flattened (B, T, D) takes number ``i % 4`` of the Philox-4x32-10 block (Salmon et al. 2011) at
+    counter ``(i // 4, step, site)`` under the key `seed`, and is kept if that number is at least ``2^32 rate``: the
+    same in either dtype, for any number of threads, with or without `lengths`. Linear, and its own adjoint.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+    rate : float
+        Probability of a zero, 0 <= rate < 1.
+    seed, step, site : int
+        Key of the mask: of the run (below 2^63), the training step and the place in the model (below 2^32).
+    over_time : bool
+        One number a (sequence, channel), shared by all its steps: i runs over the flattened (B, D).
+
+    Returns
+    -------
+    y : (B, T, D)
+    """
+    return _dropout("dropout", x, rate, seed, step, site, over_time, lengths, "x")
+
+
+def dropout_backward(
+    dy: npt.ArrayLike,
+    rate: float,
+    *,
+    seed: int,
+    step: int,
+    site: int,
+    over_time: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """``dx = dy m / (1 - rate)`` with the mask of `dropout` at the same key; arguments as there."""
+    return _dropout("dropout_backward", dy, rate, seed, step, site, over_time, lengths, "dy")
+
+
+# ------------------------------------------------------------------------------------------------------- norms
+
+
+class NormGrads(NamedTuple):
+    """Gradients of a norm: of x (B, T, D), of scale (D,), of bias (D,)."""
+
+    dx: Array
+    dscale: Array
+    dbias: Array
+
+
+def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> int:
+    count = args.size["B"] * args.size["T"] if steps is None else int(steps.sum())
+    if not count:
+        raise ValueError(f"{args.op}: x has no valid step to take statistics over, expected at least one")
+    return count
+
+
+def batch_norm(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    bias: npt.ArrayLike,
+    *,
+    eps: float = 1e-5,
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array, Array]:
+    """Batch normalisation by the statistics of x itself (Ioffe and Szegedy 2015, algorithm 1).
+
+    ``y = scale (x - mean) / sqrt(var + eps) + bias`` with mean and biased variance of each channel over all valid
+    (b, t). The variance is summed about the mean, chunk by chunk, never as a difference of squares.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+    scale, bias : (D,)
+
+    Returns
+    -------
+    y : (B, T, D)
+    mean, var : (D,)
+        The statistics, for `batch_norm_backward` and the running averages. No gradient passes through them.
+
+    Raises
+    ------
+    ValueError
+        Also if no step is valid.
+    """
+    args = Boundary("batch_norm")
+    ax = args.array("x", x, "B T D")
+    ascale = args.array("scale", scale, "D")
+    abias = args.array("bias", bias, "D")
+    steps = args.lengths(lengths)
+    _valid_steps(args, steps)
+    ax, ascale, abias = args.common(ax, ascale, abias)
+    mean, var = np.empty_like(ascale), np.empty_like(ascale)
+    _cpu.channel_moments(mean, var, ax, steps, *ax.shape)
+    y: Array = np.empty_like(ax)
+    _cpu.channel_affine(y, ax, mean, ascale / np.sqrt(var + eps), abias, steps, *ax.shape)
+    return y, mean, var
+
+
+def batch_norm_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    var: npt.ArrayLike,
+    *,
+    eps: float = 1e-5,
+    lengths: npt.ArrayLike | None = None,
+) -> NormGrads:
+    """Adjoint of `batch_norm` through its statistics.
+
+    With ``r = 1 / sqrt(var + eps)``, ``xhat = (x - mean) r``, n valid steps and sums over them:
+    ``dbias = sum dy``, ``dscale = sum dy xhat``, ``dx = scale r (dy - dbias/n - xhat dscale/n)``.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`.
+    x, scale, eps, lengths
+        As given to `batch_norm`.
+    mean, var : (D,)
+        As it returned them.
+    """
+    args = Boundary("batch_norm_backward")
+    return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=True)
+
+
+def _batch_norm_backward(
+    args: Boundary,
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    var: npt.ArrayLike,
+    eps: float,
+    lengths: npt.ArrayLike | None,
+    through_statistics: bool,
+) -> NormGrads:
+    ady = args.array("dy", dy, "B T D")
+    ax = args.array("x", x, "B T D")
+    channels = {"scale": scale, "mean": mean, "var": var}
+    ady, ax, ascale, amean, avar = args.common(
+        ady, ax, *[args.array(name, value, "D") for name, value in channels.items()]
+    )
+    steps = args.lengths(lengths)
+    rstd = 1 / np.sqrt(avar + eps)
+    dbias, product = np.empty_like(amean), np.empty_like(amean)
+    _cpu.channel_sums(dbias, product, ady, ax, amean, steps, *ax.shape)
+    dscale = product * rstd
+    slope = offset = np.zeros_like(amean)
+    if through_statistics:
+        n = _valid_steps(args, steps)
+        slope, offset = -ascale * rstd**2 * dscale / n, -ascale * rstd * dbias / n
+    dx: Array = np.empty_like(ax)
+    _cpu.channel_adjoint(dx, ady, ax, amean, ascale * rstd, slope, offset, steps, *ax.shape)
+    return NormGrads(dx, dscale, dbias)
+
+
+def batch_norm_inference(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    bias: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    var: npt.ArrayLike,
+    *,
+    eps: float = 1e-5,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """`batch_norm` by given statistics, an affine map of each channel: ``scale (x - mean) / sqrt(var + eps) + bias``.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+    scale, bias, mean, var : (D,)
+
+    Returns
+    -------
+    y : (B, T, D)
+    """
+    args = Boundary("batch_norm_inference")
+    ax = args.array("x", x, "B T D")
+    channels = {"scale": scale, "bias": bias, "mean": mean, "var": var}
+    ax, ascale, abias, amean, avar = args.common(
+        ax, *[args.array(name, value, "D") for name, value in channels.items()]
+    )
+    y: Array = np.empty_like(ax)
+    _cpu.channel_affine(y, ax, amean, ascale / np.sqrt(avar + eps), abias, args.lengths(lengths), *ax.shape)
+    return y
+
+
+def batch_norm_inference_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    var: npt.ArrayLike,
+    *,
+    eps: float = 1e-5,
+    lengths: npt.ArrayLike | None = None,
+) -> NormGrads:
+    """Adjoint of `batch_norm_inference`, mean and var constant: as `batch_norm_backward`, with ``dx = scale r dy``."""
+    args = Boundary("batch_norm_inference_backward")
+    return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=False)
+
+
+def layer_norm(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    bias: npt.ArrayLike,
+    *,
+    eps: float = 1e-5,
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array, Array]:
+    """Layer normalisation over the channels of each step (Ba et al. 2016).
+
+    ``y = scale (x - mean) rstd + bias``, ``rstd = 1 / sqrt(var + eps)``, var biased.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+    scale, bias : (D,)
+
+    Returns
+    -------
+    y : (B, T, D)
+    mean, rstd : (B, T)
+        For `layer_norm_backward`; arbitrary at padding.
+    """
+    args = Boundary("layer_norm")
+    ax, ascale, abias = args.common(
+        args.array("x", x, "B T D"), args.array("scale", scale, "D"), args.array("bias", bias, "D")
+    )
+    B, T, D = ax.shape
+    y: Array = np.empty_like(ax)
+    mean, rstd = np.empty((B, T), ax.dtype), np.empty((B, T), ax.dtype)
+    _cpu.layer_norm_forward(y, mean, rstd, ax, ascale, abias, args.lengths(lengths), B, T, D, eps)
+    return y, mean, rstd
+
+
+def layer_norm_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> NormGrads:
+    """Adjoint of `layer_norm`.
+
+    With ``xhat = (x - mean) rstd``, ``g = dy scale`` and < > the mean over the channels of a step:
+    ``dx = rstd (g - <g> - xhat <g xhat>)``; ``dscale = sum dy xhat`` and ``dbias = sum dy`` over all valid steps.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`.
+    x, scale, lengths
+        As given to `layer_norm`.
+    mean, rstd : (B, T)
+        As it returned them.
+    """
+    args = Boundary("layer_norm_backward")
+    ady, ax, ascale, amean, arstd = args.common(
+        args.array("dy", dy, "B T D"),
+        args.array("x", x, "B T D"),
+        args.array("scale", scale, "D"),
+        args.array("mean", mean, "B T"),
+        args.array("rstd", rstd, "B T"),
+    )
+    dx, dscale, dbias = np.empty_like(ax), np.empty_like(ascale), np.empty_like(ascale)
+    _cpu.layer_norm_backward(dx, dscale, dbias, ady, ax, ascale, amean, arstd, args.lengths(lengths), *ax.shape)
+    return NormGrads(dx, dscale, dbias)
+
+
+# --------------------------------------------------------------------------------------------------- embedding
+
+
+def _indices(args: Boundary, name: str, values: npt.ArrayLike, form: str, bound: int, padding: Any = None) -> Array:
+    """Integers in [0, bound), except where `padding` is true, as int64."""
+    array = args.array(name, values, form, kinds=INTEGERS).astype(np.int64, order="C", copy=False)
+    bad = (array < 0) | (array >= bound)
+    if padding is not None:
+        bad &= ~padding
+    if bad.any():
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = ", ".join(map(str, at))
+        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected an integer from 0 to {bound - 1}")
+    return array
+
+
+def _ids(
+    args: Boundary, ids: npt.ArrayLike, lengths: npt.ArrayLike | None, vocab: int
+) -> tuple[Array, npt.NDArray[np.int64] | None]:
+    seq_len = args.array("ids", ids, "B T", kinds=INTEGERS).shape[1]
+    steps = args.lengths(lengths)
+    padding = None if steps is None else np.arange(seq_len) >= steps[:, None]
+    return _indices(args, "ids", ids, "B T", vocab, padding), steps
+
+
+def embedding(
+    ids: npt.ArrayLike, table: npt.ArrayLike, bias: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
+) -> Array:
+    """Rows of a table, ``y[b, t] = table[ids[b, t]] + bias``: a linear map of one-hot vectors that are never formed.
+
+    Parameters
+    ----------
+    ids : (B, T), int64 or int32
+        In [0, V) at every valid step; padding may hold anything.
+    table : (V, D)
+    bias : (D,), optional
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    ValueError
+        Also if an id is out of range; the message names its position.
+    """
+    args = Boundary("embedding")
+    atable = args.array("table", table, "V D")
+    abias = args.optional("bias", bias, "D")
+    aids, steps = _ids(args, ids, lengths, len(atable))
+    atable, abias = args.common(atable, abias)
+    B, T = aids.shape
+    y = args.out("y", None, (B, T, atable.shape[1]), atable.dtype)
+    _cpu.embedding_forward(y, aids, atable, abias, steps, *y.shape)
+    return y
+
+
+class EmbeddingGrads(NamedTuple):
+    """Gradients of `embedding`: of table (V, D), of bias (D,)."""
+
+    dtable: Array
+    dbias: Array
+
+
+def embedding_backward(
+    dy: npt.ArrayLike, ids: npt.ArrayLike, vocab: int, *, lengths: npt.ArrayLike | None = None
+) -> EmbeddingGrads:
+    """Adjoint of `embedding`: ``dtable[v]`` is the sum of dy over the valid places that hold v, ``dbias`` over all.
+
+    Each sum has one order, whatever the number of threads.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`.
+    ids, lengths
+        As given to `embedding`.
+    vocab : int
+        V, the rows of the table.
+    """
+    args = Boundary("embedding_backward")
+    ady = args.array("dy", dy, "B T D")
+    aids, steps = _ids(args, ids, lengths, vocab)
+    (ady,) = args.common(ady)
+    B, T, D = ady.shape
+    dtable = args.out("dtable", None, (vocab, D), ady.dtype)
+    _cpu.embedding_backward(dtable, ady, aids, steps, B, T, D, vocab)
+    return EmbeddingGrads(dtable, dtable.sum(axis=0))
+
+
+# ----------------------------------------------------------------------------------------------------- pooling
+
+
+def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """Mean over the valid steps of x (B, T, D), as (B, D); zero for a sequence without any."""
+    args = Boundary("mean_pool")
+    (ax,) = args.common(args.array("x", x, "B T D"))
+    B, T, D = ax.shape
+    y = np.empty((B, D), ax.dtype)
+    _cpu.mean_pool_forward(y, ax, args.lengths(lengths), B, T, D)
+    return y
+
+
+def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """Adjoint of `mean_pool`: dy (B, D), divided by the number of valid steps, at each of them; (B, T = seq_len, D)."""
+    args = Boundary("mean_pool_backward")
+    (ady,) = args.common(args.array("dy", dy, "B D"))
+    args.size["T"] = seq_len
+    B, D = ady.shape
+    dx = args.out("dx", None, (B, seq_len, D), ady.dtype)
+    _cpu.mean_pool_backward(dx, ady, args.lengths(lengths), B, seq_len, D)
+    return dx
+
+
+def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array]:
+    """The sequences that have a step, and their last."""
+    steps = args.lengths(lengths)
+    if steps is None:
+        steps = np.full(args.size["B"], args.size["T"], np.int64)
+    (b,) = np.nonzero(steps)
+    return b, steps[b] - 1
+
+
+def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """The last valid step of x (B, T, D), as (B, D); zero for a sequence without any."""
+    args = Boundary("last_pool")
+    (ax,) = args.common(args.array("x", x, "B T D"))
+    y = np.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
+    b, t = _last_steps(args, lengths)
+    y[b] = ax[b, t]
+    return y
+
+
+def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """Adjoint of `last_pool`: dy (B, D) at the last valid step, zero elsewhere; (B, T = seq_len, D)."""
+    args = Boundary("last_pool_backward")
+    (ady,) = args.common(args.array("dy", dy, "B D"))
+    args.size["T"] = seq_len
+    B, D = ady.shape
+    args.check_size((B, seq_len, D), ady.dtype)
+    dx = np.zeros((B, seq_len, D), ady.dtype)
+    b, t = _last_steps(args, lengths)
+    dx[b, t] = ady[b]
+    return dx
+
+
+# -------------------------------------------------------------------------------------------------------- loss
+
+
+def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
+    """Mean cross-entropy of a softmax, and its gradient.
+
+    ``loss = mean_b (log sum_c exp(z_bc) - z_b,label)``, by the largest logit and so for logits of any size;
+    ``dlogits = (softmax(z) - onehot(label)) / B``.
+
+    Parameters
+    ----------
+    logits : (B, C), B >= 1
+    labels : (B,), int64 or int32 in [0, C)
+
+    Returns
+    -------
+    loss : float
+    dlogits : (B, C)
+        Gradient of `loss`.
+
+    Raises
+    ------
+    ValueError
+        Also if a label is out of range (the message names its position) or the batch is empty.
+    """
+    args = Boundary("cross_entropy")
+    (alogits,) = args.common(args.array("logits", logits, "B C"))
+    B, C = alogits.shape
+    alabels = _indices(args, "labels", labels, "B", C)
+    if not B:
+        raise ValueError("cross_entropy: logits has shape (0, ...), expected at least one row")
+    losses, dlogits = np.empty(B, alogits.dtype), np.empty_like(alogits)
+    _cpu.cross_entropy(losses, dlogits, alogits, alabels, B, C)
+    return float(losses.mean(dtype=np.float64)), dlogits

@@ -1,0 +1,656 @@
+/* Functions of each place alone, norms, dropout, embedding, pooling and the loss; forward and backward side by side.
+ *
+ * Arrays are (B, T, D). `lengths` (B) or NULL: rows at t >= lengths[b] are neither read nor counted, and are zero in
+ * every output. One driver cuts each sequence into chunks of rows; sums over rows are taken within a chunk, and the
+ * chunks' sums are added in order, in double. The cut depends on the shapes alone: the same bits for any threads.
+ * Every output is overwritten.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "philox.h"
+#include "vmath.h"
+
+enum {
+    CHUNK = 16384,  /* elements of one task */
+    SMALL = 32768,  /* elements below which threads do not pay */
+    COLUMNS = 64,   /* columns whose sums are merged at once */
+    RUN = 128,      /* rows of one partial sum of the embedding's gradient */
+    DRAW = 1024,    /* random numbers drawn at once */
+    MAX_ARRAYS = 3, /* of one kind in a job */
+};
+
+/* One call: what its chunks of rows are cut from, read and write. */
+typedef struct {
+    int64_t B, T, D;
+    const int64_t *lengths;
+    real *out[MAX_ARRAYS];      /* (B,T,D); the driver zeroes their padding */
+    const real *in[MAX_ARRAYS]; /* (B,T,D) */
+    const real *channel[4];     /* (D) */
+    const real *sequence;       /* (B,D) */
+    real *row_out[2];           /* (B,T) */
+    const real *row_in[2];      /* (B,T) */
+    real *sums;                 /* (chunks,...) */
+    const int64_t *ids;         /* (B,T) */
+    const real *table;
+    int64_t function;
+    uint64_t seed, stream;
+    uint32_t threshold;
+    real scale, eps;
+} job;
+
+/* Works on `rows` valid rows, the first of which is row `first` of (B*T). */
+typedef void body(const job *j, int64_t chunk, int64_t first, int64_t rows);
+
+static int64_t chunk_rows(const job *j) { return j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16; }
+
+static int64_t chunks_of(const job *j) { return (j->T + chunk_rows(j) - 1) / chunk_rows(j); }
+
+static int64_t valid_rows(const job *j, int64_t chunk, int64_t *first, int64_t *total) {
+    const int64_t per = chunk_rows(j), b = chunk / chunks_of(j), t = chunk % chunks_of(j) * per;
+    const int64_t left = (j->lengths ? j->lengths[b] : j->T) - t;
+    *first = b * j->T + t;
+    *total = j->T - t < per ? j->T - t : per;
+    return left < 0 ? 0 : left < *total ? left : *total;
+}
+
+static void each_chunk(body *f, const job *j) {
+    const int64_t chunks = j->B * chunks_of(j);
+#pragma omp parallel for schedule(dynamic) if (j->B * j->T * j->D > SMALL)
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t first, total;
+        const int64_t rows = valid_rows(j, c, &first, &total);
+        f(j, c, first, rows);
+        for (int k = 0; k < MAX_ARRAYS; k++)
+            if (j->out[k] && rows < total)
+                memset(j->out[k] + (first + rows) * j->D, 0, (size_t)((total - rows) * j->D) * sizeof(real));
+    }
+}
+
+/* Room for `count` rows of sums of every chunk. */
+static real *new_sums(const job *j, int64_t count) {
+    return malloc((size_t)(j->B * chunks_of(j) * count * j->D + 1) * sizeof(real));
+}
+
+/* out[d] = factor * sum over c of sums[c*stride + d]. */
+static void merge(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t D,
+                  double factor) {
+#pragma omp parallel for schedule(static) if (chunks * D > SMALL)
+    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
+        const int64_t n = D - lo < COLUMNS ? D - lo : COLUMNS;
+        double total[COLUMNS] = {0};
+        for (int64_t c = 0; c < chunks; c++)
+            for (int64_t d = 0; d < n; d++) total[d] += (double)sums[c * stride + lo + d];
+        for (int64_t d = 0; d < n; d++) out[lo + d] = (real)(factor * total[d]);
+    }
+}
+
+#define AT(array) ((array) + first * j->D)
+
+/* ------------------------------------------------------------------------------------------------ elementwise */
+
+enum { EXP, SIGMOID, TANH, GELU };
+
+static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t n = rows * j->D;
+    real *restrict y = AT(j->out[0]);
+    const real *restrict x = AT(j->in[0]);
+    (void)chunk;
+    switch (j->function) {
+    case EXP:
+        for (int64_t i = 0; i < n; i++) y[i] = vmath_exp(x[i]);
+        break;
+    case SIGMOID:
+        for (int64_t i = 0; i < n; i++) y[i] = vmath_sigmoid(x[i]);
+        break;
+    case TANH:
+        for (int64_t i = 0; i < n; i++) y[i] = vmath_tanh(x[i]);
+        break;
+    case GELU:
+        for (int64_t i = 0; i < n; i++) y[i] = gelu(x[i]);
+        break;
+    }
+}
+
+/* y, x (B,T,D); function 0..3 as above. */
+int K(elementwise)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t function) {
+    each_chunk(elementwise_rows,
+               &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .function = function});
+    return ROT_OK;
+}
+
+static void gelu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict dx = AT(j->out[0]);
+    const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]);
+    (void)chunk;
+    for (int64_t i = 0; i < rows * j->D; i++) dx[i] = dy[i] * gelu_slope(x[i]);
+}
+
+/* dx, dy, x (B,T,D). */
+int K(gelu_backward)(real *dx, const real *dy, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(gelu_backward_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}});
+    return ROT_OK;
+}
+
+static void glu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict y = AT(j->out[0]);
+    const real *restrict value = AT(j->in[0]), *restrict gate = AT(j->in[1]);
+    (void)chunk;
+    for (int64_t i = 0; i < rows * j->D; i++) y[i] = value[i] * vmath_sigmoid(gate[i]);
+}
+
+/* y = value s(gate), all (B,T,D). */
+int K(glu_forward)(real *y, const real *value, const real *gate, const int64_t *lengths, int64_t B, int64_t T,
+                   int64_t D) {
+    each_chunk(glu_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {value, gate}});
+    return ROT_OK;
+}
+
+static void glu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict dvalue = AT(j->out[0]), *restrict dgate = AT(j->out[1]);
+    const real *restrict dy = AT(j->in[0]), *restrict value = AT(j->in[1]), *restrict gate = AT(j->in[2]);
+    (void)chunk;
+    for (int64_t i = 0; i < rows * j->D; i++) {
+        const sigmoid_parts s = vmath_sigmoid_parts(gate[i]);
+        dvalue[i] = dy[i] * s.on;
+        dgate[i] = dy[i] * value[i] * (s.on * s.off);
+    }
+}
+
+/* dvalue = dy s(gate),  dgate = dy value s(gate) s(-gate), all (B,T,D). */
+int K(glu_backward)(real *dvalue, real *dgate, const real *dy, const real *value, const real *gate,
+                    const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(glu_backward_rows,
+               &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dvalue, dgate}, .in = {dy, value, gate}});
+    return ROT_OK;
+}
+
+static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    (void)chunk;
+    memcpy(AT(j->out[0]), AT(j->in[0]), (size_t)(rows * j->D) * sizeof(real));
+}
+
+/* y (B,T,D) is x with its padding zeroed. */
+int K(mask_padding)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(copy_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}});
+    return ROT_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------- dropout */
+
+/* Draws for elements lo .. lo+n-1, n <= DRAW, scale where the random number reaches the threshold, else 0. Returns
+ * where in `drawn` the first of them lies. */
+static const real *draw_mask(real *restrict drawn, const job *j, int64_t lo, int64_t n) {
+    const uint32_t key0 = (uint32_t)j->seed, key1 = (uint32_t)(j->seed >> 32), threshold = j->threshold;
+    const uint32_t step = (uint32_t)j->stream, site = (uint32_t)(j->stream >> 32);
+    const uint32_t block = (uint32_t)(lo / 4), high = (uint32_t)(lo >> 34), skip = (uint32_t)(lo % 4);
+    const uint32_t blocks = (skip + (uint32_t)n + 3) / 4;
+    const real scale = j->scale;
+    for (uint32_t i = 0; i < blocks; i++) { /* 32-bit counters with a carry: a loop that compilers vectorise */
+        const philox4 counter = {{block + i, high + (block + i < block), step, site}};
+        const philox4 random = philox_block(counter, key0, key1);
+        for (uint32_t k = 0; k < 4; k++) drawn[4 * i + k] = random.v[k] >= threshold ? scale : 0;
+    }
+    return drawn + skip;
+}
+
+static void dropout_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict y = AT(j->out[0]);
+    const real *restrict x = AT(j->in[0]);
+    real drawn[DRAW + 4];
+    (void)chunk;
+    for (int64_t lo = 0; lo < rows * j->D; lo += DRAW) {
+        const int64_t n = rows * j->D - lo < DRAW ? rows * j->D - lo : DRAW;
+        const real *restrict mask = draw_mask(drawn, j, first * j->D + lo, n);
+        for (int64_t i = 0; i < n; i++) y[lo + i] = x[lo + i] * mask[i];
+    }
+}
+
+static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict y = AT(j->out[0]);
+    const real *restrict x = AT(j->in[0]), *restrict by = j->sequence + first / j->T * j->D;
+    (void)chunk;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < j->D; d++) y[r * j->D + d] = x[r * j->D + d] * by[d];
+}
+
+/* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The number of an element is that of Philox's counter
+ * (index / 4, step, site) at index % 4; index runs over (B,T,D), or over (B,D) with `over_time`. */
+int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, double rate,
+               int64_t seed, int64_t step, int64_t site, int64_t over_time) {
+    const double threshold = rate * 0x1p32;
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}};
+    j.seed = (uint64_t)seed;
+    j.stream = (uint64_t)site << 32 | (uint64_t)step;
+    j.threshold = threshold < 0x1p32 - 1 ? (uint32_t)threshold : UINT32_MAX;
+    j.scale = (real)(1 / (1 - rate));
+    if (!over_time) {
+        each_chunk(dropout_rows, &j);
+        return ROT_OK;
+    }
+    real *const masks = malloc((size_t)(B * D + 1) * sizeof(real));
+    if (!masks) return ROT_NO_MEMORY;
+    for (int64_t lo = 0; lo < B * D; lo += DRAW) {
+        real drawn[DRAW + 4];
+        const int64_t n = B * D - lo < DRAW ? B * D - lo : DRAW;
+        memcpy(masks + lo, draw_mask(drawn, &j, lo, n), (size_t)n * sizeof(real));
+    }
+    j.sequence = masks;
+    each_chunk(scale_rows, &j);
+    free(masks);
+    return ROT_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ channel norm */
+
+/* The chunk's mean and sum of squares about it: two passes while the rows are in cache, the second also catching
+ * what rounding left of the first. sums (chunks, 3, D): mean, squares, and the rest. */
+static void moments_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    const real *restrict x = AT(j->in[0]);
+    real *restrict mean = j->sums + chunk * 3 * D, *restrict squares = mean + D, *restrict rest = squares + D;
+    memset(mean, 0, (size_t)(3 * D) * sizeof(real));
+    if (!rows) return;
+    const real share = 1 / (real)rows;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) mean[d] += x[r * D + d];
+    for (int64_t d = 0; d < D; d++) mean[d] *= share;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t d = 0; d < D; d++) {
+            const real c = x[r * D + d] - mean[d];
+            rest[d] += c;
+            squares[d] += c * c;
+        }
+    }
+    for (int64_t d = 0; d < D; d++) {
+        mean[d] += rest[d] * share;
+        squares[d] -= rest[d] * rest[d] * share;
+    }
+}
+
+/* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. With n_c rows in chunk c,
+ *   mean = sum_c n_c mean_c / n,   var = sum_c (squares_c + n_c (mean_c - mean)^2) / n. */
+int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
+    const int64_t chunks = B * chunks_of(&j);
+    j.sums = new_sums(&j, 3);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(moments_rows, &j);
+#pragma omp parallel for schedule(static) if (chunks * D > SMALL)
+    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
+        const int64_t width = D - lo < COLUMNS ? D - lo : COLUMNS;
+        double m[COLUMNS] = {0}, v[COLUMNS] = {0}, n = 0;
+        int64_t first, total;
+        for (int64_t c = 0; c < chunks; c++) {
+            const double rows = (double)valid_rows(&j, c, &first, &total);
+            const real *const part = j.sums + c * 3 * D + lo;
+            n += rows;
+            for (int64_t d = 0; d < width; d++) m[d] += rows * (double)part[d];
+        }
+        for (int64_t d = 0; d < width; d++) m[d] /= n;
+        for (int64_t c = 0; c < chunks; c++) {
+            const double rows = (double)valid_rows(&j, c, &first, &total);
+            const real *const part = j.sums + c * 3 * D + lo;
+            for (int64_t d = 0; d < width; d++) {
+                const double apart = (double)part[d] - m[d];
+                v[d] += (double)part[D + d] + rows * apart * apart;
+            }
+        }
+        for (int64_t d = 0; d < width; d++) {
+            mean[lo + d] = (real)m[d];
+            var[lo + d] = (real)(v[d] / n);
+        }
+    }
+    free(j.sums);
+    return ROT_OK;
+}
+
+static void affine_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *restrict y = AT(j->out[0]);
+    const real *restrict x = AT(j->in[0]);
+    const real *restrict center = j->channel[0], *restrict gain = j->channel[1], *restrict offset = j->channel[2];
+    (void)chunk;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
+}
+
+/* y = gain (x - center) + offset; y, x (B,T,D), the others (D). */
+int K(channel_affine)(real *y, const real *x, const real *center, const real *gain, const real *offset,
+                      const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(
+        affine_rows,
+        &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .channel = {center, gain, offset}});
+    return ROT_OK;
+}
+
+static void channel_sums_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]), *restrict center = j->channel[0];
+    real *restrict sum = j->sums + chunk * 2 * D, *restrict product = sum + D;
+    memset(sum, 0, (size_t)(2 * D) * sizeof(real));
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t d = 0; d < D; d++) {
+            sum[d] += dy[r * D + d];
+            product[d] += dy[r * D + d] * (x[r * D + d] - center[d]);
+        }
+    }
+}
+
+/* sum, product (D): sums of dy and of dy (x - center); dy, x (B,T,D), center (D). */
+int K(channel_sums)(real *sum, real *product, const real *dy, const real *x, const real *center, const int64_t *lengths,
+                    int64_t B, int64_t T, int64_t D) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {dy, x}, .channel = {center}};
+    j.sums = new_sums(&j, 2);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(channel_sums_rows, &j);
+    merge(sum, j.sums, B * chunks_of(&j), 2 * D, D, 1);
+    merge(product, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
+    free(j.sums);
+    return ROT_OK;
+}
+
+static void channel_adjoint_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *restrict dx = AT(j->out[0]);
+    const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]);
+    const real *restrict center = j->channel[0], *restrict gain = j->channel[1];
+    const real *restrict slope = j->channel[2], *restrict offset = j->channel[3];
+    (void)chunk;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++)
+            dx[r * D + d] = gain[d] * dy[r * D + d] + (slope[d] * (x[r * D + d] - center[d]) + offset[d]);
+}
+
+/* dx = gain dy + slope (x - center) + offset; dx, dy, x (B,T,D), the others (D). */
+int K(channel_adjoint)(real *dx, const real *dy, const real *x, const real *center, const real *gain, const real *slope,
+                       const real *offset, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(channel_adjoint_rows, &(job){.B = B,
+                                            .T = T,
+                                            .D = D,
+                                            .lengths = lengths,
+                                            .out = {dx},
+                                            .in = {dy, x},
+                                            .channel = {center, gain, slope, offset}});
+    return ROT_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- layer norm */
+
+enum { LANES = 64 / sizeof(real) };
+typedef real vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+
+/* The sum of the lanes, pairwise. */
+static real lane_total(const vec *lanes) {
+    real sum[LANES];
+    memcpy(sum, lanes, sizeof sum);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int k = 0; k < width; k++) sum[k] += sum[k + width];
+    return sum[0];
+}
+
+static real row_sum(const real *x, int64_t n) {
+    vec lanes = {0};
+    real rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) lanes += *(const vec *)(x + i);
+    for (; i < n; i++) rest += x[i];
+    return lane_total(&lanes) + rest;
+}
+
+static real row_squares(const real *x, real center, int64_t n) {
+    vec lanes = {0};
+    real rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const vec c = *(const vec *)(x + i) - center;
+        lanes += c * c;
+    }
+    for (; i < n; i++) rest += (x[i] - center) * (x[i] - center);
+    return lane_total(&lanes) + rest;
+}
+
+static void layer_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    (void)chunk;
+    for (int64_t row = first; row < first + rows; row++) {
+        real *restrict y = j->out[0] + row * D;
+        const real *restrict x = j->in[0] + row * D;
+        const real *restrict scale = j->channel[0], *restrict bias = j->channel[1];
+        const real mean = row_sum(x, D) / (real)D, var = row_squares(x, mean, D) / (real)D;
+        const real rstd = (real)(1 / sqrt((double)(var + j->eps)));
+        for (int64_t d = 0; d < D; d++) y[d] = (x[d] - mean) * rstd * scale[d] + bias[d];
+        j->row_out[0][row] = mean;
+        j->row_out[1][row] = rstd;
+    }
+}
+
+/* y (B,T,D), mean, rstd (B,T; not written at padding); x (B,T,D), scale, bias (D).
+ *   y = (x - mean) rstd scale + bias,   rstd = 1 / sqrt(var + eps), over the D channels of each row. */
+int K(layer_norm_forward)(real *y, real *mean, real *rstd, const real *x, const real *scale, const real *bias,
+                          const int64_t *lengths, int64_t B, int64_t T, int64_t D, double eps) {
+    each_chunk(layer_norm_rows, &(job){.B = B,
+                                       .T = T,
+                                       .D = D,
+                                       .lengths = lengths,
+                                       .out = {y},
+                                       .in = {x},
+                                       .channel = {scale, bias},
+                                       .row_out = {mean, rstd},
+                                       .eps = (real)eps});
+    return ROT_OK;
+}
+
+/* dx <- g = dy scale for now; dscale += dy xhat, dbias += dy; the sums of g and of g xhat. */
+static void layer_norm_sums(real *restrict dx, real *restrict dscale, real *restrict dbias, const real *restrict dy,
+                            const real *restrict x, const real *restrict scale, real mean, real rstd, int64_t n,
+                            real *sum, real *product) {
+    vec sums = {0}, products = {0};
+    real sum_rest = 0, product_rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const vec d = *(const vec *)(dy + i), xhat = (*(const vec *)(x + i) - mean) * rstd;
+        const vec g = d * *(const vec *)(scale + i);
+        *(vec *)(dscale + i) += d * xhat;
+        *(vec *)(dbias + i) += d;
+        *(vec *)(dx + i) = g;
+        sums += g;
+        products += g * xhat;
+    }
+    for (; i < n; i++) {
+        const real xhat = (x[i] - mean) * rstd;
+        dscale[i] += dy[i] * xhat;
+        dbias[i] += dy[i];
+        dx[i] = dy[i] * scale[i];
+        sum_rest += dx[i];
+        product_rest += dx[i] * xhat;
+    }
+    *sum = lane_total(&sums) + sum_rest;
+    *product = lane_total(&products) + product_rest;
+}
+
+static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *const dscale = j->sums + chunk * 2 * D, *const dbias = dscale + D;
+    memset(dscale, 0, (size_t)(2 * D) * sizeof(real));
+    for (int64_t row = first; row < first + rows; row++) {
+        real *restrict dx = j->out[0] + row * D;
+        const real *restrict x = j->in[1] + row * D;
+        const real mean = j->row_in[0][row], rstd = j->row_in[1][row];
+        real sum, product;
+        layer_norm_sums(dx, dscale, dbias, j->in[0] + row * D, x, j->channel[0], mean, rstd, D, &sum, &product);
+        sum /= (real)D;
+        product /= (real)D;
+        for (int64_t d = 0; d < D; d++) dx[d] = rstd * (dx[d] - sum - (x[d] - mean) * rstd * product);
+    }
+}
+
+/* dx (B,T,D), dscale, dbias (D); dy, x (B,T,D), scale (D), mean, rstd (B,T) as forward wrote them.
+ *   With xhat = (x - mean) rstd and g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  <> the mean over channels;
+ *   dscale = sum dy xhat,  dbias = sum dy  over all valid rows. */
+int K(layer_norm_backward)(real *dx, real *dscale, real *dbias, const real *dy, const real *x, const real *scale,
+                           const real *mean, const real *rstd, const int64_t *lengths, int64_t B, int64_t T,
+                           int64_t D) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .channel = {scale}};
+    j.row_in[0] = mean;
+    j.row_in[1] = rstd;
+    j.sums = new_sums(&j, 2);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(layer_norm_backward_rows, &j);
+    merge(dscale, j.sums, B * chunks_of(&j), 2 * D, D, 1);
+    merge(dbias, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
+    free(j.sums);
+    return ROT_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- embedding */
+
+static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    const real *restrict bias = j->channel[0];
+    (void)chunk;
+    for (int64_t row = first; row < first + rows; row++) {
+        real *restrict y = j->out[0] + row * D;
+        const real *restrict entry = j->table + j->ids[row] * D;
+        if (bias)
+            for (int64_t d = 0; d < D; d++) y[d] = entry[d] + bias[d];
+        else
+            memcpy(y, entry, (size_t)D * sizeof(real));
+    }
+}
+
+/* y (B,T,D) = table[ids] + bias; ids (B,T), each a row of table (V,D), bias (D) or NULL. */
+int K(embedding_forward)(real *y, const int64_t *ids, const real *table, const real *bias, const int64_t *lengths,
+                         int64_t B, int64_t T, int64_t D) {
+    each_chunk(
+        embedding_rows,
+        &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .channel = {bias}, .ids = ids, .table = table});
+    return ROT_OK;
+}
+
+/* The valid rows of (B*T), sorted by their id and cut into runs of one id. */
+typedef struct {
+    int64_t *rows;      /* (B*T) row numbers, those of one id in order */
+    int64_t *start;     /* (V+1) where an id's rows begin */
+    int64_t *first_run; /* (V+1) where an id's runs begin */
+    int64_t *run_id;    /* (runs) */
+} grouping;
+
+static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *lengths, int64_t B, int64_t T,
+                        int64_t V) {
+    memset(g->start, 0, (size_t)(V + 1) * sizeof(int64_t));
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < (lengths ? lengths[b] : T); t++) g->start[ids[b * T + t] + 1]++;
+    int64_t run = 0;
+    for (int64_t v = 0; v < V; v++) {
+        g->first_run[v] = run;
+        for (int64_t i = 0; i < g->start[v + 1]; i += RUN) g->run_id[run++] = v;
+        g->start[v + 1] += g->start[v];
+    }
+    g->first_run[V] = run;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < (lengths ? lengths[b] : T); t++) g->rows[g->start[ids[b * T + t]]++] = b * T + t;
+    for (int64_t v = V; v > 0; v--) g->start[v] = g->start[v - 1]; /* each had moved on to the next one's */
+    g->start[0] = 0;
+}
+
+/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v: runs of RUN places
+ * in order, then the runs in order. */
+int K(embedding_backward)(real *dtable, const real *dy, const int64_t *ids, const int64_t *lengths, int64_t B,
+                          int64_t T, int64_t D, int64_t V) {
+    const int64_t places = B * T, most_runs = places / RUN + (places < V ? places : V);
+    int64_t *const work = malloc((size_t)(places + 2 * (V + 1) + most_runs) * sizeof(int64_t));
+    real *const sums = malloc((size_t)(most_runs * D + 1) * sizeof(real));
+    if (!work || !sums) {
+        free(work);
+        free(sums);
+        return ROT_NO_MEMORY;
+    }
+    const grouping g = {work, work + places, work + places + V + 1, work + places + 2 * (V + 1)};
+    group_by_id(&g, ids, lengths, B, T, V);
+#pragma omp parallel for schedule(dynamic) if (places * D > SMALL)
+    for (int64_t run = 0; run < g.first_run[V]; run++) {
+        const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
+        const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
+        real *restrict sum = sums + run * D;
+        memset(sum, 0, (size_t)D * sizeof(real));
+        for (int64_t i = begin; i < end; i++) {
+            const real *restrict row = dy + g.rows[i] * D;
+            for (int64_t d = 0; d < D; d++) sum[d] += row[d];
+        }
+    }
+    for (int64_t v = 0; v < V; v++)
+        merge(dtable + v * D, sums + g.first_run[v] * D, g.first_run[v + 1] - g.first_run[v], D, D, 1);
+    free(work);
+    free(sums);
+    return ROT_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------- pooling */
+
+static void sum_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    const real *restrict x = AT(j->in[0]);
+    real *restrict sum = j->sums + chunk * D;
+    memset(sum, 0, (size_t)D * sizeof(real));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) sum[d] += x[r * D + d];
+}
+
+static double share_of(const job *j, int64_t b) {
+    const int64_t steps = j->lengths ? j->lengths[b] : j->T;
+    return steps ? 1 / (double)steps : 0;
+}
+
+/* y (B,D), the mean over the valid rows of x (B,T,D); zero where there are none. */
+int K(mean_pool_forward)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
+    const int64_t chunks = chunks_of(&j);
+    j.sums = new_sums(&j, 1);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(sum_rows, &j);
+    for (int64_t b = 0; b < B; b++) merge(y + b * D, j.sums + b * chunks * D, chunks, D, D, share_of(&j, b));
+    free(j.sums);
+    return ROT_OK;
+}
+
+static void spread_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D, b = first / j->T;
+    real *restrict dx = AT(j->out[0]);
+    const real *restrict dy = j->sequence + b * D;
+    const real share = (real)share_of(j, b);
+    (void)chunk;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) dx[r * D + d] = dy[d] * share;
+}
+
+/* dx (B,T,D): dy (B,D) shared equally among a sequence's valid rows. */
+int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+    each_chunk(spread_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .sequence = dy});
+    return ROT_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------------- loss */
+
+/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C).  With m the largest logit and S = sum_c e^(z_c - m),
+ *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / B: of the mean loss. */
+int K(cross_entropy)(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B, int64_t C) {
+#pragma omp parallel for schedule(static) if (B * C > SMALL)
+    for (int64_t b = 0; b < B; b++) {
+        const real *restrict z = logits + b * C;
+        real *restrict e = dlogits + b * C;
+        const int64_t label = labels[b];
+        real largest = z[0];
+        double others = 0;
+        for (int64_t c = 1; c < C; c++) largest = z[c] > largest ? z[c] : largest;
+        for (int64_t c = 0; c < C; c++) e[c] = vmath_exp(z[c] - largest);
+        for (int64_t c = 0; c < C; c++) others += c == label ? 0 : (double)e[c];
+        const double sum = others + (double)e[label], share = 1 / (sum * (double)B);
+        loss[b] = (real)(log(sum) + ((double)largest - (double)z[label]));
+        for (int64_t c = 0; c < C; c++) e[c] = (real)((double)e[c] * share);
+        e[label] = (real)(-others * share); /* not softmax - 1, which would cancel */
+    }
+    return ROT_OK;
+}

@@ -1,0 +1,75 @@
+"""Linear maps of each step: of features, and of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import embedding, embedding_backward, mask_padding
+
+
+class DenseSaved(NamedTuple):
+    """Input (features with padding zeroed, or token ids) and lengths."""
+
+    x: Array
+    lengths: npt.NDArray[np.int64] | None
+
+
+def _lecun_normal(rng: np.random.Generator, shape: tuple[int, int], fan_in: int) -> Array:
+    return rng.normal(0, fan_in**-0.5, shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """``y = x w^T + bias`` on x (B, T, D_in), or (B, D_in) without time.
+
+    Params: "w" (D_out, D_in), LeCun-normal: N(0, 1/D_in); "bias" (D_out,), zero.
+    """
+
+    d_in: int
+    d_out: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {
+            "w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in),
+            "bias": np.zeros(self.d_out, np.float32),
+        }
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
+        lengths = ctx.lengths
+        x = mask_padding(x, lengths)
+        return mask_padding(dense(x, params["w"], params["bias"]), lengths), DenseSaved(x, lengths)
+
+    def backward(self, params: Params, saved: DenseSaved, dy: Array) -> tuple[Array, Params]:
+        dx, dw, dbias = dense_backward(mask_padding(dy, saved.lengths), saved.x, params["w"])
+        return dx, {"w": dw, "bias": dbias}
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """``y[b, t] = table[ids[b, t]] + bias``: `Dense` on one-hot vectors of the ids (B, T), which are never formed.
+
+    Params: "table" (V, D), N(0, 1/V) as the linear encoder's; "bias" (D,), zero.
+    """
+
+    vocab: int
+    d_model: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {
+            "table": _lecun_normal(rng, (self.vocab, self.d_model), self.vocab),
+            "bias": np.zeros(self.d_model, np.float32),
+        }
+
+    def forward(self, params: Params, ids: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
+        return embedding(ids, params["table"], params["bias"], lengths=ctx.lengths), DenseSaved(ids, ctx.lengths)
+
+    def backward(self, params: Params, saved: DenseSaved, dy: Array) -> tuple[None, Params]:
+        """Token ids have no gradient: its place holds None."""
+        dtable, dbias = embedding_backward(dy, saved.x, self.vocab, lengths=saved.lengths)
+        return None, {"table": dtable, "bias": dbias}
