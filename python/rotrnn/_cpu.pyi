@@ -128,3 +128,19 @@ def embedding_backward(dtable: _R, dy: _R, ids: _I, lengths: _IO, B: int, T: int
 def mean_pool_forward(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def mean_pool_backward(dx: _R, dy: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def cross_entropy(loss: _R, dlogits: _R, logits: _R, labels: _I, B: int, C: int, /) -> None: ...
+def adamw(
+    p: _R,
+    m: _R,
+    v: _R,
+    grad: _R,
+    n: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    scale: float,
+    step: int,
+    /,
+) -> None: ...
+def norm(norm: _R, x: _R, n: int, /) -> None: ...
