@@ -70,7 +70,7 @@ def test_any_truncation_is_found(path):
 
 
 def test_a_value_exchanged_inside_is_found(path):
-    """Two arrays of one shape swapped: a valid safetensors file, but not the one that was written."""
+    """One array in the place of another: a valid safetensors file, but not the one that was written."""
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     path.write_bytes(save({**ARRAYS, "m.w": ARRAYS["params.w"]}, metadata))
@@ -87,10 +87,10 @@ def without(name):
     [
         ({**ARRAYS, "params.more": np.zeros(2)}, "lacks params.more"),
         (without("m.w"), "has m.w, which is not expected"),
-        ({**ARRAYS, "m.w": np.zeros((3, 2), np.float32)}, r"m.w has shape \(2, 3\) and dtype float32, expected \(3, 2\)"),
+        ({**ARRAYS, "m.w": np.zeros((3, 2), np.float32)}, r"m.w has shape \(2, 3\) .* expected \(3, 2\)"),
         ({**ARRAYS, "m.w": np.zeros((2, 3))}, "m.w has shape .* and dtype float32, expected .* and float64"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_expected(path, like, message):
     with pytest.raises(ValueError, match=rf"last\.safetensors: {message}"):
         read_checkpoint(path, like)
@@ -167,5 +167,5 @@ def test_a_failure_at_the_end_keeps_the_checkpoint_before(path, monkeypatch, cal
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(OSError, match="checkpoint not written .*; nothing was there before"):
+    with pytest.raises(OSError, match=r"checkpoint not written .*; nothing was there before"):
         write_checkpoint(tmp_path / "no" / "such", ARRAYS, FACTS)

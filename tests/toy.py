@@ -19,7 +19,7 @@ T, F, CLASSES = 5, 4, 3
 
 @dataclass(frozen=True)
 class Toy:
-    """Noisy class means. The model sleeps `delay` seconds a training step and is NaN, or infinite, from some step on."""
+    """Noisy class means. The model sleeps `delay` seconds a training step and breaks on demand."""
 
     size: int = 70
     delay: float = 0.0

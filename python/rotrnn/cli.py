@@ -88,7 +88,7 @@ def _info(args: argparse.Namespace) -> None:
     active = _cpu.use_simd(_cpu.SIMD_AVAILABLE[-1])
     _cpu.use_simd(active)
     rows = {
-        "rotrnn": importlib.metadata.version("rotrnn"),
+        "rotrnn": _version(),
         "compiler": _cpu.COMPILER,
         "SIMD": f"{active} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
@@ -103,6 +103,13 @@ def _info(args: argparse.Namespace) -> None:
         print(f"{name:<9} {text}")
 
 
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rotrnn")
+    except importlib.metadata.PackageNotFoundError:
+        return "source tree, not installed"
+
+
 # ---- arguments ----
 
 
@@ -112,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Linear recurrent sequence models: RotRNN and LRU.",
         epilog="rotrnn COMMAND --help says more about each.",
     )
-    parser.add_argument("--version", action="version", version=importlib.metadata.version("rotrnn"))
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     one = _command(

@@ -149,8 +149,9 @@ class _Trainer:
         self.model: Model = recipe.build(self.task)
         self.batches = len(self.task.train) // self.training.batch
         if not self.batches:
+            there = len(self.task.train)
             raise ValueError(
-                f"training.batch is {self.training.batch}, expected at most the {len(self.task.train)} examples there are"
+                f"training.batch is {self.training.batch}, expected at most the {there} examples there are"
             )
         self._order: tuple[int, Array] | None = None
 

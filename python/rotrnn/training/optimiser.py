@@ -140,9 +140,9 @@ class Group(NamedTuple):
     name: str
     parameters: tuple[str, ...]
     numbers: int
-    steps: tuple[int, int, int]
-    lr: tuple[float, float, float]
-    decay: tuple[float, float, float]
+    steps: tuple[int, ...]
+    lr: tuple[float, ...]
+    decay: tuple[float, ...]
 
 
 def describe_groups(
@@ -150,9 +150,9 @@ def describe_groups(
 ) -> tuple[Group, ...]:
     """The groups at step 0, at the end of the warm-up, and at the last step; `decay` is the share a step takes away."""
     at = (0, min(warmup_steps(steps, optimiser.warmup), steps - 1), steps - 1)
+    arrays = {name: array for name, array in flatten(params) if is_parameter(name)}
     groups = []
     for group in GROUPS:
-        arrays = {name: array for name, array in flatten(params) if is_parameter(name)}
         names = tuple(name for name in arrays if group_of(name, is_recurrent) == group)
         lr = tuple(optimiser.rate(group, step, steps) for step in at)
         decay = tuple(optimiser.decay(group) * rate for rate in lr)
