@@ -10,18 +10,19 @@ are minima over their repeats, taken in turn in one run. Writes benchmarks/resul
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import numpy as np
-from rotrnn.training.optimiser import AdamW
 
 from benchmarks.measure import record, seconds_in_turn
 from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks.task import FeatureSplit, Task
+from rotrnn.training.optimiser import AdamW
 
 
-def products(B: int, T: int, D: int, N: int, n_layers: int) -> tuple[callable, float]:
+def products(B: int, T: int, D: int, N: int, n_layers: int) -> tuple[Callable[[], None], float]:
     """A function that runs the blocks' products by NumPy, and their floating-point operations."""
     rng = np.random.default_rng(0)
     M = B * T
@@ -48,7 +49,7 @@ def products(B: int, T: int, D: int, N: int, n_layers: int) -> tuple[callable, f
     return run, n_layers * 3 * (2 * 2 * M * D * N + 2 * 2 * M * D * D)
 
 
-def training_step(B: int, T: int, D: int, N: int, heads: int, n_layers: int) -> callable:
+def training_step(B: int, T: int, D: int, N: int, heads: int, n_layers: int) -> Callable[[], None]:
     """A function that runs one training step."""
     rng = np.random.default_rng(0)
     empty = FeatureSplit(np.empty((0, T, 1)), np.empty(0, np.int64))
@@ -56,13 +57,14 @@ def training_step(B: int, T: int, D: int, N: int, heads: int, n_layers: int) -> 
     settings = ModelSettings(layer="rotrnn", d_model=D, n_layers=n_layers)
     model = build_classifier(settings, {"d_state": N, "heads": heads}, task)
     params = model.init(rng)
-    optimiser = AdamW.for_model(model, params)
+    optimiser = AdamW()
+    moments = optimiser.init(params)
     tokens, labels = rng.integers(0, 18, (B, T)), rng.integers(0, 10, B)
 
     def run() -> None:
         logits, saved = model.forward(params, tokens, Context(train=True))
         _, dlogits = cross_entropy(logits, labels)
-        optimiser.update(params, model.backward(params, saved, dlogits))
+        optimiser.update(params, model.backward(params, saved, dlogits), moments, model.is_recurrent, 0, 100)
 
     return run
 

@@ -245,8 +245,8 @@ int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_
 
 /* ------------------------------------------------------------------------------------------------ channel norm */
 
-/* The chunk's mean and sum of squares about it: two passes while the rows are in cache, the second also catching
- * what rounding left of the first. sums (chunks, 3, D): mean, squares, and the rest. */
+/* sums (chunks, 3, D): a chunk's rounded mean m_c, and about it the sums of squares and of what rounding left; two
+ * passes while the rows are in cache. */
 static void moments_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     const real *restrict x = AT(j->in[0]);
@@ -264,14 +264,10 @@ static void moments_rows(const job *j, int64_t chunk, int64_t first, int64_t row
             squares[d] += c * c;
         }
     }
-    for (int64_t d = 0; d < D; d++) {
-        mean[d] += rest[d] * share;
-        squares[d] -= rest[d] * rest[d] * share;
-    }
 }
 
-/* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. With n_c rows in chunk c,
- *   mean = sum_c n_c mean_c / n,   var = sum_c (squares_c + n_c (mean_c - mean)^2) / n. */
+/* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. With n_c rows in chunk c and a_c = m_c - mean,
+ *   mean = sum_c (n_c m_c + rest_c) / n,   var = sum_c (squares_c + 2 a_c rest_c + n_c a_c^2) / n. */
 int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = B * chunks_of(&j);
@@ -287,7 +283,7 @@ int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *leng
             const double rows = (double)valid_rows(&j, c, &first, &total);
             const real *const part = j.sums + c * 3 * D + lo;
             n += rows;
-            for (int64_t d = 0; d < width; d++) m[d] += rows * (double)part[d];
+            for (int64_t d = 0; d < width; d++) m[d] += rows * (double)part[d] + (double)part[2 * D + d];
         }
         for (int64_t d = 0; d < width; d++) m[d] /= n;
         for (int64_t c = 0; c < chunks; c++) {
@@ -295,12 +291,12 @@ int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *leng
             const real *const part = j.sums + c * 3 * D + lo;
             for (int64_t d = 0; d < width; d++) {
                 const double apart = (double)part[d] - m[d];
-                v[d] += (double)part[D + d] + rows * apart * apart;
+                v[d] += (double)part[D + d] + apart * (2 * (double)part[2 * D + d] + rows * apart);
             }
         }
         for (int64_t d = 0; d < width; d++) {
             mean[lo + d] = (real)m[d];
-            var[lo + d] = (real)(v[d] / n);
+            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may fall short of zero; NaN stays */
         }
     }
     free(j.sums);

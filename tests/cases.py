@@ -7,6 +7,7 @@ threads, instruction sets and (with `ragged`) NaN padding, without another line.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from rotrnn import _cpu
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.lru import LRU
 from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.ops import pointwise
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
@@ -191,6 +194,8 @@ SCANS = [
     ),
     diagonal_case(2, 9, 300, lanes="real"),  # more than one block of lanes
     diagonal_case(2, 9, 300, lanes="complex", varying=True, reverse=True),
+    diagonal_case(3, 130, 260, lanes="complex", lengths=(130, 7, 129)),  # enough lanes for threads
+    diagonal_case(3, 130, 260, lanes="real", varying=True),
     diagonal_case(1, 4, 0),
     diagonal_case(0, 4, 3, lanes="complex"),
     *(
@@ -444,6 +449,7 @@ MIXERS = [
         for varies in (False, True)
     ),
     householder_case(3, 100, 2, 33),  # more than one group of tokens
+    householder_case(3, 150, 2, 40, lengths=(150, 3, 149)),  # enough of them for threads
     householder_case(0, 3, 2, 3),
     *(orthogonal_case(shape) for shape in ((1, 1), (2, 2), (3, 3), (5, 8, 8), (2, 3, 5, 5), (0, 4, 4))),
     orthogonal_case((4, 4), 10.0),
@@ -451,4 +457,305 @@ MIXERS = [
     orthogonal_case((1, 130, 130)),  # more than one block of rows
 ]
 
-CASES = [*SCANS, *DENSE, *LAYERS, *MIXERS]
+# ------------------------------------------------------------------------------------------------------ pointwise
+
+
+def valid_steps(shape: tuple[int, ...], lengths: Any) -> Any:
+    """(B, T, 1): which steps are no padding."""
+    B, T = shape[:2]
+    return (np.arange(T) < np.reshape(np.full(B, T) if lengths is None else lengths, (B, 1)))[..., None]
+
+
+def pointwise_case(
+    name: str,
+    shapes: dict[str, tuple[int, ...]],
+    forward: Callable[..., Any],
+    backward: Callable[..., tuple[Any, ...]],
+    reference: Callable[..., Any],
+    *,
+    lengths: Any = None,
+    terms: int = 16,
+    linear: tuple[tuple[str, ...], ...] = (),
+) -> Case:
+    """`forward(*args)` gives one output, `backward(dy, *args)` the gradients in the order of the arguments.
+
+    With lengths, padding is that of the arrays of rank three, and `reference` sees it zeroed.
+    """
+
+    def zeroed(x: Any) -> Any:
+        return np.where(valid_steps(x.shape, lengths), x, 0) if x.ndim == 3 and lengths is not None else x
+
+    def run(args: Arrays) -> tuple[Any]:
+        return (forward(*args.values()),)
+
+    padded = {}
+    if lengths is not None:
+        padded = {key: lengths for key, shape in shapes.items() if len(shape) == 3}
+        padded |= {} if "pool" in name else {"out0": lengths}
+    sizes = " ".join("x".join(map(str, shape)) for shape in shapes.values())
+    return Case(
+        f"{name}{' ragged' * (lengths is not None)} {sizes}",
+        lambda rng: {key: normal(rng, shape) for key, shape in shapes.items()},
+        run,
+        lambda args, outputs, doutputs: dict(zip(args, backward(doutputs[0], *args.values()), strict=True)),
+        lambda args: (zeroed(reference(*map(zeroed, args.values()))),),
+        terms=terms,
+        linear=linear,
+        ragged=padded,
+        lengths=lengths,
+    )
+
+
+def sigmoid_formula(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu_formula(x: Any) -> Any:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def unary_case(name: str, op: Any, adjoint: Any, formula: Any, shape: tuple[int, ...]) -> Case:
+    """An op whose backward takes what forward returned."""
+    return pointwise_case(name, {"x": shape}, op, lambda dy, x: (adjoint(dy, op(x)),), formula, terms=64)
+
+
+def norm_formula(axes: Any, lengths: Any = None, eps: float = 1e-5) -> Callable[[Any, Any, Any], Any]:
+    def formula(x: Any, scale: Any, bias: Any) -> Any:
+        n = valid_steps(x.shape, lengths) if axes == (0, 1) else np.ones_like(x)
+        count = n.sum(axes, keepdims=True)
+        mean = (n * x).sum(axes, keepdims=True) / count
+        var = (n * (x - mean) ** 2).sum(axes, keepdims=True) / count
+        return (x - mean) / np.sqrt(var + eps) * scale + bias
+
+    return formula
+
+
+def batch_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
+    def backward(dy: Any, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
+        _, mean, var = pointwise.batch_norm(x, scale, bias, lengths=lengths)
+        return pointwise.batch_norm_backward(dy, x, scale, mean, var, lengths=lengths)
+
+    return pointwise_case(
+        "batch_norm",
+        {"x": shape, "scale": shape[2:], "bias": shape[2:]},
+        lambda *args: pointwise.batch_norm(*args, lengths=lengths)[0],
+        backward,
+        norm_formula((0, 1), lengths),
+        lengths=lengths,
+        terms=shape[0] * shape[1] + 30,
+        linear=(("scale", "bias"),),
+    )
+
+
+def batch_norm_inference_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
+    def statistics(x: Any) -> tuple[Any, Any]:
+        d = np.arange(shape[2], dtype=x.dtype)
+        return d, d / 4 + 1
+
+    def backward(dy: Any, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
+        return pointwise.batch_norm_inference_backward(dy, x, scale, *statistics(x), lengths=lengths)
+
+    def formula(x: Any, scale: Any, bias: Any) -> Any:
+        mean, var = statistics(x)
+        return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+
+    return pointwise_case(
+        "batch_norm_inference",
+        {"x": shape, "scale": shape[2:], "bias": shape[2:]},
+        lambda x, scale, bias: pointwise.batch_norm_inference(x, scale, bias, *statistics(x), lengths=lengths),
+        backward,
+        formula,
+        lengths=lengths,
+        terms=shape[0] * shape[1] + 30,
+        linear=(("scale", "bias"), ("x", "bias")),
+    )
+
+
+def layer_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
+    def backward(dy: Any, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
+        _, mean, rstd = pointwise.layer_norm(x, scale, bias, lengths=lengths)
+        return pointwise.layer_norm_backward(dy, x, scale, mean, rstd, lengths=lengths)
+
+    return pointwise_case(
+        "layer_norm",
+        {"x": shape, "scale": shape[2:], "bias": shape[2:]},
+        lambda *args: pointwise.layer_norm(*args, lengths=lengths)[0],
+        backward,
+        norm_formula(2),
+        lengths=lengths,
+        # with two channels rstd reaches 1 / sqrt(eps) = 300 and every rounding with it
+        terms=sum(shape) + shape[0] * shape[1] + 30 + 5000 * (shape[2] == 2),
+        linear=(("scale", "bias"),),
+    )
+
+
+def dropout_case(shape: tuple[int, int, int], over_time: bool, lengths: Any = None) -> Case:
+    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "over_time": over_time, "lengths": lengths}
+
+    def formula(x: Any) -> Any:
+        return x * dropout_mask(shape, 0.3, 2**40 + 5, 7, 3, over_time) / 0.7
+
+    return pointwise_case(
+        f"dropout{' over time' * over_time}",
+        {"x": shape},
+        lambda x: pointwise.dropout(x, 0.3, **key),
+        lambda dy, x: (pointwise.dropout_backward(dy, 0.3, **key),),
+        formula,
+        lengths=lengths,
+        linear=(("x",),),
+    )
+
+
+def dropout_mask(shape: tuple[int, int, int], rate: float, seed: int, step: int, site: int, over_time: bool) -> Any:
+    """Element i is kept if word i % 4 of Philox's block (i // 4, step, site) reaches 2^32 rate."""
+    B, T, D = shape
+    n = B * D if over_time else B * T * D
+    blocks = np.arange(n // 4 + 1)
+    counter = np.stack([blocks & 0xFFFFFFFF, blocks >> 32, np.full_like(blocks, step), np.full_like(blocks, site)], 1)
+    words = np.empty_like(counter)
+    _cpu.philox(words, counter, np.tile([seed & 0xFFFFFFFF, seed >> 32], (len(blocks), 1)), len(blocks))
+    kept = (words.ravel()[:n] >= int(rate * 2**32)).astype(float)
+    return kept.reshape((B, 1, D) if over_time else shape)
+
+
+def embedding_case(B: int, T: int, V: int, D: int, lengths: Any = None) -> Case:
+    ids = np.random.default_rng(0).integers(0, V, (B, T))
+    valid = valid_steps((B, T), lengths)
+    if lengths is not None:
+        ids[~valid[..., 0]] = -(2**62)
+
+    def formula(table: Any, bias: Any) -> Any:
+        onehot = (ids[..., None] == np.arange(V)) & valid
+        return (onehot @ table + bias) * valid
+
+    return pointwise_case(
+        f"embedding of {B}x{T}{' ragged' * (lengths is not None)}",
+        {"table": (V, D), "bias": (D,)},
+        lambda table, bias: pointwise.embedding(ids, table, bias, lengths=lengths),
+        lambda dy, table, bias: pointwise.embedding_backward(dy, ids, V, lengths=lengths),
+        formula,
+        terms=B * T + 2,
+        linear=(("table", "bias"),),
+    )
+
+
+def pool_case(name: str, shape: tuple[int, ...], lengths: Any = None) -> Case:
+    forward = {"mean_pool": pointwise.mean_pool, "last_pool": pointwise.last_pool}[name]
+    backward = {"mean_pool": pointwise.mean_pool_backward, "last_pool": pointwise.last_pool_backward}[name]
+
+    def formula(x: Any) -> Any:
+        y = np.zeros((shape[0], shape[2]))
+        for b, steps in enumerate([shape[1]] * shape[0] if lengths is None else lengths):
+            if steps:
+                y[b] = x[b, :steps].mean(0) if name == "mean_pool" else x[b, steps - 1]
+        return y
+
+    return pointwise_case(
+        name,
+        {"x": shape},
+        lambda x: forward(x, lengths=lengths),
+        lambda dy, x: (backward(dy, shape[1], lengths=lengths),),
+        formula,
+        lengths=lengths,
+        terms=shape[1] + 2,
+        linear=(("x",),),
+    )
+
+
+def cross_entropy_case(B: int, C: int, size: float) -> Case:
+    labels = np.arange(B) * 7 % C
+
+    def loss(logits: Any) -> Any:
+        return np.asarray(pointwise.cross_entropy(size * logits, labels)[0], logits.dtype)
+
+    def formula(logits: Any) -> Any:
+        z = (size * logits).astype(np.longdouble)
+        log_sum = np.log(np.exp(z).sum(1))
+        return np.asarray((log_sum - z[np.arange(B), labels]).mean(), logits.dtype)
+
+    return pointwise_case(
+        f"cross_entropy of {size:g}",
+        {"logits": (B, C)},
+        loss,
+        lambda dy, logits: ((dy * size * pointwise.cross_entropy(size * logits, labels)[1]).astype(logits.dtype),),
+        formula,
+        terms=int(C + 8 + 4 * size),  # rounding of a logit is that of its size
+    )
+
+
+PLACES: tuple[tuple[tuple[int, int, int], Any], ...] = (
+    ((2, 5, 3), None),
+    ((1, 1, 1), None),
+    ((2, 0, 3), None),
+    ((0, 4, 3), None),
+    ((3, 7, 5), (7, 0, 2)),
+    ((2, 150, 131), (150, 127)),  # several chunks of rows, more than the least for threads
+)
+
+POINTWISE = [
+    *(
+        unary_case(name, op, adjoint, formula, shape)
+        for name, op, adjoint, formula in (
+            ("exp", pointwise.exp, pointwise.exp_backward, np.exp),
+            ("sigmoid", pointwise.sigmoid, pointwise.sigmoid_backward, sigmoid_formula),
+            ("tanh", pointwise.tanh, pointwise.tanh_backward, np.tanh),
+        )
+        for shape in ((33,), (2, 3, 1, 4), (0, 2))
+    ),
+    *(
+        pointwise_case(
+            "gelu",
+            {"x": shape},
+            functools.partial(pointwise.gelu, lengths=lengths),
+            lambda dy, x, lengths=lengths: (pointwise.gelu_backward(dy, x, lengths=lengths),),
+            gelu_formula,
+            lengths=lengths,
+            terms=32,
+        )
+        for shape, lengths in (*PLACES, ((7,), None))
+    ),
+    *(
+        pointwise_case(
+            "glu",
+            {"value": shape, "gate": shape},
+            functools.partial(pointwise.glu, lengths=lengths),
+            functools.partial(pointwise.glu_backward, lengths=lengths),
+            lambda value, gate: value * sigmoid_formula(gate),
+            lengths=lengths,
+            linear=(("value",),),
+        )
+        for shape, lengths in (*PLACES, ((7,), None))
+    ),
+    *(
+        pointwise_case(
+            "mask_padding",
+            {"x": shape},
+            functools.partial(pointwise.mask_padding, lengths=lengths),
+            lambda dy, x, lengths=lengths: (pointwise.mask_padding(dy, lengths),),
+            lambda x: x,
+            lengths=lengths,
+            linear=(("x",),),
+        )
+        for shape, lengths in PLACES
+    ),
+    *(dropout_case(shape, over_time, lengths) for over_time in (False, True) for shape, lengths in PLACES),
+    *(batch_norm_case(shape, lengths) for shape, lengths in PLACES if shape[0] * shape[1] > 1),
+    *(batch_norm_inference_case(shape, lengths) for shape, lengths in PLACES),
+    *(layer_norm_case(shape, lengths) for shape, lengths in (*PLACES[:1], *PLACES[2:], ((2, 3, 2), None))),
+    *(
+        embedding_case(B, T, V, D, lengths)
+        for B, T, V, D, lengths in (
+            (2, 5, 4, 3, None),
+            (1, 1, 1, 1, None),
+            (3, 0, 2, 2, None),
+            (0, 3, 2, 2, None),
+            (3, 7, 5, 4, (7, 0, 2)),
+            (4, 150, 3, 33, (150, 149, 0, 7)),  # several runs of one id
+            (2, 3, 40, 2, None),  # more ids than places
+        )
+    ),
+    *(pool_case(name, shape, lengths) for name in ("mean_pool", "last_pool") for shape, lengths in PLACES),
+    *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
+]
+
+CASES = [*SCANS, *DENSE, *LAYERS, *MIXERS, *POINTWISE]

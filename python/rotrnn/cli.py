@@ -85,12 +85,10 @@ def _plot(args: argparse.Namespace) -> None:
 
 def _info(args: argparse.Namespace) -> None:
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    active = _cpu.use_simd(_cpu.SIMD_AVAILABLE[-1])
-    _cpu.use_simd(active)
     rows = {
         "rotrnn": _version(),
         "compiler": _cpu.COMPILER,
-        "SIMD": f"{active} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
+        "SIMD": f"{_cpu.simd()} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
         "threads": str(_cpu.threads()),
         "CUDA": "no",

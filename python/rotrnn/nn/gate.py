@@ -39,6 +39,7 @@ class Dropout:
     """Zeros with probability `rate` in training, what is left scaled by 1 / (1 - rate). No params.
 
     `over_time` shares one mask among all steps of a sequence. `site` tells the masks of one model's layers apart.
+    Without a mask to apply, x itself is passed on, padding as it came.
     """
 
     rate: float

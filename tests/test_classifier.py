@@ -1,0 +1,185 @@
+"""The whole classifier: gradients, ragged batches, chunks, threads, and what it can say of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn import _cpu
+from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
+from rotrnn.ops.pointwise import cross_entropy
+from rotrnn.tasks.task import FeatureSplit, Task
+
+EMPTY = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
+TOKENS = Task("tokens", EMPTY, EMPTY, EMPTY, n_classes=3, vocab=7, n_features=None)
+FEATURES = Task("features", EMPTY, EMPTY, EMPTY, n_classes=3, vocab=None, n_features=2)
+LENGTHS = np.array([9, 4, 1, 6])
+LAYERS: dict[str, dict[str, Any]] = {
+    "rotrnn": {"d_state": 6, "heads": 2},
+    "lru": {"d_state": 3, "r_min": 0.5},
+}
+
+
+def model_of(layer: str, task: Task = TOKENS, bidirectional: bool = False, **settings: Any) -> SequenceClassifier:
+    chosen = ModelSettings(layer=layer, d_model=5, n_layers=2, **settings)
+    return build_classifier(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, task)
+
+
+def data(task: Task) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    inputs = rng.integers(0, 7, (4, 9)) if task.vocab else rng.standard_normal((4, 9, 2))
+    return inputs, rng.integers(0, 3, 4)
+
+
+def loss_and_gradient(
+    model: SequenceClassifier, params: Params, inputs: Any, labels: Any, ctx: Context
+) -> tuple[float, Params]:
+    logits, saved = model.forward(params, inputs, ctx)
+    loss, dlogits = cross_entropy(logits, labels)
+    return loss, model.backward(params, saved, dlogits)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "ragged"])
+@pytest.mark.parametrize(
+    ("layer", "task", "settings"),
+    [
+        ("rotrnn", TOKENS, {}),
+        ("lru", FEATURES, {"glu": "half1", "dropout": 0.3, "dropout_over_time": True}),
+        ("rotrnn", FEATURES, {"norm": "layer", "glu": "half2", "pool": "last", "dropout": 0.3}),
+        ("lru", TOKENS, {"bidirectional": True}),
+    ],
+    ids=["rotrnn", "lru-half1-dropout", "rotrnn-layernorm-half2-last", "lru-bidirectional"],
+)  # fmt: skip
+def test_gradient_of_the_whole_classifier(layer: str, task: Task, settings: dict[str, Any], lengths: Any) -> None:
+    """Central differences of the loss along random directions of each parameter, float64, training mode: 1e-6."""
+    model = model_of(layer, task, **settings)
+    rng = np.random.default_rng(0)
+    params = astype(model.init(rng), np.float64)
+    inputs, labels = data(task)
+    ctx = Context(lengths=lengths, train=True, seed=5, step=3)
+    _, grads = loss_and_gradient(model, params, inputs, labels, ctx)
+    flat, flat_grads = dict(flatten(params)), dict(flatten(grads))
+    assert flat_grads.keys() == {name for name in flat if is_parameter(name)}
+    largest = max(np.abs(g).max() for g in flat_grads.values())
+    for name, grad in flat_grads.items():
+        assert grad.shape == flat[name].shape, name
+        v = rng.standard_normal(grad.shape)
+        step = 1e-4
+        values = [
+            loss_and_gradient(model, unflatten({**flat, name: flat[name] + k * step * v}), inputs, labels, ctx)[0]
+            for k in (-2, -1, 1, 2)
+        ]
+        numeric = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+        exact = float(np.sum(grad * v))
+        # rounding of the loss alone leaves eps/step = 2e-12 of noise, far below 1e-6 of the largest gradient
+        assert abs(numeric - exact) <= 1e-6 * max(abs(numeric), np.linalg.norm(grad), 1e-3 * largest), name
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_padding_changes_nothing(layer: str, train: bool) -> None:
+    """More padding, and NaN in it, leave logits and gradients as they are, bit for bit."""
+    model = model_of(layer, FEATURES, dropout=0.2, dropout_over_time=True)
+    params = model.init(np.random.default_rng(0))
+    inputs, labels = data(FEATURES)
+    inputs = inputs.astype(np.float32)
+    ctx = Context(lengths=LENGTHS, train=train, seed=1, step=2)
+    longer = np.full((4, 12, 2), np.nan, np.float32)
+    for b, length in enumerate(LENGTHS):
+        longer[b, :length] = inputs[b, :length]
+    results = []
+    for x in (inputs, longer):
+        copy = unflatten({name: value.copy() for name, value in flatten(params)})
+        logits, saved = model.forward(copy, x, ctx)
+        grads = model.backward(copy, saved, cross_entropy(logits, labels)[1])
+        results.append((logits, dict(flatten(grads)), dict(flatten(copy))))
+    (a, a_grads, a_params), (b, b_grads, b_params) = results
+    # the reductions over B*T rows are cut by shape, and the shapes differ: sums may round differently, no more
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    for name in a_grads:
+        scale = np.abs(a_grads[name]).max() + 1e-6
+        np.testing.assert_allclose(a_grads[name], b_grads[name], rtol=0, atol=1e-4 * scale, err_msg=name)
+    for name in a_params:
+        np.testing.assert_allclose(a_params[name], b_params[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_blocks_stream_as_they_run(layer: str) -> None:
+    """In evaluation mode a block's steps, chunks and whole agree."""
+    model = model_of(layer, FEATURES, norm="layer")
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    block, p = model.blocks[0], params["blocks"]["0"]
+    x = np.random.default_rng(1).standard_normal((2, 11, 5))
+    full, saved = block.forward(p, x)
+    head, first = block.forward(p, x[:, :4])
+    tail, second = block.forward(p, x[:, 4:], state=first.state)
+    state, rows = None, []
+    for t in range(11):
+        y_t, state = block.step(p, state, x[:, t])
+        rows.append(y_t)
+    tolerance = {"rtol": 0, "atol": 1e-13 * np.abs(full).max()}  # some hundred roundings
+    np.testing.assert_allclose(np.concatenate([head, tail], 1), full, **tolerance)
+    np.testing.assert_allclose(np.stack(rows, 1), full, **tolerance)
+    np.testing.assert_allclose(second.state, saved.state, **tolerance)
+    np.testing.assert_allclose(state, saved.state, **tolerance)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_same_bits_for_any_number_of_threads(layer: str) -> None:
+    """Loss, gradients and updated running statistics, at a size that is cut into several pieces."""
+    settings = ModelSettings(layer=layer, d_model=40, n_layers=2, dropout=0.1)
+    sizes = {"rotrnn": {"d_state": 48, "heads": 4}, "lru": {"d_state": 24}}
+    model = build_classifier(settings, sizes[layer], TOKENS)
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.integers(0, 7, (5, 333)), rng.integers(0, 3, 5)
+    ctx = Context(lengths=np.array([333, 20, 0, 200, 111]), train=True, seed=1, step=1)
+    results = []
+    before = _cpu.threads()
+    try:
+        for threads in (1, 2, 7):
+            _cpu.use_threads(threads)
+            params = model.init(np.random.default_rng(0))
+            loss, grads = loss_and_gradient(model, params, inputs, labels, ctx)
+            results.append((loss, [x.tobytes() for _, x in (*flatten(grads), *flatten(params))]))
+    finally:
+        _cpu.use_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+def test_what_is_recurrent_and_what_it_can_say() -> None:
+    model = model_of("rotrnn")
+    params = model.init(np.random.default_rng(0))
+    recurrent = [name for name, _ in flatten(params) if model.is_recurrent(name)]
+    assert recurrent == [f"blocks.{i}.layer.{name}" for i in (0, 1) for name in ("theta", "gamma_log", "M", "B")]
+    assert all(value.dtype == np.float32 for _, value in flatten(params))
+    inputs, _ = data(TOKENS)
+    norms = model.state_norms(params, inputs, Context(lengths=LENGTHS))
+    assert norms.shape == (2, 9)
+    assert np.all(norms > 0)
+    _, saved = model.forward(params, inputs[:1])
+    alone = np.linalg.norm(saved.blocks[1].layer.layer.h[0, 0], axis=-1)
+    # only the first sequence is longer than 6 steps
+    np.testing.assert_allclose(norms[1, 6:], alone[6:], rtol=1e-4)
+    values = model.eigenvalues(params)
+    assert [len(a) for a in values] == [4, 4]  # heads of 3 lanes: one plane, and the odd lane's own
+    assert all(np.all(np.abs(a) < 1) for a in values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer": "lrv"}, "model.layer: got 'lrv', expected one of rotrnn, lru"),
+        ({"norm": "group"}, "model.norm: got 'group'"),
+        ({"glu": "third"}, "model.glu: got 'third'"),
+        ({"pool": "max"}, "model.pool: got 'max'"),
+        ({"dropout": 1.0}, "model.dropout: got 1.0"),
+        ({"d_model": 0}, "model.d_model: got 0"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelSettings(**{"layer": "lru", "d_model": 4, "n_layers": 1, **settings})

@@ -1,0 +1,240 @@
+"""What the pointwise ops promise beyond the table of cases: accuracy, masks, known answers, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn.ops import pointwise
+from rotrnn.ops.pointwise import (
+    batch_norm,
+    batch_norm_backward,
+    cross_entropy,
+    dropout,
+    dropout_backward,
+    embedding,
+    embedding_backward,
+    gelu,
+    glu,
+    last_pool,
+    layer_norm,
+    mask_padding,
+    mean_pool,
+    mean_pool_backward,
+)
+
+EPS32 = np.finfo(np.float32).eps
+
+# ----------------------------------------------------------------------------------------------------- dropout
+
+KEY = {"seed": 1, "step": 2, "site": 3}
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_its_rate_and_its_mean(rate: float) -> None:
+    """Of n elements n rate are zero, with standard deviation sqrt(n rate (1 - rate)); 5 of them."""
+    x = np.ones((8, 1000, 64))
+    y = dropout(x, rate, **KEY)
+    assert set(np.unique(y)) == {0.0, 1 / (1 - rate)}
+    assert abs(np.sum(y == 0) - x.size * rate) <= 5 * np.sqrt(x.size * rate * (1 - rate))
+    for axis in range(3):  # no axis is favoured: the places along it agree to 5 of their own standard deviations
+        share = np.mean(y == 0, tuple({0, 1, 2} - {axis}))
+        assert np.max(np.abs(share - rate)) <= 5 * np.sqrt(rate * (1 - rate) * len(share) / x.size)
+
+
+def test_a_dropout_mask_is_the_same_in_either_dtype_and_with_lengths() -> None:
+    x = np.ones((3, 50, 7))
+    mask = dropout(x, 0.4, **KEY) != 0
+    np.testing.assert_array_equal(dropout(x.astype(np.float32), 0.4, **KEY) != 0, mask)
+    np.testing.assert_array_equal(dropout_backward(x, 0.4, **KEY) != 0, mask)
+    ragged = dropout(x, 0.4, **KEY, lengths=[50, 0, 9])
+    np.testing.assert_array_equal(ragged, mask_padding(mask / 0.6, [50, 0, 9]))
+
+
+@pytest.mark.parametrize("over_time", [False, True])
+def test_dropout_masks_of_other_keys_are_independent(over_time: bool) -> None:
+    """Two masks of rate 1/2 agree in half of n places, with standard deviation sqrt(n) / 2; 5 of them."""
+    x = np.ones((40, 10, 50))
+    n = x.size // 10 if over_time else x.size
+    keys = [KEY, KEY | {"seed": 2}, KEY | {"seed": 1 + 2**32}, KEY | {"step": 3}, KEY | {"site": 2}]
+    masks = [dropout(x, 0.5, **key, over_time=over_time)[:, : 1 if over_time else None] for key in keys]
+    for i, one in enumerate(masks):
+        for other in masks[:i]:
+            assert abs(np.sum(one == other) - n / 2) <= 5 * np.sqrt(n) / 2
+
+
+def test_dropout_over_time_has_one_mask_a_channel() -> None:
+    y = dropout(np.ones((5, 9, 33)), 0.3, **KEY, over_time=True)
+    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
+    assert 0 < np.mean(y == 0) < 1
+
+
+def test_dropout_of_rate_zero_is_the_identity() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    np.testing.assert_array_equal(dropout(x, 0, **KEY), x)
+
+
+# ------------------------------------------------------------------------------------------------------- norms
+
+
+def test_batch_norm_known_answer() -> None:
+    """Valid values 1, 3, 5 and 2, 2, 2: means 3 and 2, biased variances 8/3 and 0."""
+    x = np.array([[[1, 2], [3, 2], [np.nan, np.nan]], [[5, 2], [np.nan, np.nan], [np.nan, np.nan]]])
+    y, mean, var = batch_norm(x, np.ones(2), np.array([0.0, 7.0]), eps=0.5, lengths=[2, 1])
+    np.testing.assert_allclose(mean, [3, 2], rtol=1e-15)
+    np.testing.assert_allclose(var, [8 / 3, 0], rtol=1e-15)
+    unit = 2 / np.sqrt(8 / 3 + 0.5)
+    np.testing.assert_allclose(y, [[[-unit, 7], [0, 7], [0, 0]], [[unit, 7], [0, 0], [0, 0]]], rtol=1e-15)
+
+
+def test_batch_norm_keeps_its_digits_far_from_zero() -> None:
+    """float32, mean 1e4 and deviation 1: a difference of squares would lose all digits of the variance. x - mean_c is
+    exact, and a sum over the 700 rows of a chunk errs by sqrt(700) eps as a rule."""
+    rng = np.random.default_rng(0)
+    x = (1e4 + rng.standard_normal((8, 700, 20))).astype(np.float32)
+    _, mean, var = batch_norm(x, np.ones(20, np.float32), np.zeros(20, np.float32))
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(mean, wide.mean((0, 1)), rtol=EPS32)
+    np.testing.assert_allclose(var, wide.var((0, 1)), rtol=27 * EPS32)
+
+
+def test_sums_over_many_steps_keep_their_digits() -> None:
+    """262,144 float32 numbers around 1: one running sum would err by 1e-3; a chunk of at most 16,384 / 4 rows errs by
+    n eps / 2 at the very most, by sqrt(n) eps as a rule, and the chunks are added in double."""
+    rng = np.random.default_rng(0)
+    dy = rng.uniform(0.5, 1.5, (2, 1 << 17, 4)).astype(np.float32)
+    exact = dy.astype(np.float64).sum((0, 1))
+    one, zero = np.ones(4, np.float32), np.zeros(4, np.float32)
+    tolerance = 4 * np.sqrt(4096) * EPS32
+    np.testing.assert_allclose(batch_norm_backward(dy, dy, one, zero, one).dbias, exact, rtol=tolerance)
+    np.testing.assert_allclose(mean_pool(dy), dy.astype(np.float64).mean(1), rtol=tolerance)
+    ids = np.zeros(dy.shape[:2], np.int64)
+    np.testing.assert_allclose(embedding_backward(dy, ids, 2).dtable, [exact, zero], rtol=4 * np.sqrt(128) * EPS32)
+
+
+def test_nan_at_a_valid_step_reaches_its_channel_or_its_step_and_no_other() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 4, 3))
+    x[1, 2, 0] = np.nan
+    one, zero = np.ones(3), np.zeros(3)
+    assert np.array_equal(np.isnan(batch_norm(x, one, zero)[0]), np.broadcast_to([True, False, False], x.shape))
+    expected = np.zeros(x.shape, bool)
+    expected[1, 2] = True
+    assert np.array_equal(np.isnan(layer_norm(x, one, zero)[0]), expected)
+    assert np.array_equal(np.isnan(gelu(x)), np.isnan(x))
+    assert np.array_equal(np.isnan(glu(x, x)), np.isnan(x))
+    assert np.array_equal(np.isnan(mean_pool(x)), [[False] * 3, [True, False, False]])
+
+
+def test_constant_channels_normalise_to_the_bias() -> None:
+    x = np.full((2, 300, 3), 1e3, np.float32)
+    one, bias = np.ones(3, np.float32), np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(batch_norm(x, one, bias)[0], np.broadcast_to(bias, x.shape))
+    np.testing.assert_array_equal(layer_norm(x, one, bias)[0], np.broadcast_to(bias, x.shape))
+
+
+# ------------------------------------------------------------------------------------------- embedding and pools
+
+
+def test_embedding_takes_int32_and_strided_ids() -> None:
+    table = np.arange(12.0).reshape(4, 3)
+    ids = np.array([[0, 3, 1], [2, 2, 0]], np.int32)
+    np.testing.assert_array_equal(embedding(ids, table), table[ids])
+    np.testing.assert_array_equal(embedding(ids.T, table), table[ids.T])
+
+
+def test_sequences_without_steps_pool_to_zero() -> None:
+    x = np.full((2, 3, 4), np.nan)
+    x[1, 0] = 5
+    for pool in (mean_pool, last_pool):
+        np.testing.assert_array_equal(pool(x, lengths=[0, 1]), [[0] * 4, [5] * 4])
+        np.testing.assert_array_equal(pool(np.ones((2, 0, 4))), np.zeros((2, 4)))
+    np.testing.assert_array_equal(mean_pool_backward(np.ones((1, 2)), 3, lengths=[0]), np.zeros((1, 3, 2)))
+
+
+# -------------------------------------------------------------------------------------------------------- loss
+
+
+def test_cross_entropy_known_answers() -> None:
+    loss, dlogits = cross_entropy(np.zeros((2, 4)), [0, 3])
+    assert loss == pytest.approx(np.log(4), rel=1e-15)
+    np.testing.assert_allclose(dlogits, [[-0.375, 0.125, 0.125, 0.125], [0.125, 0.125, 0.125, -0.375]], rtol=1e-15)
+    assert isinstance(loss, float)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_cross_entropy_of_huge_and_infinite_logits(dtype: Any) -> None:
+    big = np.finfo(dtype).max / 4
+    loss, dlogits = cross_entropy(np.array([[big, -big], [0, -np.inf]], dtype), [0, 0])
+    assert loss == 0
+    np.testing.assert_array_equal(dlogits, 0)
+    loss, dlogits = cross_entropy(np.array([[0, 1e4]], dtype), [0])
+    assert loss == 1e4
+    np.testing.assert_array_equal(dlogits, [[-1, 1]])
+    loss, dlogits = cross_entropy(np.array([[np.nan, 1]], dtype), [1])
+    assert np.isnan(loss)
+    assert np.isnan(dlogits).all()
+
+
+def test_cross_entropy_of_a_sure_answer_keeps_its_digits() -> None:
+    """The loss is e^-20 to the rounding of log(1 + e^-20) in double, eps e^20; the gradient to a few eps32."""
+    loss, dlogits = cross_entropy(np.array([[20, 0]], np.float32), [0])
+    assert loss == pytest.approx(np.exp(-20), rel=1e-6)
+    np.testing.assert_allclose(dlogits, [[-np.exp(-20), np.exp(-20)]], rtol=1e-6)
+
+
+def test_cross_entropy_of_one_class_is_zero() -> None:
+    loss, dlogits = cross_entropy(np.array([[3.0], [-1.0]]), [0, 0])
+    assert loss == 0
+    np.testing.assert_array_equal(dlogits, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ errors
+
+X = np.ones((2, 3, 4))
+ONE = np.ones(4)
+
+BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: gelu(np.arange(3)), TypeError, "gelu: x has dtype int64, expected float32 or float64"),
+    (lambda: gelu(X.astype(np.float16)), TypeError, "gelu: x has dtype float16"),
+    (lambda: gelu(X[0], lengths=[1, 2]), ValueError, r"gelu: x has shape \(3, 4\), expected \(B, T, D\)"),
+    (lambda: gelu(X, lengths=[1]), ValueError, r"gelu: lengths has shape \(1,\), expected \(B=2,\)"),
+    (lambda: gelu(X, lengths=[1, -1]), ValueError, r"gelu: lengths\[1\] is -1"),
+    (lambda: glu(X, X[:, 1:]), ValueError, r"glu: gate has shape \(2, 2, 4\)"),
+    (lambda: mask_padding(X, [4, 0]), ValueError, r"mask_padding: lengths\[0\] is 4, expected .* T=3"),
+    (lambda: dropout(X, 1.0, **KEY), ValueError, "dropout: rate is 1.0, expected 0 <= rate < 1"),
+    (lambda: dropout(X, float("nan"), **KEY), ValueError, "dropout: rate is nan"),
+    (lambda: dropout(X, 0.1, seed=-1, step=0, site=0), ValueError, "dropout: seed is -1"),
+    (lambda: dropout(X, 0.1, seed=0, step=1 << 32, site=0), ValueError, "dropout: step is 4294967296"),
+    (lambda: dropout_backward(X[0], 0.1, **KEY), ValueError, r"dropout_backward: dy has shape \(3, 4\)"),
+    (lambda: batch_norm(X, ONE, ONE[:3]), ValueError, r"batch_norm: bias has shape \(3,\), expected \(D=4\)"),
+    (lambda: batch_norm(X, ONE, ONE, lengths=[0, 0]), ValueError, "batch_norm: x has no valid step"),
+    (lambda: batch_norm(X[:, :0], ONE, ONE), ValueError, "batch_norm: x has no valid step"),
+    (lambda: batch_norm(X[:0], ONE, ONE), ValueError, "batch_norm: x has no valid step"),
+    (lambda: layer_norm(X, ONE[None], ONE), ValueError, r"layer_norm: scale has shape \(1, 4\)"),
+    (lambda: embedding([[0, 4]], X[0]), ValueError, r"embedding: ids\[0, 1\] is 4, expected an integer from 0 to 2"),
+    (lambda: embedding([[0], [-1]], X[0]), ValueError, r"embedding: ids\[1, 0\] is -1"),
+    (lambda: embedding([[0.0]], X[0]), TypeError, "embedding: ids has dtype float64, expected int64"),
+    (lambda: embedding_backward(X[:, :1], [[0], [7]], 3), ValueError, r"embedding_backward: ids\[1, 0\] is 7"),
+    (lambda: embedding_backward(X, [[0], [1]], 3), ValueError, r"embedding_backward: ids has shape \(2, 1\)"),
+    (lambda: mean_pool(X[0]), ValueError, r"mean_pool: x has shape \(3, 4\)"),
+    (lambda: last_pool(X, lengths=[4, 1]), ValueError, r"last_pool: lengths\[0\] is 4"),
+    (lambda: cross_entropy(X[0], [0, 1, 4]), ValueError, r"cross_entropy: labels\[2\] is 4, expected .* 0 to 3"),
+    (lambda: cross_entropy(X[0], [0, 1]), ValueError, r"cross_entropy: labels has shape \(2,\), expected \(B=3\)"),
+    (lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)), ValueError, "cross_entropy: logits has shape"),
+    (lambda: cross_entropy(np.ones((2, 0)), [0, 0]), ValueError, r"cross_entropy: labels\[0\] is 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD, ids=[message for _, _, message in BAD])
+def test_bad_input_is_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_every_public_function_says_what_it_does() -> None:
+    for name, value in vars(pointwise).items():
+        if callable(value) and not name.startswith("_") and value.__module__ == pointwise.__name__:
+            assert value.__doc__, name

@@ -1,0 +1,103 @@
+"""exp, sigmoid, tanh and GELU of one number: accuracy in ulp over the whole range, infinities and NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn import _cpu
+from rotrnn.ops.pointwise import exp, gelu, gelu_backward, sigmoid, tanh
+
+DTYPES = [np.float32, np.float64]
+LIMITS = {np.float32: 88.72, np.float64: 709.78}  # e^x overflows just beyond
+FLUSHED = {np.float32: 2.0**-125.5, np.float64: 2.0**-1021.5}  # e^x is zero below
+
+over_dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@pytest.fixture(params=_cpu.SIMD_AVAILABLE, autouse=True)
+def simd(request: pytest.FixtureRequest) -> Any:
+    before = _cpu.use_simd(request.param)
+    yield request.param
+    _cpu.use_simd(before)
+
+
+def everywhere(dtype: Any, limit: float) -> Any:
+    """Numbers of both signs at every scale from subnormal to `limit`, and densely where the functions bend."""
+    rng = np.random.default_rng(0)
+    small = 10.0 ** rng.uniform(np.log10(np.finfo(dtype).tiny) - 3, np.log10(limit), 200_000)
+    return np.concatenate([small, -small, rng.uniform(-limit, limit, 200_000), np.linspace(-2, 2, 100_001)]).astype(
+        dtype
+    )
+
+
+def ulps(got: Any, exact: Any) -> float:
+    """The largest error in units of the last place of the exact value, subnormal spacing below the normal range."""
+    spacing = np.spacing(np.abs(exact).astype(got.dtype))
+    return float(np.max(np.abs(got.astype(np.longdouble) - exact) / spacing))
+
+
+@over_dtypes
+def test_exp(dtype: Any) -> None:
+    """The result is 2^n (1 + p) with one rounding each of p and of the sum: 2 ulp, for p's own error shrinks there."""
+    x = everywhere(dtype, LIMITS[dtype])
+    exact = np.exp(x.astype(np.longdouble))
+    kept = exact > 1.01 * FLUSHED[dtype]
+    got = exp(x)
+    assert ulps(got[kept], exact[kept]) <= 2
+    assert not got[exact < 0.99 * FLUSHED[dtype]].any()
+
+
+@over_dtypes
+def test_sigmoid(dtype: Any) -> None:
+    """e^-|x| to 2 ulp, a sum and a quotient of half an ulp each, less than 3 ulp."""
+    x = everywhere(dtype, LIMITS[dtype])
+    wide = x.astype(np.longdouble)
+    exact = np.where(wide < 0, np.exp(wide), 1) / (1 + np.exp(-np.abs(wide)))
+    kept = exact > 1.01 * FLUSHED[dtype]
+    assert ulps(sigmoid(x)[kept], exact[kept]) <= 3
+
+
+@over_dtypes
+def test_tanh(dtype: Any) -> None:
+    """E / (E + 2) with E = e^(2|x|) - 1 to 2-3 ulp at every scale: 4 ulp, also next to zero."""
+    x = everywhere(dtype, 30)
+    got = tanh(x)
+    assert ulps(got, np.tanh(x.astype(np.longdouble))) <= 4
+    assert np.array_equal(tanh(-x), -got)
+
+
+@over_dtypes
+def test_gelu(dtype: Any) -> None:
+    """x s(u): u's relative rounding of about 3 eps becomes |u| 3 eps of the exponential's. Where s is flushed to zero,
+    x s or x s u' is lost, |x| below 11 and |u'| below 22."""
+    x = everywhere(dtype, 10)
+    wide, root = x.astype(np.longdouble), np.sqrt(8 / np.longdouble(np.pi))
+    u = root * (wide + np.longdouble(0.044715) * wide**3)
+    s, off = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+    tolerance = (6 + 4 * np.abs(u)) * np.finfo(dtype).eps
+    lost = 250 * FLUSHED[dtype]
+    assert np.all(np.abs(gelu(x) - wide * s) <= tolerance * np.abs(wide * s) + lost)
+    bend = wide * s * off * root * (1 + 3 * np.longdouble(0.044715) * wide**2)
+    # the two terms cancel at the slope's zero, x = -0.75: the tolerance is that of the terms
+    error = np.abs(gelu_backward(np.ones_like(x), x) - (s + bend))
+    assert np.all(error <= 2 * tolerance * (s + np.abs(bend)) + lost)
+
+
+@over_dtypes
+def test_infinities_nan_and_the_largest_numbers(dtype: Any) -> None:
+    big = np.finfo(dtype).max
+    inf, nan = np.inf, np.nan
+    x = np.array([inf, -inf, nan, big, -big, 0.0, -0.0] * 9, dtype)  # longer than any vector
+    y = {f: f(x)[:7] for f in (exp, sigmoid, tanh, gelu)}
+    np.testing.assert_array_equal(y[exp], np.array([inf, 0, nan, inf, 0, 1, 1], dtype))
+    np.testing.assert_array_equal(y[sigmoid], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    np.testing.assert_array_equal(y[tanh], np.array([1, -1, nan, 1, -1, 0, 0], dtype))
+    np.testing.assert_array_equal(np.signbit(y[tanh][[0, 1, 3, 4, 5, 6]]), [False, True, False, True, False, True])
+    np.testing.assert_array_equal(y[gelu], np.array([inf, nan, nan, big, 0, 0, 0], dtype))  # -inf * 0
+    slope = gelu_backward(np.ones_like(x), x)[:7]
+    np.testing.assert_array_equal(slope, np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    limit = LIMITS[dtype]
+    np.testing.assert_array_equal(np.isfinite(exp(np.array([limit, limit + 0.02], dtype))), [True, False])
