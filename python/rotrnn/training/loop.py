@@ -119,8 +119,11 @@ def train(
             _check_same(run.load_recipe(), recipe, run)
             run.clean()
         else:
-            run.start(recipe)
-        return _Trainer(recipe, run, progress).train()
+            run.check_free()
+        trainer = _Trainer(recipe, run, progress)
+        if not resume:
+            run.write(run.recipe, recipe.text())
+        return trainer.train()
 
 
 def evaluate(model: Model, params: Params, split: Split, training: Training) -> Metrics:
@@ -130,7 +133,7 @@ def evaluate(model: Model, params: Params, split: Split, training: Training) -> 
         batch = split.batch(np.arange(first, min(first + training.batch, len(split))), training.dtype)
         logits, _ = model.forward(params, batch.inputs, Context(batch.lengths))
         loss += cross_entropy(logits, batch.labels)[0] * len(batch.labels)
-        right += np.count_nonzero(logits.argmax(1) == batch.labels)
+        right += int(np.count_nonzero(logits.argmax(1) == batch.labels))
     return Metrics(loss / len(split), right / len(split))
 
 
@@ -185,9 +188,8 @@ class _Trainer:
                 if evaluated or stop or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
                 if stop:
-                    raise Interrupted(
-                        f"{self.run.folder}: stopped after step {state.step} of {self.steps}, all is saved"
-                    )
+                    where = f"stopped after step {state.step} of {self.steps}, all is saved"
+                    raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
         return self.finish(state)
 
     @property
@@ -285,7 +287,7 @@ class _Trainer:
             logits, saved = self.model.forward(state.params, batch.inputs, ctx)
             part_loss, dlogits = cross_entropy(logits, batch.labels)
             loss += part_loss * len(part)
-            right += np.count_nonzero(logits.argmax(1) == batch.labels)
+            right += int(np.count_nonzero(logits.argmax(1) == batch.labels))
             grads = self.model.backward(state.params, saved, dlogits * dlogits.dtype.type(len(part) / len(index)))
             for name, grad in flatten(grads):
                 total[name] = total[name] + grad if name in total else grad

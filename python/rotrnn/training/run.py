@@ -68,12 +68,11 @@ class Run:
                 raise ValueError(f"{self.folder}: another process is training here") from error
             yield
 
-    def start(self, recipe: Recipe) -> None:
-        """Writes the recipe into a folder that must hold no run yet."""
+    def check_free(self) -> None:
+        """Raises ValueError if the folder holds anything of a run."""
         for path in self.files():
             if path.exists():
                 raise ValueError(f"{self.folder}: holds a run already ({path.name}); resume it, or take another folder")
-        self.write(self.recipe, recipe.text())
 
     def write(self, path: Path, text: str) -> None:
         """Writes a text file whole or not at all."""
