@@ -13,13 +13,13 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-from rotrnn.training.optimiser import AdamW
 
 from benchmarks.measure import record, seconds_in_turn
 from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks.task import FeatureSplit, Task
+from rotrnn.training.optimiser import AdamW
 
 
 def products(B: int, T: int, D: int, N: int, n_layers: int) -> tuple[Callable[[], None], float]:

@@ -28,6 +28,7 @@ enum {
     CHUNK = 256,      /* rows of x packed at a time in the weight gradient */
     GROUP_ROWS = 512, /* least rows that get a partial sum of their own */
     MAX_GROUPS = 16,
+    SERIAL = 1 << 19, /* products below which threads do not pay */
 };
 
 static int64_t panels_of(int64_t columns) { return (columns + NR - 1) / NR; }
@@ -104,7 +105,7 @@ int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M
     real *const packed = new_buffer(panels * in * NR);
     if (!packed) return ROT_NO_MEMORY;
     pack(packed, w, in, out, transposed ? 1 : out, transposed ? in : 1);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
         for (int64_t i = m; i < m + rows; i++) {
@@ -135,7 +136,7 @@ int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, 
         free(packed);
         return ROT_NO_MEMORY;
     }
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + in * out;
         real *const panel = packed + group * panels * CHUNK * NR;
@@ -151,7 +152,7 @@ int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, 
         }
     }
     memset(dw, 0, (size_t)(in * out) * sizeof(real));
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (groups * in * out > SERIAL)
     for (int64_t o = 0; o < out; o++)
         for (int64_t group = 0; group < groups; group++) add(dw + o * in, sums + group * size + o * in, in);
     if (dbias) {
@@ -170,7 +171,7 @@ int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M,
     if (!packed) return ROT_NO_MEMORY;
     for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * in * out, in, out, out, 1);
     memset(y, 0, (size_t)(G * M * out) * sizeof(real));
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2) schedule(static) if (G * M * in * out > SERIAL)
     for (int64_t g = 0; g < G; g++) {
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;

@@ -69,6 +69,11 @@ int K(embedding_backward)(real *dtable, const real *dy, const int64_t *ids, cons
 int K(mean_pool_forward)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
 int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
 int K(cross_entropy)(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B, int64_t C);
+
+/* optim.c */
+int K(adamw)(real *p, real *m, real *v, const real *grad, int64_t n, double lr, double beta1, double beta2, double eps,
+             double decay, double scale, int64_t step);
+int K(norm)(real *norm, const real *x, int64_t n);
 #endif
 
 #endif

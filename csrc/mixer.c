@@ -12,7 +12,7 @@
 #include "kernels.h"
 #include "steps.h"
 
-enum { SUMS = 128 / sizeof(real), GROUP_ROWS = 128, MAX_GROUPS = 64 };
+enum { SUMS = 128 / sizeof(real), GROUP_ROWS = 128, MAX_GROUPS = 64, SERIAL = 32768 };
 
 /* Squared norms from SMALL to LARGE are exact to rounding; a vector beyond is scaled by GROW or SHRINK first. */
 #if ROT_DOUBLE
@@ -84,7 +84,7 @@ int K(householder_forward)(real *y, const real *u, const real *alpha, const real
     real *const rows = new_rows((u_varying ? groups : 1) * size);
     if (!rows) return ROT_NO_MEMORY;
     if (!u_varying) normalise_all(rows, rows + R * D, u, R, D);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (M * R * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const w = rows + (u_varying ? group * size : 0);
         const int64_t end = (group + 1) * per_group < M ? (group + 1) * per_group : M;
@@ -150,7 +150,7 @@ int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, co
     if (u_varying) memset(du, 0, (size_t)(M * R * D) * sizeof(real));
     if (alpha_varying) memset(dalpha, 0, (size_t)(M * R) * sizeof(real));
     if (!u_varying) normalise_all(rows, rows + R * D, u, R, D);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (M * R * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const w = rows + (u_varying ? group * size : 0), *const v = scratch + group * size;
         real *const sum = sums + group * size;

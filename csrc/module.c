@@ -219,6 +219,12 @@ static PyObject *use_simd(PyObject *module, PyObject *argument) {
     return NULL;
 }
 
+static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
+    (void)ignored;
+    const module_state *const state = PyModule_GetState(module);
+    return PyUnicode_FromString(SIMDS[state->level].name);
+}
+
 static PyObject *threads(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
 #ifdef _OPENMP
@@ -244,6 +250,7 @@ static PyObject *use_threads(PyObject *module, PyObject *argument) {
 
 static PyMethodDef METHODS[] = {
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
+    {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
     {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
     {NULL, NULL, 0, NULL},

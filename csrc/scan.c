@@ -12,7 +12,11 @@
 #include "kernels.h"
 #include "steps.h"
 
-enum { BLOCK = 1024 / sizeof(lane), SUM_STEPS = 128 };
+enum {
+    BLOCK = 1024 / sizeof(lane), /* lanes of one task */
+    SUM_STEPS = 128,             /* steps of one partial sum */
+    SERIAL = 32768,              /* lanes in all below which threads do not pay */
+};
 
 static const lane ZEROS[BLOCK];
 
@@ -41,7 +45,7 @@ static void step_row(lane *restrict h, const lane *restrict a, const lane *restr
 int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane *h0, const int64_t *lengths, int64_t B,
                     int64_t T, int64_t N, int64_t varying, int64_t reverse) {
     const int64_t blocks = (N + BLOCK - 1) / BLOCK;
-#pragma omp parallel for collapse(2) schedule(dynamic)
+#pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         for (int64_t k = 0; k < blocks; k++) {
             const int64_t lo = k * BLOCK, n = N - lo < BLOCK ? N - lo : BLOCK;
@@ -86,7 +90,7 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
     const int64_t blocks = (N + BLOCK - 1) / BLOCK;
     lane *const sums = varying ? NULL : calloc((size_t)(B * N) + 1, sizeof(lane));
     if (!varying && !sums) return ROT_NO_MEMORY;
-#pragma omp parallel for collapse(2) schedule(dynamic)
+#pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         for (int64_t k = 0; k < blocks; k++) {
             const int64_t lo = k * BLOCK, n = N - lo < BLOCK ? N - lo : BLOCK;

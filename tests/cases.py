@@ -194,6 +194,8 @@ SCANS = [
     ),
     diagonal_case(2, 9, 300, lanes="real"),  # more than one block of lanes
     diagonal_case(2, 9, 300, lanes="complex", varying=True, reverse=True),
+    diagonal_case(3, 130, 260, lanes="complex", lengths=(130, 7, 129)),  # enough lanes for threads
+    diagonal_case(3, 130, 260, lanes="real", varying=True),
     diagonal_case(1, 4, 0),
     diagonal_case(0, 4, 3, lanes="complex"),
     *(
@@ -447,6 +449,7 @@ MIXERS = [
         for varies in (False, True)
     ),
     householder_case(3, 100, 2, 33),  # more than one group of tokens
+    householder_case(3, 150, 2, 40, lengths=(150, 3, 149)),  # enough of them for threads
     householder_case(0, 3, 2, 3),
     *(orthogonal_case(shape) for shape in ((1, 1), (2, 2), (3, 3), (5, 8, 8), (2, 3, 5, 5), (0, 4, 4))),
     orthogonal_case((4, 4), 10.0),

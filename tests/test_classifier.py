@@ -48,8 +48,8 @@ def loss_and_gradient(
     ("layer", "task", "settings"),
     [
         ("rotrnn", TOKENS, {}),
-        ("lru", FEATURES, {"glu": "half1", "dropout": 0.3}),
-        ("rotrnn", FEATURES, {"norm": "layer", "glu": "half2", "pool": "last", "dropout": 0.3, "dropout_over_time": True}),
+        ("lru", FEATURES, {"glu": "half1", "dropout": 0.3, "dropout_over_time": True}),
+        ("rotrnn", FEATURES, {"norm": "layer", "glu": "half2", "pool": "last", "dropout": 0.3}),
         ("lru", TOKENS, {"bidirectional": True}),
     ],
     ids=["rotrnn", "lru-half1-dropout", "rotrnn-layernorm-half2-last", "lru-bidirectional"],

@@ -1,0 +1,21 @@
+"""Linear recurrent sequence models: a C core, explicit backward functions, and NumPy arrays.
+
+Ops come in pairs, ``y = op(...)`` and ``op_backward(dy, ...)``; layers are frozen dataclasses of settings with
+``init``, ``forward``, ``backward`` and ``step``, their parameters plain dicts of arrays (`rotrnn.nn.layer`).
+"""
+
+import os
+from importlib.metadata import version
+
+from rotrnn import _cpu
+from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
+from rotrnn.nn import __all__ as _layers
+from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
+from rotrnn.ops import __all__ as _ops
+
+__version__ = version("rotrnn")
+
+if _simd := os.environ.get("ROTRNN_SIMD"):
+    _cpu.use_simd(_simd)
+
+__all__ = [*_layers, *_ops]

@@ -7,6 +7,7 @@ global state and no display is needed.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
+from rotrnn.nn.layer import Context
 from rotrnn.ops.boundary import Array
+from rotrnn.tasks.task import majority_baseline
+from rotrnn.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +89,10 @@ def _layer_colours(count: int) -> list[Any]:
 
 @_styled
 def learning_curves(
-    train: dict[str, Series], validation: dict[str, Series], baseline: float | None = None, test: float | None = None
+    train: dict[str, Series],
+    validation: dict[str, Series],
+    baseline: float | None = None,
+    test: tuple[int, float] | None = None,
 ) -> Figure:
     """Loss and accuracy over training.
 
@@ -95,8 +102,8 @@ def learning_curves(
         "loss" (nats) and "accuracy" (0 to 1), each a `Series`.
     baseline : float, optional
         Accuracy of always answering the most frequent class.
-    test : float, optional
-        Accuracy on the test set, marked at the last step.
+    test : (step, accuracy), optional
+        Accuracy on the test set, of the parameters at a step.
     """
     figure, ((left, right),) = _figure(7.2, 2.9, 1, 2)
     for axes, quantity, factor in ((left, "loss", 1.0), (right, "accuracy", 100.0)):
@@ -115,9 +122,9 @@ def learning_curves(
     if baseline is not None:
         label = f"most frequent class ({100 * baseline:.1f} %)"
         right.axhline(100 * baseline, color=GREY, linestyle="--", linewidth=1.2, label=label)
-    if test is not None and "accuracy" in validation:
-        last = validation["accuracy"][0][-1]
-        right.plot(last, 100 * test, "*", color="black", markersize=9, zorder=5, label=f"test ({100 * test:.1f} %)")
+    if test is not None:
+        label = f"test ({100 * test[1]:.1f} %)"
+        right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, label=label)
     right.set_ylim(bottom=0)
     lines, labels = right.get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=max(1, len(lines)))
@@ -131,7 +138,7 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
     Parameters
     ----------
     before, after : one complex array (N,) a layer
-        ``gamma e^{i theta}``: how much a step keeps and by what angle it turns. A line joins the two of an index.
+        Their moduli are what a step keeps, their angles by how much it turns. A line joins the two of an index.
     """
     columns = min(len(before), 3)
     rows = -(-len(before) // columns)
@@ -156,7 +163,7 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
         trained = axes.scatter(new.real, new.imag, s=size, zorder=4, color=BLUE, alpha=0.85, linewidths=0)
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title=f"layer {layer + 1}")
     figure.legend([initial, trained], ["initial", "trained"], loc="outside lower center", ncols=2)
-    figure.suptitle(r"Eigenvalues $\gamma e^{i\theta}$ in the unit disc", fontsize=10)
+    figure.suptitle("Eigenvalues in the unit disc", fontsize=10)
     return figure
 
 
@@ -190,16 +197,6 @@ def _layer_legend(axes: Axes) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines log in the order of their steps; of two for one step (a resumed run) the later."""
-    lines = path.read_text().splitlines()
-    records: dict[tuple[int, bool], dict[str, Any]] = {}
-    for line in lines:
-        record = json.loads(line)
-        records[record["step"], "val_loss" in record] = record
-    return [records[key] for key in sorted(records)]
-
-
 def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
     """The steps at which `key` was logged and its values; None if it never was."""
     found = [(record["step"], record[key]) for record in records if key in record]
@@ -207,3 +204,48 @@ def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
         return None
     steps, values = zip(*found, strict=True)
     return np.array(steps), np.array(values, np.float64)
+
+
+def plot(run_dir: str | os.PathLike[str]) -> list[Path]:
+    """Draws a run into its folder's ``plots/``; the paths of the pictures.
+
+    Learning curves; the eigenvalues of each layer at the start and at the last checkpoint; |h_t| along the sequence for
+    the first validation batch; the mean of it over training.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    FileNotFoundError, ValueError
+        There is no run in the folder, none that has come to its first checkpoint, or one that is damaged.
+    """
+    run = Run(Path(run_dir))
+    recipe = run.load_recipe()
+    initial, trained = run.load_params("init"), run.load_params("last")
+    records = run.records()
+    task = recipe.task.load()
+    model = recipe.build(task)
+    batch = task.val.batch(np.arange(min(recipe.training.batch, len(task.val))), recipe.training.dtype)
+
+    train, validation = (
+        {quantity: series for quantity in ("loss", "accuracy") if (series := series_of(records, prefix + quantity))}
+        for prefix in ("", "val_")
+    )
+    test = None
+    if run.result.exists():
+        result = json.loads(run.result.read_text())
+        test = result["best_step"], result["test"]["best"]["accuracy"]
+    figures = {
+        "learning": learning_curves(train, validation, majority_baseline(task, task.test), test),
+        "eigenvalues": unit_disc(model.eigenvalues(initial), model.eigenvalues(trained)),
+        "norms": norms_along_sequence(model.state_norms(trained, batch.inputs, Context(batch.lengths))),
+    }
+    if norms := series_of(records, "state_norms"):
+        figures["norms_over_training"] = norms_over_training(norms)
+    folder = run.folder / "plots"
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=DPI)
+    return paths

@@ -78,10 +78,9 @@ class SequenceClassifier:
         """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
         _, saved = self.forward(params, inputs, ctx)
         norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks])
-        if ctx.lengths is None:
-            return norms.mean(1)
-        reached = np.maximum((ctx.lengths[:, None] > np.arange(norms.shape[2])).sum(0), 1)
-        mean: Array = norms.sum(1) / reached
+        lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
+        reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)
+        mean: Array = norms.sum(1) / np.maximum(reached, 1)
         return mean
 
     def eigenvalues(self, params: Params) -> list[Array]:

@@ -214,7 +214,8 @@ def _flat(a: Array) -> Array:
 
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     """Undo a broadcast from `shape` along leading axes."""
-    return x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
+    total: Array = x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
+    return total
 
 
 def rotation_scan(

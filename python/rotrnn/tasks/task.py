@@ -78,23 +78,32 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def describe(task: Task) -> str:
     """A summary for people: of each split its size, quantiles of length, how labels are spread, and majority baseline.
 
-    The baseline is the accuracy of always answering with the most frequent label of the training split.
+    The baseline is `majority_baseline`.
     """
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) a step"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
-    majority = np.argmax(np.bincount(spread["train"][0], minlength=task.n_classes))
     lines = [f"{task.name}: {task.n_classes} classes, {width}"]
     lines.append(
         f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
     )
     for name, (labels, lengths) in spread.items():
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
-        lines.append(f"{name:<6}{len(labels):>8}{'':<12}{quantiles}{np.mean(labels == majority):>19.1%}")
+        baseline = _share_of_majority(spread["train"][0], labels)
+        lines.append(f"{name:<6}{len(labels):>8}{'':<12}{quantiles}{baseline:>19.1%}")
     lines.append(f"{'label':<10}" + "".join(f"{label:>7}" for label in range(task.n_classes)))
     for name, (labels, _) in spread.items():
         share = np.bincount(labels, minlength=task.n_classes) / len(labels)
         lines.append(f"{name:<10}" + "".join(f"{one:>7.1%}" for one in share))
     return "\n".join(lines)
+
+
+def majority_baseline(task: Task, split: Split) -> float:
+    """Accuracy on a split of always answering with the most frequent label of the training split."""
+    return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split)[0])
+
+
+def _share_of_majority(train: Index, labels: Index) -> float:
+    return float(np.mean(labels == np.argmax(np.bincount(train))))
 
 
 def _splits(task: Task) -> dict[str, Split]:

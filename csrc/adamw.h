@@ -1,0 +1,34 @@
+/* AdamW's update of one number (Loshchilov and Hutter 2019, algorithm 2), for host and device. */
+#ifndef ROT_ADAMW_H
+#define ROT_ADAMW_H
+
+#include <math.h>
+
+#include "steps.h"
+
+#if ROT_DOUBLE
+#define ROT_SQRT sqrt
+#else
+#define ROT_SQRT sqrtf
+#endif
+
+/* What all numbers of an array share at step t; made in double precision, then rounded. */
+typedef struct {
+    real scale;         /* of the gradient, for clipping */
+    real beta1, fresh1; /* 1 - beta1 */
+    real beta2, fresh2; /* 1 - beta2 */
+    real rate;          /* lr / (1 - beta1^t) */
+    real unbias;        /* 1 / sqrt(1 - beta2^t) */
+    real eps, shrink;   /* lr * decay */
+} adamw_rule;
+
+/* m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2,
+ * p <- p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay p) */
+ROT_INLINE void adamw_step(real *p, real *m, real *v, real grad, adamw_rule rule) {
+    const real g = rule.scale * grad;
+    *m = rule.beta1 * *m + rule.fresh1 * g;
+    *v = rule.beta2 * *v + rule.fresh2 * g * g;
+    *p -= rule.rate * *m / (ROT_SQRT(*v) * rule.unbias + rule.eps) + rule.shrink * *p;
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* The optimiser's walks over one array of n numbers: AdamW's update in place, and the Euclidean norm.
+ *
+ * Blocks of one size whatever the number of threads, and each sum in one order: the same bits for any number.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "adamw.h"
+#include "kernels.h"
+
+enum { BLOCK = 16384, SUMS = 16 };
+
+static int64_t size_of_block(int64_t block, int64_t n) { return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK; }
+
+static void update(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n,
+                   adamw_rule rule) {
+    for (int64_t i = 0; i < n; i++) adamw_step(p + i, m + i, v + i, grad[i], rule);
+}
+
+/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. */
+int K(adamw)(real *p, real *m, real *v, const real *grad, int64_t n, double lr, double beta1, double beta2, double eps,
+             double decay, double scale, int64_t step) {
+    const double t = (double)step;
+    const adamw_rule rule = {
+        .scale = (real)scale,
+        .beta1 = (real)beta1,
+        .fresh1 = (real)(1 - beta1),
+        .beta2 = (real)beta2,
+        .fresh2 = (real)(1 - beta2),
+        .rate = (real)(lr / (1 - pow(beta1, t))),
+        .unbias = (real)(1 / sqrt(1 - pow(beta2, t))),
+        .eps = (real)eps,
+        .shrink = (real)(lr * decay),
+    };
+    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (blocks > 1)
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t lo = block * BLOCK;
+        update(p + lo, m + lo, v + lo, grad + lo, size_of_block(block, n), rule);
+    }
+    return ROT_OK;
+}
+
+static double sum_of_squares(const real *restrict x, int64_t n) {
+    double sum[SUMS] = {0};
+    int64_t i = 0;
+    for (; i + SUMS <= n; i += SUMS)
+        for (int k = 0; k < SUMS; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
+    for (int k = 0; i + k < n; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
+    double total = 0;
+    for (int k = 0; k < SUMS; k++) total += sum[k];
+    return total;
+}
+
+/* norm (1) = |x| over x (n), summed in double precision: within a block, then block by block. */
+int K(norm)(real *norm, const real *x, int64_t n) {
+    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    double *const sums = malloc((size_t)(blocks + 1) * sizeof(double));
+    if (!sums) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (blocks > 1)
+    for (int64_t block = 0; block < blocks; block++)
+        sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
+    double total = 0;
+    for (int64_t block = 0; block < blocks; block++) total += sums[block];
+    norm[0] = (real)sqrt(total);
+    free(sums);
+    return ROT_OK;
+}

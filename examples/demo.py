@@ -1,0 +1,41 @@
+"""Trains RotRNN on the sequential digits and on short ListOps, draws both runs, and fails where they are not learnt.
+
+python examples/demo.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from rotrnn.plots import plot
+from rotrnn.tasks.task import majority_baseline
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import load_recipe
+
+
+def main() -> int:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
+    shutil.rmtree(folder, ignore_errors=True)
+    lines, failed = [], False
+    for name, least in (("digits-rotrnn", 0.95), ("listops-small", None)):
+        print(f"\n--- {name}")
+        recipe = load_recipe(name)
+        task = recipe.task.load()
+        baseline = majority_baseline(task, task.test)
+        least = baseline + 0.1 if least is None else least  # a tenth is six standard deviations of 1000 answers
+        accuracy = train(recipe, folder / name)["test"]["best"]["accuracy"]
+        failed |= accuracy < least
+        verdict = "FAILED" if accuracy < least else "ok"
+        lines.append(
+            f"{name:14s} test accuracy {accuracy:.1%}, expected at least {least:.1%} (the most frequent class alone "
+            f"gives {baseline:.1%}): {verdict}"
+        )
+        lines += [f"    {path}" for path in plot(folder / name)]
+    print("\n" + "\n".join(lines))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""The command `rotrnn`: train, eval, data, plot, info."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rotrnn import _cpu
+from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks import TASKS, describe
+from rotrnn.training.loop import Interrupted, evaluate, train
+from rotrnn.training.recipe import build, load_recipe, parse_value, pick, shipped
+from rotrnn.training.run import Run
+
+INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+FAILED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code: 0, 2 after an error that is told in one line, 130 after Ctrl-C."""
+    args = _parser().parse_args(arguments)
+    try:
+        args.command(args)
+    except Interrupted as error:
+        return _tell(str(error), INTERRUPTED)
+    except KeyboardInterrupt:
+        return _tell("aborted", INTERRUPTED)
+    except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        return _tell(f"error: {error}", FAILED)
+    return 0
+
+
+def _tell(message: str, code: int) -> int:
+    print(f"rotrnn: {message}", file=sys.stderr)
+    return code
+
+
+# ---- commands ----
+
+
+def _train(args: argparse.Namespace) -> None:
+    if args.recipe is None and args.resume is None:
+        raise ValueError("train: expected a RECIPE, or --resume DIR")
+    overrides = [*args.set]
+    overrides += [f"training.{key}={value}" for key in ("steps", "seed") if (value := getattr(args, key)) is not None]
+    run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
+    recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
+    train(recipe, run.folder, resume=args.resume is not None)
+    print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
+
+
+def _eval(args: argparse.Namespace) -> None:
+    run = Run(args.run)
+    recipe = run.load_recipe()
+    params = run.load_params(args.checkpoint)
+    task = recipe.task.load()
+    found = evaluate(recipe.build(task), params, getattr(task, args.split), recipe.training)
+    print(f"{args.split}, {args.checkpoint} parameters: loss {found.loss:.4f}, accuracy {found.accuracy:.4f}")
+
+
+def _data(args: argparse.Namespace) -> None:
+    kind = pick("TASK", args.task, TASKS)
+    settings: dict[str, Any] = {}
+    for one in args.set:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise ValueError(f"--set {one}: expected key=value")
+        settings[key.strip()] = parse_value(value)
+    task = build(kind, args.task, settings)
+    print(describe(task.write(args.out) if args.out else task.load()))
+
+
+def _plot(args: argparse.Namespace) -> None:
+    from rotrnn.plots import plot  # matplotlib is an optional extra
+
+    for path in plot(args.run):
+        print(path)
+
+
+def _info(args: argparse.Namespace) -> None:
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    rows = {
+        "rotrnn": _version(),
+        "compiler": _cpu.COMPILER,
+        "SIMD": f"{_cpu.simd()} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
+        "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
+        "threads": str(_cpu.threads()),
+        "CUDA": "no",
+        "NumPy": f"{np.__version__}, BLAS {blas.get('name')} {blas.get('version')}",
+        "layers": ", ".join(LAYERS),
+        "tasks": ", ".join(TASKS),
+        "recipes": ", ".join(shipped()),
+    }
+    for name, text in rows.items():
+        print(f"{name:<9} {text}")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rotrnn")
+    except importlib.metadata.PackageNotFoundError:
+        return "source tree, not installed"
+
+
+# ---- arguments ----
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rotrnn",
+        description="Linear recurrent sequence models: RotRNN and LRU.",
+        epilog="rotrnn COMMAND --help says more about each.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    one = _command(
+        commands,
+        "train",
+        _train,
+        "train a recipe, or resume a run",
+        f"""\
+Trains a recipe in a folder of its own and evaluates it on the test split. The folder holds
+
+  recipe.toml          the recipe as resolved: training it again gives the same bits
+  log.jsonl            one JSON object a line: each step, each evaluation
+  last.safetensors     at each evaluation: all that resuming needs
+  best.safetensors     the parameters with the best validation accuracy
+  init.safetensors     the initial parameters
+  result.json          at the end: test loss and accuracy
+
+Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
+(kill -9, power), --resume goes on from its last checkpoint, and ends on the same bytes as if nothing had been.
+Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
+
+recipes: {", ".join(shipped())}""",
+        """\
+rotrnn train digits-rotrnn
+rotrnn train listops-lru --out runs/lru --set training.batch=16 --set layer.r_max=0.9
+rotrnn train my-recipe.toml --steps 200 --seed 1
+rotrnn train --resume runs/lru""",
+    )
+    one.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    _add_set(one, "section.key=value", "replace a setting of the recipe; the value is TOML, texts may stand bare")
+    folder = one.add_mutually_exclusive_group()
+    folder.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/RECIPE)")
+    folder.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder, by its recipe")
+    one.add_argument("--steps", type=int, metavar="N", help="the same as --set training.steps=N")
+    one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
+
+    one = _command(
+        commands,
+        "eval",
+        _eval,
+        "loss and accuracy of a run on a split",
+        "Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers.",
+        """\
+rotrnn eval runs/digits-rotrnn
+rotrnn eval runs/digits-rotrnn --split val --checkpoint last""",
+    )
+    one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
+    one.add_argument(
+        "--checkpoint",
+        choices=("init", "last", "best"),
+        default="best",
+        help="which parameters; the default, best, are those with the best validation accuracy",
+    )
+
+    one = _command(
+        commands,
+        "data",
+        _data,
+        "describe a task's data, or write them as files",
+        f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
+        f"tasks: {', '.join(TASKS)}; their settings are the keys of a recipe's section [task]",
+        """\
+rotrnn data digits
+rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --set max_length=50""",
+    )
+    one.add_argument("task", metavar="TASK", help="name of a task")
+    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
+    _add_set(one, "key=value", "a setting of the task")
+
+    one = _command(
+        commands,
+        "plot",
+        _plot,
+        "draw a run",
+        "Draws the run's learning curves, the eigenvalues of each layer in the unit disc before and after training,\n"
+        "and the norm of the hidden states along the sequence and over training. Prints where the pictures are.\n"
+        "Needs matplotlib (pip install 'rotrnn[plot]').",
+        "rotrnn plot runs/digits-rotrnn",
+    )
+    one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+
+    _command(
+        commands,
+        "info",
+        _info,
+        "version, build, instruction sets, threads, BLAS, layers, recipes",
+        "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes.",
+        "rotrnn info",
+    )
+    return parser
+
+
+def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples: str) -> argparse.ArgumentParser:
+    indented = "\n".join(f"  {line}" for line in examples.splitlines())
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=brief,
+        description=text,
+        epilog=f"examples:\n{indented}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be given often")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The optimiser's arithmetic on one array: AdamW's update in place, and the Euclidean norm (csrc/optim.c)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary
+
+
+def adamw(
+    param: Array,
+    m: Array,
+    v: Array,
+    grad: npt.ArrayLike,
+    *,
+    lr: float,
+    step: int,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    decay: float = 0.0,
+    scale: float = 1.0,
+) -> None:
+    """One AdamW update in place (Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2).
+
+    With ``g = scale * grad`` and t = `step`::
+
+        m <- beta1 m + (1 - beta1) g
+        v <- beta2 v + (1 - beta2) g^2
+        param <- param - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay param)
+
+    Parameters
+    ----------
+    param, m, v : arrays of one shape and dtype (float32 or float64), C-contiguous and writeable
+        The parameter and its two moments, zero before the first step. Updated in place.
+    grad : array of that shape and dtype
+        Gradient; only read.
+    lr : float
+        Learning rate of this step; it multiplies the decay too.
+    step : int
+        Counts updates from 1.
+    beta1, beta2, eps, decay, scale : float
+        As in the equations.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype; shapes that disagree; an array that cannot be written in place; `step` below 1.
+    """
+    args = Boundary("adamw")
+    shape = np.shape(grad)
+    g = args.array("grad", np.ravel(grad), "N")
+    for name, array in (("param", param), ("m", m), ("v", v)):
+        args.out(name, array, shape, g.dtype, grad)
+    if step < 1:
+        raise ValueError(f"adamw: step is {step}, expected an integer from 1")
+    _cpu.adamw(param, m, v, args.layout(g, g.dtype), g.size, lr, beta1, beta2, eps, decay, scale, step)
+
+
+def norm(x: npt.ArrayLike) -> float:
+    """Euclidean norm of all numbers of `x` (float32 or float64, any shape), summed in float64 in one order.
+
+    It is finite if every number is, short of overflow in the dtype of `x`. Raises TypeError for another dtype.
+    """
+    args = Boundary("norm")
+    array = args.array("x", np.ravel(x), "N")
+    out = np.empty(1, array.dtype)
+    _cpu.norm(out, args.layout(array, array.dtype), array.size)
+    return float(out[0])

@@ -1,0 +1,288 @@
+"""Recipes: a published run as one TOML file, read into frozen dataclasses with every key and type checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import os
+import tomllib
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks import TASKS, Settings, Task
+from rotrnn.training.optimiser import AdamW
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The [training] section.
+
+    Parameters
+    ----------
+    batch : int
+        Sequences an update sees.
+    steps : int
+        Updates in all.
+    eval_every : int
+        Updates between evaluations on the validation split; there is one after the last update in any case. Each
+        writes a checkpoint.
+    checkpoint_every : int
+        Updates between checkpoints in addition; 0 for none.
+    accumulate : int
+        Parts that a batch is cut into, one after the other, to save memory. Batch norm sees one part at a time.
+    seed : int
+        Of initial values, order of the data, and dropout.
+    dtype : str
+        Of parameters and arithmetic: "float32" or "float64".
+    """
+
+    batch: int
+    steps: int
+    eval_every: int = 1000
+    checkpoint_every: int = 0
+    accumulate: int = 1
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for key, low, high in (
+            ("batch", 1, 2**31),
+            ("steps", 1, 2**31),
+            ("eval_every", 1, 2**31),
+            ("checkpoint_every", 0, 2**31),
+            ("accumulate", 1, self.batch),
+            ("seed", 0, 2**63 - 1),
+        ):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"{key} is {getattr(self, key)}, expected an integer from {low} to {high}")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The [source] section: where the settings come from. Only read by people."""
+
+    paper: str = ""
+    table: str = ""
+    accuracy: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides how a run ends. `layer` holds the settings of the recurrent layer, by name."""
+
+    task: Settings
+    model: ModelSettings
+    layer: Table
+    optimiser: AdamW
+    training: Training
+    source: Source = field(default_factory=Source)
+
+    def build(self, task: Task) -> SequenceClassifier:
+        """The model for the loaded task."""
+        return build_classifier(self.model, self.layer, task)
+
+    def tables(self) -> dict[str, Table]:
+        """The sections as `read_recipe` takes them, every default filled in."""
+        name = next(name for name, kind in TASKS.items() if type(self.task) is kind)
+        return {
+            "task": {"name": name, **_plain(self.task)},
+            "model": _plain(self.model),
+            "layer": self.layer,
+            "optimiser": _plain(self.optimiser),
+            "training": _plain(self.training),
+            "source": _plain(self.source),
+        }
+
+    def text(self) -> str:
+        """The recipe as TOML."""
+        return write_toml(self.tables())
+
+    def digest(self) -> str:
+        """SHA-256 of all that has an influence on the run."""
+        tables = {name: table for name, table in self.tables().items() if name != "source"}
+        return hashlib.sha256(write_toml(tables).encode()).hexdigest()
+
+
+def shipped() -> dict[str, str]:
+    """The recipes of the package: name -> TOML text."""
+    folder = resources.files("rotrnn") / "recipes"
+    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    return {file.name.removesuffix(".toml"): file.read_text() for file in sorted(files, key=lambda file: file.name)}
+
+
+def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name in the package, or in the TOML file at that path.
+
+    Parameters
+    ----------
+    overrides : sequence of "section.key=value"
+        Replace what the file says; a value is TOML, or a text without quotes.
+
+    Raises
+    ------
+    ValueError
+        There is no such recipe, the file is no TOML, or as `read_recipe`.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        text = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name}: no valid TOML: {error}") from error
+    for override in overrides:
+        _override(tables, override)
+    try:
+        return read_recipe(tables)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def read_recipe(tables: dict[str, Any]) -> Recipe:
+    """A recipe from its sections.
+
+    Raises
+    ------
+    ValueError
+        A section or key that does not exist (with the nearest that does), is missing, has a value of another type, or
+        one out of range; the error names section and key, what it got and what is expected.
+    """
+    sections = [one.name for one in dataclasses.fields(Recipe)]
+    for name, table in tables.items():
+        if name not in sections:
+            raise ValueError(f"unknown section [{name}]{_nearest(name, sections)}")
+        if not isinstance(table, dict):
+            raise ValueError(f"{name} is {table!r}, expected a section [{name}]")
+    task = dict(tables.get("task", {}))
+    if "name" not in task:
+        raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")
+    kind = pick("task.name", task.pop("name"), TASKS)
+    model = build(ModelSettings, "model", tables.get("model", {}))
+    return Recipe(
+        build(kind, "task", task),
+        model,
+        _layer(model, tables.get("layer", {})),
+        build(AdamW, "optimiser", tables.get("optimiser", {})),
+        build(Training, "training", tables.get("training", {})),
+        build(Source, "source", tables.get("source", {})),
+    )
+
+
+def _layer(model: ModelSettings, table: Table) -> Table:
+    """The [layer] section with defaults; d_model is the model's."""
+    if "d_model" in table:
+        raise ValueError("layer.d_model is set in the section [model], as model.d_model")
+    layer = _plain(build(LAYERS[model.layer], "layer", table, d_model=model.d_model))
+    del layer["d_model"]
+    return layer
+
+
+def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
+    """The dataclass `kind` from the keys of a section; `given` are fields that are no keys."""
+    hints = typing.get_type_hints(kind)
+    fields = {one.name: one for one in dataclasses.fields(kind) if one.name not in given}
+    for key in table:
+        if key not in fields:
+            raise ValueError(f"unknown key {section}.{key}{_nearest(key, fields)}")
+    for key, one in fields.items():
+        if key not in table and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{section}.{key} is missing, expected {_words(hints[key])}")
+    values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
+    try:
+        return kind(**values, **given)
+    except ValueError as error:
+        raise ValueError(f"section [{section}]: {error}") from error
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    if hint is float and type(value) is int:
+        value = float(value)
+    if typing.get_origin(hint) is tuple:
+        parts = typing.get_args(hint)
+        if isinstance(value, (list, tuple)) and len(value) == len(parts):
+            return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
+    elif type(value) is hint and not (hint is float and not math.isfinite(value)):
+        return value
+    raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
+
+
+_WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return "a list of " + ", ".join(_words(part) for part in typing.get_args(hint))
+    return _WORDS[hint]
+
+
+def _override(tables: dict[str, Any], override: str) -> None:
+    place, equals, text = override.partition("=")
+    section, dot, key = place.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")
+    table = tables.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"'{override}': {section} is no section")
+    table[key] = parse_value(text)
+
+
+def parse_value(text: str) -> Any:
+    """The value that `text` is in TOML; `text` itself where it is none."""
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    return values["value"] if len(values) == 1 else text.strip()
+
+
+def write_toml(tables: dict[str, Table]) -> str:
+    """TOML of sections of plain values: texts, booleans, integers, floats, lists of them."""
+    lines = []
+    for name, table in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {_literal(value)}" for key, value in table.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_literal(one) for one in value)}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _plain(settings: Any) -> Table:
+    """The fields of a dataclass, in order."""
+    return {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
+
+
+def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
+    """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
+    if not isinstance(name, str) or name not in known:
+        hint = _nearest(str(name), known)
+        raise ValueError(f"{what} is {name!r}, expected one of {', '.join(known)}{also}{hint}")
+    return known[name]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"; did you mean {found[0]}?" if found else f"; expected one of {', '.join(known)}"

@@ -1,0 +1,176 @@
+"""The command line: what it prints, how it fails, and that help helps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn import _cpu
+from rotrnn.cli import main
+from rotrnn.training.recipe import shipped
+from rotrnn.training.run import Run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "toy.toml"
+    path.write_text(toy.RECIPE)
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path, recipe, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", recipe, "--out", str(folder)]) == 0
+    capsys.readouterr()
+    return str(folder)
+
+
+def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsys):
+    assert (
+        main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "20", "--set", "training.eval_every=5"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "lr / decay at step 0, 2 and 19" in out
+    assert "recurrent        1          4" in out
+    assert out.count("validation loss") == 4
+    assert "step 20/20: training loss" in out
+    assert "test, last parameters: loss" in out
+    assert f"rotrnn plot {tmp_path / 'run'}" in out
+
+
+def test_train_in_the_default_folder(tmp_path, recipe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", recipe, "--seed", "3", "--steps", "5"]) == 0
+    assert Run(tmp_path / "runs" / "toy").load_recipe().training.seed == 3
+
+
+def test_resume_a_finished_run_evaluates_again(run, recipe, capsys):
+    result = Run(Path(run)).result
+    before = result.read_bytes()
+    result.unlink()
+    assert main(["train", "--resume", run]) == 0
+    assert result.read_bytes() == before
+    assert main(["train", recipe, "--resume", run]) == 0
+    assert main(["train", recipe, "--resume", run, "--steps", "50"]) == 2
+    assert "training.steps is 50, expected 40" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_eval_agrees_with_the_result(run, capsys, checkpoint):
+    assert main(["eval", run, "--checkpoint", checkpoint]) == 0
+    with open(f"{run}/result.json") as file:
+        found = json.load(file)["test"][checkpoint]
+    out = capsys.readouterr().out
+    assert f"test, {checkpoint} parameters: loss {found['loss']:.4f}, accuracy {found['accuracy']:.4f}" in out
+
+
+def test_data(tmp_path, capsys):
+    small = [
+        "--set",
+        "train=20",
+        "--set",
+        "val=5",
+        "--set",
+        "test=5",
+        "--set",
+        "min_length=3",
+        "--set",
+        "max_length=30",
+    ]
+    assert main(["data", "listops", *small]) == 0
+    text = capsys.readouterr().out
+    assert "listops: 10 classes" in text
+    assert main(["data", "listops", *small, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == text
+    assert len((tmp_path / "basic_train.tsv").read_text().splitlines()) == 21
+    assert main(["data", "digits"]) == 0
+
+
+def test_info(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "rotrnn",
+        _cpu.COMPILER,
+        _cpu.SIMD_AVAILABLE[-1],
+        "OpenMP",
+        "CUDA",
+        np.__version__,
+        "BLAS",
+        *shipped(),
+    ):
+        assert text in out
+    assert f"threads   {_cpu.threads()}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "expected a RECIPE, or --resume DIR"),
+        (["train", "digits-rotnn"], "did you mean digits-rotrnn?"),
+        (["train", "absent.toml"], "No such file"),
+        (["train", "digits-rotrnn", "--set", "training.stepz=3"], "did you mean steps?"),
+        (["train", "digits-rotrnn", "--set", "training.batch=100000"], "training.batch is 100000, expected at most"),
+        (["train", "--resume", "."], "no run is here"),
+        (["eval", "."], "no run is here"),
+        (["data", "digit"], "did you mean digits?"),
+        (["data", "digits", "--set", "sead=3"], "unknown key digits.sead; did you mean seed?"),
+        (["data", "digits", "--set", "seed"], "expected key=value"),
+        (["data", "digits", "--set", "seed=x"], "digits.seed is 'x', expected an integer"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rotrnn: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_errors_of_a_run(run, recipe, capsys):
+    assert main(["train", recipe, "--out", run]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    with open(f"{run}/best.safetensors", "r+b") as file:
+        file.truncate(100)
+    assert main(["eval", run]) == 2
+    assert "best.safetensors: cut short" in capsys.readouterr().err
+
+
+def test_errors_of_training(tmp_path, recipe, capsys):
+    assert main(["train", recipe, "--out", str(tmp_path / "run"), "--set", "task.nan_at=20"]) == 2
+    error = capsys.readouterr().err
+    assert "rotrnn: error: step 21: the loss is nan" in error
+    assert "last.safetensors" in error
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["data"], ["plot"], ["info"]])
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: rotrnn" in out
+    assert ("examples:" in out) == bool(command)
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("arguments", [["tain"], ["train", "a", "--stops", "3"], ["eval"], []])
+def test_usage_errors(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: rotrnn" in capsys.readouterr().err
+
+
+def test_as_a_process():
+    run = subprocess.run([sys.executable, "-m", "rotrnn.cli", "eval", "no-such-run"], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr == "rotrnn: error: no-such-run: no run is here, expected a folder with a recipe.toml\n"

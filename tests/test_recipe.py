@@ -1,0 +1,199 @@
+"""Recipes: every shipped one builds, and every mistake in one is named."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn.tasks import Digits, ListOps, Task
+from rotrnn.tasks.task import FeatureSplit
+from rotrnn.training.recipe import load_recipe, parse_value, read_recipe, shipped, write_toml
+
+NOTHING = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_recipe_builds(name):
+    recipe = load_recipe(name)
+    tokens = isinstance(recipe.task, ListOps)
+    task = Task("any", NOTHING, NOTHING, NOTHING, 10, 18 if tokens else None, None if tokens else 1)
+    model = recipe.build(task)
+    params = model.init(np.random.default_rng(0))
+    assert len(params["blocks"]) == recipe.model.n_layers
+    assert any(text for text in vars(recipe.source).values())
+
+
+def test_shipped_recipes():
+    assert set(shipped()) == {"listops-rotrnn", "listops-lru", "digits-rotrnn", "digits-lru", "listops-small"}
+
+
+def test_published_settings():
+    """RotRNN, table 3, and LRU, tables 8 and 9, columns ListOps."""
+    rotrnn, lru = load_recipe("listops-rotrnn"), load_recipe("listops-lru")
+    for recipe in (rotrnn, lru):
+        assert recipe.task == ListOps()
+        assert (recipe.model.d_model, recipe.model.n_layers, recipe.layer["d_state"]) == (128, 6, 256)
+        assert (recipe.model.norm, recipe.model.glu, recipe.model.dropout, recipe.model.pool) == (
+            "batch", "full", 0.0, "mean",
+        )  # fmt: skip
+        assert (recipe.training.batch, recipe.training.steps) == (32, 80_000)
+        assert (recipe.optimiser.weight_decay, recipe.optimiser.warmup) == (0.05, 0.1)
+    assert (rotrnn.optimiser.lr, rotrnn.optimiser.recurrent_factor) == (1e-3, 1.0)
+    assert rotrnn.layer["heads"] == 32
+    assert rotrnn.layer["gamma_init"] == (0.5, 0.999)
+    assert rotrnn.layer["theta_max"] == math.pi / 100
+    assert (lru.optimiser.lr, lru.optimiser.recurrent_factor) == (3e-3, 0.5)
+    assert (lru.layer["r_min"], lru.layer["r_max"], lru.layer["max_phase"]) == (0.0, 0.99, 2 * math.pi)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_resolved_recipe_reads_back_as_itself(name):
+    recipe = load_recipe(name)
+    again = read_recipe(tomllib.loads(recipe.text()))
+    assert again == recipe
+    assert again.text() == recipe.text()
+    assert again.digest() == recipe.digest()
+
+
+def test_the_digest_is_of_all_that_matters():
+    recipe = load_recipe("digits-rotrnn")
+    assert load_recipe("digits-rotrnn", ["source.note=other"]).digest() == recipe.digest()
+    for override in ("training.seed=1", "layer.heads=4", "task.seed=1", "optimiser.eps=1e-9", "model.glu=half1"):
+        assert load_recipe("digits-rotrnn", [override]).digest() != recipe.digest()
+
+
+def test_toml_writer_round_trip():
+    tables = {
+        "plain": {"int": -3, "big": 2**62, "yes": True, "no": False, "list": [1, 2], "floats": [0.1, 1e-7, 2.0]},
+        "floats": {"tiny": 1e-300, "huge": 1e300, "third": 1 / 3, "whole": 5.0, "zero": -0.0},
+        "texts": {"empty": "", "odd": '"quoted", a \\, a\nline\tand \x7f \x01 π 🎲', "toml": "x = [1]  # text"},
+    }
+    again = tomllib.loads(write_toml(tables))
+    assert again == tables
+    assert type(again["floats"]["whole"]) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("[0.5, 0.9]", [0.5, 0.9]),
+        ('"a b"', "a b"),
+        ("float64", "float64"),
+        ("data/my files", "data/my files"),
+        ("1 # one", 1),
+        ("1\nother = 2", "1\nother = 2"),
+        ("", ""),
+    ],
+)
+def test_values_of_overrides(text, value):
+    parsed = parse_value(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_overrides(tmp_path):
+    recipe = load_recipe(
+        "digits-rotrnn",
+        [
+            "training.steps=7",
+            "layer.gamma_init=[0.1, 0.2]",
+            "training.dtype=float64",
+            "task.seed=3",
+            "optimiser.clip=1",
+        ],
+    )
+    assert (recipe.training.steps, recipe.training.dtype, recipe.optimiser.clip) == (7, "float64", 1.0)
+    assert type(recipe.optimiser.clip) is float
+    assert recipe.layer["gamma_init"] == (0.1, 0.2)
+    assert recipe.task == Digits(seed=3)
+    path = tmp_path / "mine.toml"
+    path.write_text(recipe.text())
+    assert load_recipe(path) == recipe
+
+
+MISTAKES = [
+    # sections and keys
+    ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
+    ("xyz.steps=3", r"unknown section \[xyz\]; expected one of task, model, layer, optimiser, training, source"),
+    ("training.stepz=3", r"unknown key training\.stepz; did you mean steps\?"),
+    ("optimiser.learning_rate=3", r"unknown key optimiser\.learning_rate; expected one of lr, "),
+    ("optimiser.weight_decy=3", r"did you mean weight_decay\?"),
+    ("layer.head=3", r"unknown key layer\.head; did you mean heads\?"),
+    ("layer.r_max=0.9", r"unknown key layer\.r_max"),
+    ("layer.d_model=3", r"layer\.d_model is set in the section \[model\]"),
+    ("task.sede=3", r"unknown key task\.sede; did you mean seed\?"),
+    ("task.name=digit", r"task\.name is 'digit', expected one of listops, digits.*; did you mean digits\?"),
+    ("task.name=3", r"task\.name is 3, expected one of"),
+    ("model.layer=lrru", r"model.*layer.*lrru.*expected one of rotrnn, lru"),
+    # types
+    ('training.steps="many"', r"training\.steps is 'many', expected an integer"),
+    ("training.steps=3.0", r"training\.steps is 3\.0, expected an integer"),
+    ("training.steps=true", r"training\.steps is True, expected an integer"),
+    ("optimiser.lr=fast", r"optimiser\.lr is 'fast', expected a finite number"),
+    ("optimiser.lr=nan", r"optimiser\.lr is nan, expected a finite number"),
+    ("optimiser.lr=inf", r"optimiser\.lr is inf, expected a finite number"),
+    ("optimiser.lr=true", r"optimiser\.lr is True, expected a finite number"),
+    ("optimiser.betas=0.9", r"optimiser\.betas is 0\.9, expected a list of a finite number, a finite number"),
+    ("optimiser.betas=[0.9]", r"optimiser\.betas is \[0\.9\], expected a list"),
+    ("optimiser.betas=[0.9, 'x']", r"optimiser\.betas\[1\] is 'x', expected a finite number"),
+    ("model.dropout_over_time=1", r"model\.dropout_over_time is 1, expected true or false"),
+    ("model.norm=1", r"model\.norm is 1, expected a text"),
+    ("layer.heads=[1]", r"layer\.heads is \[1\], expected an integer"),
+    # ranges
+    ("training.steps=-3", r"section \[training\]: steps is -3, expected an integer from 1"),
+    ("training.batch=0", r"section \[training\]: batch is 0, expected an integer from 1"),
+    ("training.accumulate=33", r"section \[training\]: accumulate is 33, expected an integer from 1 to 32"),
+    ("training.seed=-1", r"section \[training\]: seed is -1"),
+    ("training.dtype=float16", r"section \[training\]: dtype is 'float16', expected 'float32' or 'float64'"),
+    ("model.dropout=1.0", r"section \[model\]: .*dropout.*1\.0"),
+    ("model.n_layers=0", r"section \[model\]: .*n_layers.*0"),
+    ("model.norm=bach", r"section \[model\]: .*norm.*bach.*expected one of"),
+    ("layer.heads=7", r"section \[layer\]: .*heads=7"),
+    ("layer.gamma_init=[0.9, 0.1]", r"section \[layer\]: .*gamma_init"),
+    ("optimiser.lr=0", r"section \[optimiser\]: lr is 0\.0, expected a positive number"),
+    ("optimiser.clip=-1", r"section \[optimiser\]: clip is -1\.0"),
+    ("optimiser.warmup=-0.1", r"section \[optimiser\]: warmup is -0\.1"),
+    ("optimiser.betas=[0.9, 1.0]", r"section \[optimiser\]: betas is \(0\.9, 1\.0\)"),
+    ("task.test_fraction=2", r"section \[task\]: .*test_fraction"),
+    # the form of an override
+    ("steps=3", r"'steps=3': expected section\.key=value"),
+    ("training.steps", r"'training\.steps': expected section\.key=value"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), MISTAKES)
+def test_mistakes(override, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe("digits-rotrnn", [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"task\.name is missing, expected one of"),
+        ("[task", "no valid TOML: "),
+        ("task = 3", r"task is 3, expected a section \[task\]"),
+        (toy.RECIPE.replace("steps = 40\n", ""), r"training\.steps is missing, expected an integer"),
+        (toy.RECIPE.replace("d_model = 4\n", ""), r"model\.d_model is missing, expected an integer"),
+        (toy.RECIPE.replace("[training]", "[train]"), r"unknown section \[train\]; did you mean training\?"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"mine\.toml: {message}"):
+        load_recipe(path)
+
+
+def test_no_such_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"recipe is 'listops-lur', expected one of .*; did you mean listops-lru\?"):
+        load_recipe("listops-lur")
+    with pytest.raises(FileNotFoundError):
+        load_recipe(tmp_path / "absent.toml")

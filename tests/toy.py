@@ -1,0 +1,112 @@
+"""A task and a model small enough to train in milliseconds, with faults on demand; `python toy.py` is then `rotrnn`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.tasks import TASKS, Task
+from rotrnn.tasks.task import FeatureSplit
+from rotrnn.training import recipe
+
+T, F, CLASSES = 5, 4, 3
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Noisy class means. The model sleeps `delay` seconds a training step and breaks on demand."""
+
+    size: int = 70
+    delay: float = 0.0
+    nan_at: int = -1
+    blow_up_at: int = -1
+
+    def load(self) -> Task:
+        rng = np.random.default_rng(0)
+        centres = rng.standard_normal((CLASSES, F))
+
+        def split(n: int) -> FeatureSplit:
+            labels = rng.integers(0, CLASSES, n)
+            return FeatureSplit(centres[labels][:, None] + rng.standard_normal((n, T, F)), labels)
+
+        return ToyData("toy", split(self.size), split(30), split(30), CLASSES, None, F, self)
+
+
+@dataclass(frozen=True)
+class ToyData(Task):
+    settings: Toy
+
+
+@dataclass(frozen=True)
+class ToyModel:
+    """softmax(W (scale * mean of x) + bias); "scale" plays the recurrent parameter, "running_mean" a buffer."""
+
+    settings: Toy
+
+    def init(self, rng: np.random.Generator) -> Params:
+        draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        return {
+            "blocks": {"0": {"layer": {"scale": draw(F)}, "norm": {"running_mean": np.zeros(F, np.float32)}}},
+            "head": {"weight": draw(CLASSES, F), "bias": draw(CLASSES)},
+        }
+
+    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]:
+        mean = inputs.mean(1)
+        if ctx.train:
+            time.sleep(self.settings.delay)
+            buffer = params["blocks"]["0"]["norm"]["running_mean"]
+            buffer += np.asarray(0.1, buffer.dtype) * (mean.mean(0) - buffer)
+            mean = mean * mean.dtype.type(np.nan if 0 <= self.settings.nan_at <= ctx.step else 1)
+        head = params["head"]
+        logits = (params["blocks"]["0"]["layer"]["scale"] * mean) @ head["weight"].T + head["bias"]
+        return logits, (mean, ctx.step)
+
+    def backward(self, params: Params, saved: Any, dlogits: Array) -> Params:
+        mean, step = saved
+        scale = params["blocks"]["0"]["layer"]["scale"]
+        dscale = (mean * (dlogits @ params["head"]["weight"])).sum(0)
+        if 0 <= self.settings.blow_up_at <= step:
+            dscale = dscale / dscale.dtype.type(0)
+        dhead = {"weight": dlogits.T @ (scale * mean), "bias": dlogits.sum(0)}
+        return {"blocks": {"0": {"layer": {"scale": dscale}, "norm": {}}}, "head": dhead}
+
+    def is_recurrent(self, name: str) -> bool:
+        return name.endswith(".scale")
+
+    def state_norms(self, params: Params, inputs: Array, ctx: Context) -> Array:
+        return np.linalg.norm(inputs, axis=2).mean(0)[None]
+
+
+build_classifier = recipe.build_classifier
+recipe.build_classifier = lambda settings, layer, task: (
+    ToyModel(task.settings) if isinstance(task, ToyData) else build_classifier(settings, layer, task)
+)
+TASKS["toy"] = Toy
+
+RECIPE = """
+[task]
+name = "toy"
+[model]
+layer = "lru"
+d_model = 4
+n_layers = 1
+[layer]
+d_state = 4
+[optimiser]
+lr = 0.05
+recurrent_factor = 0.5
+[training]
+batch = 16
+steps = 40
+eval_every = 7
+"""
+
+if __name__ == "__main__":
+    from rotrnn.cli import main
+
+    sys.exit(main(sys.argv[1:]))
