@@ -5,8 +5,8 @@
  *     e^x = 2^n (1 + p(r)),     p(r) = e^r - 1 = r + r^2 q(r)
  *
  * where q is the Chebyshev interpolant of (e^r - 1 - r) / r^2: relative error of p 5e-10 (float), 5e-19 (double).
- * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that lets NaN pass, and no
- * intermediate is subnormal, which would be slow: e^x below 2^-125.5 (float) or 2^-1021.5 (double) is zero.
+ * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that lets NaN pass. e^x below
+ * 2^-125.5 (float) or 2^-1021.5 (double) is zero: it is never subnormal, which would be slow.
  */
 #ifndef ROT_VMATH_H
 #define ROT_VMATH_H
