@@ -103,7 +103,7 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
         for (int64_t i = 0; i < n; i++) y[i] = vmath_exp(x[i]);
         break;
     case SIGMOID:
-        for (int64_t i = 0; i < n; i++) y[i] = vmath_sigmoid(x[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = vmath_gated(1, x[i]);
         break;
     case TANH:
         for (int64_t i = 0; i < n; i++) y[i] = vmath_tanh(x[i]);
@@ -138,7 +138,7 @@ static void glu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     real *restrict y = AT(j->out[0]);
     const real *restrict value = AT(j->in[0]), *restrict gate = AT(j->in[1]);
     (void)chunk;
-    for (int64_t i = 0; i < rows * j->D; i++) y[i] = value[i] * vmath_sigmoid(gate[i]);
+    for (int64_t i = 0; i < rows * j->D; i++) y[i] = vmath_gated(value[i], gate[i]);
 }
 
 /* y = value s(gate), all (B,T,D). */

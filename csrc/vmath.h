@@ -5,8 +5,8 @@
  *     e^x = 2^n (1 + p(r)),     p(r) = e^r - 1 = r + r^2 q(r)
  *
  * where q is the Chebyshev interpolant of (e^r - 1 - r) / r^2: relative error of p 5e-10 (float), 5e-19 (double).
- * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that lets NaN pass, and no
- * intermediate is subnormal, which would be slow: e^x below 2^-125.5 (float) or 2^-1021.5 (double) is zero.
+ * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that lets NaN pass. e^x below
+ * 2^-125.5 (float) or 2^-1021.5 (double) is zero: it is never subnormal, which would be slow.
  */
 #ifndef ROT_VMATH_H
 #define ROT_VMATH_H
@@ -94,7 +94,10 @@ ROT_INLINE real vmath_tanh(real x) {
     return ROT_COPYSIGN(expm1 / (expm1 + 2), x);
 }
 
-/* s(x) = 1 / (1 + e^-x) and s(-x) = 1 - s(x), each to full relative accuracy. */
+/* v s(x), s(x) = 1 / (1 + e^-x): e^-x may overflow to infinity, and then v / infinity is the zero it should be. */
+ROT_INLINE real vmath_gated(real v, real x) { return v / (1 + vmath_exp(-x)); }
+
+/* s(x) and s(-x) = 1 - s(x), each to full relative accuracy. */
 typedef struct {
     real on, off;
 } sigmoid_parts;
@@ -105,30 +108,18 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
     return s;
 }
 
-ROT_INLINE real vmath_sigmoid(real x) {
-    const real e = vmath_exp(-ROT_ABS(x));
-    return (x < 0 ? e : 1) / (1 + e);
-}
-
-/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = 2 sqrt(2/pi) (x + 0.044715 x^3): Hendrycks and Gimpel 2016, the tanh
- * form. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64 the gate s is 0 or 1 in either dtype. */
+/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (L + C x^2), L = sqrt(8/pi), C = 0.044715 L: the tanh form of Hendrycks
+ * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'; beyond |x| = 64 that is 0 or 1 in either dtype, and a clamp
+ * keeps infinity out of the product. */
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)
-#define ROT_GELU_CUBIC  ((real)0.044715)
+#define ROT_GELU_CUBIC  ((real)0.071354816272600248777440935059862)
 
-ROT_INLINE real gelu_clamp(real x) {
-    const real low = x < -64 ? -64 : x;
-    return low > 64 ? 64 : low;
-}
-
-ROT_INLINE real gelu(real x) {
-    const real c = gelu_clamp(x);
-    return x * vmath_sigmoid(ROT_GELU_LINEAR * (c + ROT_GELU_CUBIC * c * c * c));
-}
+ROT_INLINE real gelu(real x) { return vmath_gated(x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
 ROT_INLINE real gelu_slope(real x) {
-    const real c = gelu_clamp(x);
-    const sigmoid_parts s = vmath_sigmoid_parts(ROT_GELU_LINEAR * (c + ROT_GELU_CUBIC * c * c * c));
-    return s.on + c * s.on * s.off * ROT_GELU_LINEAR * (1 + 3 * ROT_GELU_CUBIC * c * c);
+    const real low = x < -64 ? -64 : x, c = low > 64 ? 64 : low;
+    const sigmoid_parts s = vmath_sigmoid_parts(c * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * c * c));
+    return s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off);
 }
 
 #endif

@@ -1,0 +1,22 @@
+"""The README's example runs as printed, and its update lowers the loss."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="the tests of an installed wheel have no README beside them")
+def test_example_runs_and_learns() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    before = np.mean((names["y"] - names["target"]) ** 2)
+    y, _ = names["layer"].forward(names["params"], names["x"])
+    assert np.mean((y - names["target"]) ** 2) < before
