@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(str(error), INTERRUPTED)
     except KeyboardInterrupt:
         return _tell("aborted", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         return _tell(f"error: {error}", FAILED)
     return 0
