@@ -15,6 +15,7 @@
 enum {
     BLOCK = 1024 / sizeof(lane), /* lanes of one task */
     SUM_STEPS = 128,             /* steps of one partial sum */
+    TILE = 64,                   /* steps that a walk down through memory fetches at a time */
     SERIAL = 32768,              /* lanes in all below which threads do not pay */
 };
 
@@ -36,6 +37,15 @@ static void zero_padding(lane *rows, int64_t b, int64_t T, int64_t N, int64_t fr
     for (int64_t t = from; t < T; t++) memset(rows + (b * T + t) * N, 0, (size_t)n * sizeof(lane));
 }
 
+/* Reads one word of every cache line of the n lanes at `row`, where a walk down has `left` steps to go, and of up to
+ * TILE - 1 rows below, from the lowest up. Hardware fetches ahead of a walk up through memory, and hardly of one down:
+ * with its tiles walked up first, the walk down takes about two thirds of the time. */
+static void fetch(const lane *x, ptrdiff_t row, int64_t left, int64_t N, int64_t n) {
+    const int64_t rows = left < TILE ? left : TILE;
+    for (int64_t t = 1 - rows; t <= 0; t++)
+        for (int64_t j = 0; j < n; j += 64 / (int64_t)sizeof(lane)) (void)*(const volatile real *)(x + row + t * N + j);
+}
+
 static void step_row(lane *restrict h, const lane *restrict a, const lane *restrict prev, const lane *restrict x,
                      int64_t n) {
     for (int64_t j = 0; j < n; j++) h[j] = scan_step(a[j], prev[j], x[j]);
@@ -53,6 +63,10 @@ int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane 
             const lane *prev = h0 ? h0 + b * N + lo : ZEROS;
             ptrdiff_t row = w.first + lo;
             for (int64_t s = 0; s < w.steps; s++, row += w.stride) {
+                if (reverse && s % TILE == 0) {
+                    fetch(x, row, w.steps - s, N, n);
+                    fetch(h, row, w.steps - s, N, n);
+                }
                 step_row(h + row, varying ? a + row : a + lo, prev, x + row, n);
                 prev = h + row;
             }
@@ -106,6 +120,11 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
             memset(run, 0, sizeof run);
             ptrdiff_t row = w.first + (w.steps - 1) * w.stride + lo;
             for (int64_t s = w.steps - 1; s >= 0; s--, row -= w.stride) {
+                if (!reverse && (w.steps - 1 - s) % TILE == 0) {
+                    fetch(dh, row, s + 1, N, n);
+                    fetch(h, row, s + 1, N, n);
+                    fetch(dx, row, s + 1, N, n);
+                }
                 const lane *const h_prev = s ? h + row - w.stride : start;
                 if (varying) {
                     memset(da + row, 0, (size_t)n * sizeof(lane));
