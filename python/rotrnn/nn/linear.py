@@ -42,6 +42,11 @@ class LinearRecurrence(ABC):
     d_state: int
     bidirectional: bool = False
 
+    def __post_init__(self) -> None:
+        for key, size in (("d_model", self.d_model), ("d_state", self.d_state)):
+            if size < 1:
+                raise ValueError(f"{type(self).__name__}: {key}={size}, expected a positive integer")
+
     @abstractmethod
     def init(self, rng: np.random.Generator) -> Params:
         """Random parameters, float32."""

@@ -33,6 +33,7 @@ class LRU(LinearRecurrence):
     max_phase: float = 2 * np.pi
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.r_min <= self.r_max <= 1:
             raise ValueError(f"LRU: r_min={self.r_min}, r_max={self.r_max}, expected 0 <= r_min <= r_max <= 1")
         if not self.max_phase > 0:

@@ -50,11 +50,14 @@ class RotRNN(LinearRecurrence):
     theta_max: float = 2 * np.pi
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.heads < 1 or self.d_state % self.heads:
             raise ValueError(f"RotRNN: d_state={self.d_state} and heads={self.heads}, expected a multiple of heads")
         low, high = self.gamma_init
         if not 0 < low <= high < 1:
             raise ValueError(f"RotRNN: gamma_init={self.gamma_init}, expected 0 < low <= high < 1")
+        if not self.theta_max >= 0:
+            raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected an angle from 0")
 
     @property
     def width(self) -> int:
