@@ -58,7 +58,7 @@ test-wheel: build
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.scan
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.train_step
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info python/rotrnn/*.so

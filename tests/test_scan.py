@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -198,3 +200,21 @@ def test_the_extension_checks_what_it_is_given() -> None:
         _cpu.use_simd("sse9")
     with pytest.raises(ValueError, match="use_threads: got 0"):
         _cpu.use_threads(0)
+
+
+def test_a_function_outlives_its_module() -> None:
+    """In a process of its own: what remains of a collected module must not be read."""
+    code = """
+import gc, sys
+import numpy as np
+from rotrnn import _cpu
+copy = _cpu.copy
+for name in [name for name in sys.modules if name.startswith("rotrnn")]:
+    del sys.modules[name]
+del _cpu
+gc.collect()
+y = np.zeros(3)
+copy(y, np.ones(3), 3)
+assert y.sum() == 3
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,6 +8,7 @@ import os
 from importlib.metadata import version
 
 from rotrnn import _cpu
+from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn import __all__ as _layers
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
@@ -18,4 +19,4 @@ __version__ = version("rotrnn")
 if _simd := os.environ.get("ROTRNN_SIMD"):
     _cpu.use_simd(_simd)
 
-__all__ = [*_layers, *_ops]
+__all__ = ["SequenceClassifier", *_layers, *_ops]

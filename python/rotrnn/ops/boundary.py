@@ -89,7 +89,7 @@ class Boundary:
         if lengths is None:
             return None
         array = np.asarray(lengths)
-        if not np.issubdtype(array.dtype, np.integer):
+        if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
         if array.shape != (self.size["B"],):
             raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
