@@ -3,9 +3,9 @@
     python -m benchmarks.train_step [--json] [--quick]
 
 One step is forward, backward and AdamW of the classifier of recipe listops-rotrnn (D 128, N 256, 6 layers) on B 32
-sequences of T 2048 random tokens. Its limit is the twelve products of each block, four forward and eight backward, run by
-NumPy on whole matrices. The two take turns; each time is the least of its repeats. Peak memory is the process's own
-after the steps, less what it was before them. Writes benchmarks/results/train_step.json.
+sequences of T 2048 random tokens. Its limit is the twelve products of each block, four forward and eight backward,
+run by NumPy on whole matrices. The two take turns; each time is the least of its repeats. Peak memory is that of the
+process after the steps, less what it was before them. Writes benchmarks/results/train_step.json.
 """
 
 from __future__ import annotations
