@@ -20,6 +20,7 @@ import toy
 from rotrnn import _cpu
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
+from rotrnn.training import loop
 from rotrnn.training.checkpoint import read_checkpoint
 from rotrnn.training.loop import Interrupted, _Trainer, batch_order, evaluate, initial_state, train
 from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, table
@@ -218,7 +219,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     assert all({"loss", "accuracy", "lr", "grad_norm"} <= record.keys() for record in steps)
     assert all(len(record["state_norms"]) == 1 and record["elapsed"] >= 0 for record in evaluations)
     assert result["val_accuracy"] == max(record["val_accuracy"] for record in evaluations)
-    assert result["best_step"] == max(evaluations, key=lambda record: record["val_accuracy"])["step"]
+    assert result["best_step"] == max(evaluations, key=lambda record: (record["val_accuracy"], record["step"]))["step"]
 
     task = recipe.task.load()
     model = recipe.build(task)
@@ -425,6 +426,12 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
     assert f"the last good checkpoint is {last}" in str(caught.value)
     _, facts = read_checkpoint(last)
     assert facts["step"] == 9
+
+
+def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "evaluate", lambda *args: loop.Metrics(math.nan, 0.5))
+    with pytest.raises(NonFinite, match="step 7: the validation loss is nan; there is no checkpoint yet"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn import _cpu
+from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, describe
 from rotrnn.training.loop import Interrupted, evaluate, train
@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(str(error), INTERRUPTED)
     except KeyboardInterrupt:
         return _tell("aborted", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         return _tell(f"error: {error}", FAILED)
     return 0
@@ -86,7 +89,7 @@ def _plot(args: argparse.Namespace) -> None:
 def _info(args: argparse.Namespace) -> None:
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     rows = {
-        "rotrnn": _version(),
+        "rotrnn": __version__,
         "compiler": _cpu.COMPILER,
         "SIMD": f"{_cpu.simd()} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
@@ -101,13 +104,6 @@ def _info(args: argparse.Namespace) -> None:
         print(f"{name:<9} {text}")
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rotrnn")
-    except importlib.metadata.PackageNotFoundError:
-        return "source tree, not installed"
-
-
 # ---- arguments ----
 
 
@@ -117,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Linear recurrent sequence models: RotRNN and LRU.",
         epilog="rotrnn COMMAND --help says more about each.",
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     one = _command(

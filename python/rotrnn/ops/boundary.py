@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +36,7 @@ class Boundary:
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
         array = np.asarray(value)
-        if array.dtype.newbyteorder("=") not in kinds:
+        if array.dtype not in kinds and array.dtype.newbyteorder("=") not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -71,15 +73,15 @@ class Boundary:
 
     def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
         """`array` in `dtype`, C-contiguous and aligned; copied only where it is not."""
+        flags = array.flags
+        if array.dtype == dtype and flags.c_contiguous and flags.aligned:
+            return array
         self.check_size(array.shape, dtype)
         return np.require(array, dtype, ["C", "A"])
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         """An array of this shape must be addressable."""
-        count = 1
-        for size in shape:
-            count *= int(size)
-        if count * dtype.itemsize > np.iinfo(np.intp).max:
+        if math.prod(shape) * dtype.itemsize > sys.maxsize:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:

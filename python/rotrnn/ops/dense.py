@@ -100,6 +100,14 @@ def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     if ax.ndim != ay.ndim:
         raise ValueError(f"matmul: x has shape {ax.shape} and y {ay.shape}, expected two matrices or two stacks")
     ax, ay = args.common(ax, ay)
-    out = args.out("out", None, (*ax.shape[:-1], ay.shape[-1]), ax.dtype)
-    _cpu.matmul_stack(out, ax, ay, args.size.get("H", 1), args.size["M"], args.size["K"], args.size["N"])
+    args.check_size((*ax.shape[:-1], ay.shape[-1]), ax.dtype)
+    return stack_product(ax, ay)
+
+
+def stack_product(x: Array, y: Array) -> Array:
+    """`matmul` of what is known to fit: two contiguous arrays of one dtype, both matrices or both stacks of them."""
+    M, K = x.shape[-2:]
+    N = y.shape[-1]
+    out = np.empty((*x.shape[:-1], N), x.dtype)
+    _cpu.matmul_stack(out, x, y, len(x) if x.ndim == 3 else 1, M, K, N)
     return out

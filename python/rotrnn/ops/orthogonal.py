@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.dense import matmul
+from rotrnn.ops.dense import stack_product
 
 # Terms of the exponential series: at norm 1 what it leaves out, and the derivative of that, is below 1e-17.
 TERMS = 20
@@ -112,13 +112,17 @@ def _transpose(x: Array) -> Array:
 def _newton(E: Array) -> Array:
     """E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2."""
     E_T = _transpose(E)
-    return E + matmul(E, np.eye(E.shape[-1]) - matmul(E_T, E)) / 2
+    return E + stack_product(E, np.eye(E.shape[-1]) - stack_product(E_T, E)) / 2
 
 
 def _newton_adjoint(dP: Array, E: Array) -> Array:
     """3/2 dP - (dP E^T E + E dP^T E + E E^T dP) / 2."""
     E_T, dP_T = _transpose(E), _transpose(dP)
-    return 1.5 * dP - (matmul(dP, matmul(E_T, E)) + matmul(E, matmul(dP_T, E) + matmul(E_T, dP))) / 2
+    return (
+        1.5 * dP
+        - (stack_product(dP, stack_product(E_T, E)) + stack_product(E, stack_product(dP_T, E) + stack_product(E_T, dP)))
+        / 2
+    )
 
 
 def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
@@ -127,7 +131,7 @@ def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
     Scaling and squaring of the series ``sum_k A^k / k!``, by Horner in ``X = A^2`` with two terms as one coefficient.
     The derivative is carried along by the product rule: it is that of what is computed.
     """
-    X = matmul(A, A)
+    X = stack_product(A, A)
     # Eigenvalues +-iw of A add 2 w^4 to |X|_F^2, so |A|_2 <= (|X|_F^2 / 2)^(1/4); halved until that is at most 1
     norm = np.sqrt(np.linalg.norm(X, axis=(-2, -1)) / math.sqrt(2))
     squarings = np.ceil(np.log2(np.maximum(norm, 1))).astype(int)
@@ -138,15 +142,15 @@ def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
     E = inverse[-2] * unit + inverse[-1] * A
     if dA is not None:
         dA = half * dA
-        dX = matmul(dA, A) + matmul(A, dA)
+        dX = stack_product(dA, A) + stack_product(A, dA)
         dE = inverse[-1] * dA
     for k in reversed(range(0, TERMS - 2, 2)):
         if dA is not None:
-            dE = matmul(dX, E) + matmul(X, dE) + inverse[k + 1] * dA
-        E = matmul(X, E) + inverse[k] * unit + inverse[k + 1] * A
+            dE = stack_product(dX, E) + stack_product(X, dE) + inverse[k + 1] * dA
+        E = stack_product(X, E) + inverse[k] * unit + inverse[k + 1] * A
     for k in range(squarings.max(initial=0)):
         more = squarings > k
         if dA is not None:
-            dE[more] = matmul(E[more], dE[more]) + matmul(dE[more], E[more])
-        E[more] = matmul(E[more], E[more])
+            dE[more] = stack_product(E[more], dE[more]) + stack_product(dE[more], E[more])
+        E[more] = stack_product(E[more], E[more])
     return E, None if dA is None else dE

@@ -83,7 +83,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains a recipe in a folder of its own, and evaluates it on the test split.
 
-    Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is higher than ever, "best". The
+    Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
     first Ctrl-C finishes the step, saves and raises; a second one aborts at once.
 
     Parameters
@@ -97,8 +97,8 @@ def train(
     Returns
     -------
     dict
-        What result.json holds: "steps", "best_step", number of "parameters", and "val" and "test", each with "loss" and
-        "accuracy" of the "last" parameters and of the "best" by validation.
+        What result.json holds: "steps", "best_step" and its "val_accuracy", "test" with the loss and accuracy of the
+        "last" parameters and of the "best" by validation, and the number of "parameters".
 
     Raises
     ------
@@ -165,12 +165,19 @@ class _Trainer:
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.model.is_recurrent, self.steps)))
         records = self.run.cut_log(state.step)
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
-        with (
-            open(self.run.log, "a") as log,
-            _Interrupt() as interrupt,
-            tqdm(total=self.steps, initial=state.step, unit="step", disable=None if self.progress else True) as bar,
-        ):
-            started = time.monotonic() - elapsed
+        try:
+            with open(self.run.log, "a") as log:
+                self.walk(state, log, time.monotonic() - elapsed)
+        except NonFinite as error:
+            last = self.run.checkpoint("last")
+            kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+            raise NonFinite(f"{error}; {kept}") from error
+        return self.finish(state)
+
+    def walk(self, state: State, log: TextIO, started: float) -> None:
+        """All steps from where `state` is."""
+        disable = None if self.progress else True  # None: where standard error is no terminal
+        with _Interrupt() as interrupt, tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar:
             while state.step < self.steps:
                 seen = self.advance(state)
                 _add(log, seen)
@@ -190,7 +197,6 @@ class _Trainer:
                 if stop:
                     where = f"stopped after step {state.step} of {self.steps}, all is saved"
                     raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
-        return self.finish(state)
 
     @property
     def steps(self) -> int:
@@ -258,16 +264,14 @@ class _Trainer:
         return self._order[1][place * self.training.batch :][: self.training.batch]
 
     def advance(self, state: State) -> dict[str, Any]:
-        """One update in place; the record of it. Its errors name the step and what stays."""
+        """One update in place; the record of it."""
         try:
             metrics, grads = self.gradients(state)
             size = self.recipe.optimiser.update(
                 state.params, grads, state.moments, self.model.is_recurrent, state.step, self.steps
             )
         except NonFinite as error:
-            last = self.run.checkpoint("last")
-            kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
-            raise NonFinite(f"step {state.step + 1}: {error}; {kept}") from error
+            raise NonFinite(f"step {state.step + 1}: {error}") from error
         lr = self.recipe.optimiser.rate("global", state.step, self.steps)
         state.step += 1
         return {**metrics._asdict(), "step": state.step, "lr": lr, "grad_norm": size}
@@ -305,7 +309,7 @@ class _Trainer:
         metrics = evaluate(self.model, state.params, val, self.training)
         if not math.isfinite(metrics.loss):
             raise NonFinite(f"step {state.step}: the validation loss is {metrics.loss}")
-        if metrics.accuracy > state.best_accuracy:
+        if metrics.accuracy >= state.best_accuracy:
             state.best_step, state.best_accuracy = state.step, metrics.accuracy
             write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
         batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
