@@ -138,8 +138,10 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
                 }
                 a_next = varying ? a + row : a + lo;
             }
-            if (dh0)
+            if (dh0 && w.steps)
                 for (int64_t j = 0; j < n; j++) dh0[b * N + lo + j] = lane_fma_conj(a_next[j], g[j], ZEROS[j]);
+            else if (dh0)
+                memcpy(dh0 + b * N + lo, g, (size_t)n * sizeof(lane));
             zero_padding(dx + lo, b, T, N, w.steps, n);
             if (varying) zero_padding(da + lo, b, T, N, w.steps, n);
         }

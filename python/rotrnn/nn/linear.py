@@ -43,8 +43,8 @@ class LinearRecurrence(ABC):
 
     def __post_init__(self) -> None:
         for key, size in (("d_model", self.d_model), ("d_state", self.d_state)):
-            if size < 1:
-                raise ValueError(f"{type(self).__name__}: {key}={size}, expected a positive integer")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{type(self).__name__}: {key}={size!r}, expected a positive integer")
 
     @property
     @abstractmethod
