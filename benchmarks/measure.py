@@ -83,7 +83,7 @@ def origin() -> dict[str, Any]:
             "python": platform.python_version(),
             **{package: metadata.version(package) for package in ("numpy", "scipy")},
             "compiler": _cpu.COMPILER,
-            "simd": _cpu.SIMD_AVAILABLE[-1],
+            "simd": _cpu.simd(),
         },
     }
 

@@ -53,6 +53,22 @@ def test_no_steps_pass_the_state_through() -> None:
     np.testing.assert_array_equal(hT[0], h0[0])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.complex128])
+def test_the_final_states_gradient_enters_as_it_is(dtype: Any) -> None:
+    """No product touches dhT before the first step back, or at all without one: infinities stay."""
+    dhT = np.array([[np.inf, -np.inf, -0.0, 3], [-0.0, 1, np.inf, -np.inf]], dtype)
+    if np.iscomplexobj(dhT):
+        dhT.imag = dhT.real[::-1, ::-1]
+    x, a = np.zeros((2, 1, 4), dtype), np.ones(4, dtype)
+    grads = diagonal_scan_backward(x[:, :0], a, x[:, :0], dhT=dhT)
+    assert grads.dh0.tobytes() == dhT.tobytes()
+    for reverse in (False, True):
+        grads = diagonal_scan_backward(x, a, x, dhT=dhT, reverse=reverse)
+        np.testing.assert_array_equal(grads.dx[:, 0], dhT)
+        grads = diagonal_scan_backward(x, a, x, dhT=dhT, reverse=reverse, lengths=[1, 0])
+        assert grads.dh0[1].tobytes() == dhT[1].tobytes()
+
+
 def test_out_is_used_and_h_stays_put() -> None:
     out = np.full_like(X, np.nan)
     assert diagonal_scan(np.ones(4), X, out=out) is out
@@ -131,6 +147,7 @@ def read_only() -> Any:
 
 
 HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
+WIDE = np.zeros((0, 2**60), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +177,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
         ),
         (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
         (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
+        (lambda: dense_backward(WIDE[:, :0], WIDE, WIDE), MemoryError, "matmul_weight_grad: not enough memory"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
         (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
@@ -184,7 +202,7 @@ def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
 
 
 def test_the_extension_checks_what_it_is_given() -> None:
-    """The last line of defence: wrong calls into C are exceptions, never crashes."""
+    """Number, types, layout and writeability of arguments, whose shapes are the caller's business; and settings."""
     h = np.empty((1, 2, 4))
     with pytest.raises(TypeError, match="scan_forward: takes 11 arguments, got 1"):
         _cpu.scan_forward(h)

@@ -80,8 +80,8 @@ class Boundary:
         return np.require(array, dtype, ["C", "A"])
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """An array of this shape must be addressable."""
-        if math.prod(shape) * dtype.itemsize > sys.maxsize:
+        """An array of this shape must be addressable, and so must its every axis where another is empty."""
+        if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
