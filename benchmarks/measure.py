@@ -82,7 +82,7 @@ def origin() -> dict[str, Any]:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "compiler": _cpu.COMPILER,
-            "simd": _cpu.SIMD_AVAILABLE[-1],
+            "simd": _cpu.simd(),
         },
     }
 

@@ -79,7 +79,7 @@ const rot_entry K(rot_table)[] = {
     ROW(mean_pool_backward, "wrInnn"),
     ROW(cross_entropy, "wwrinn"),
     ROW(adamw, "wwwrnddddddn"),
-    ROW(norm, "wrn"),
+    ROW(norm, "ern"),
 #endif
     {0, 0, 0},
 };

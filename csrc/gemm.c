@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "workspace.h"
 
 #if defined(__AVX512F__)
 enum { VECTOR = 64, NV = 4 };
@@ -32,11 +33,6 @@ enum {
 };
 
 static int64_t panels_of(int64_t columns) { return (columns + NR - 1) / NR; }
-
-static real *new_buffer(int64_t count) {
-    const size_t bytes = (size_t)count * sizeof(real), unit = 64;
-    return aligned_alloc(unit, (bytes / unit + 1) * unit);
-}
 
 static void add(real *restrict sum, const real *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
@@ -99,10 +95,10 @@ static void tile_into(real *y, int64_t y_row, const real *x, int64_t row, int64_
 }
 
 /* y (M,out) = x (M,in) w + bias (out) or NULL; w is (in,out), or (out,in) when `transposed`. */
-int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t in, int64_t out,
-              int64_t transposed) {
+int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,
+              int64_t in, int64_t out, int64_t transposed) {
     const int64_t panels = panels_of(out), blocks = (M + ROWS - 1) / ROWS;
-    real *const packed = new_buffer(panels * in * NR);
+    real *const packed = WORKSPACE(real, panels, in, NR);
     if (!packed) return ROT_NO_MEMORY;
     pack(packed, w, in, out, transposed ? 1 : out, transposed ? in : 1);
 #pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
@@ -125,22 +121,25 @@ int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M
 
 /* dw (out,in) and dbias (out) or NULL, overwritten; x (M,in), dy (M,out).
  *   dw = sum_m dy_m x_m^T,   dbias = sum_m dy_m:  rows in order within a group, groups in order. */
-int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out) {
+int K(matmul_weight_grad)(real *restrict dw, real *restrict dbias, const real *restrict x, const real *restrict dy,
+                          int64_t M, int64_t in, int64_t out) {
     int64_t groups = M / GROUP_ROWS;
     groups = groups < 1 ? 1 : groups > MAX_GROUPS ? MAX_GROUPS : groups;
-    const int64_t panels = panels_of(in), per_group = (M + groups - 1) / groups, size = (in + 1) * out;
-    real *const sums = calloc((size_t)(groups * size) + 1, sizeof(real));
-    real *const packed = new_buffer(groups * panels * CHUNK * NR);
+    const int64_t panels = panels_of(in), per_group = (M + groups - 1) / groups;
+    real *const sums = WORKSPACE(real, groups, in + 1, out);
+    real *const packed = WORKSPACE(real, groups, panels, CHUNK, NR);
     if (!sums || !packed) {
         free(sums);
         free(packed);
         return ROT_NO_MEMORY;
     }
+    const int64_t size = (in + 1) * out;
 #pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + in * out;
         real *const panel = packed + group * panels * CHUNK * NR;
         const int64_t end = (group + 1) * per_group < M ? (group + 1) * per_group : M;
+        memset(dw_sum, 0, (size_t)size * sizeof(real));
         for (int64_t m = group * per_group; m < end; m += CHUNK) {
             const int64_t rows = end - m < CHUNK ? end - m : CHUNK;
             pack(panel, x + m * in, rows, in, in, 1);
@@ -165,10 +164,12 @@ int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, 
 }
 
 /* y (G,M,out) = x (G,M,in) w (G,in,out), each of the G pairs on its own. */
-int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M, int64_t in, int64_t out) {
-    const int64_t panels = panels_of(out), blocks = (M + ROWS - 1) / ROWS, size = panels * in * NR;
-    real *const packed = new_buffer(G * size);
+int K(matmul_stack)(real *restrict y, const real *restrict x, const real *restrict w, int64_t G, int64_t M, int64_t in,
+                    int64_t out) {
+    const int64_t panels = panels_of(out), blocks = (M + ROWS - 1) / ROWS;
+    real *const packed = WORKSPACE(real, G, panels, in, NR);
     if (!packed) return ROT_NO_MEMORY;
+    const int64_t size = panels * in * NR;
     for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * in * out, in, out, out, 1);
     memset(y, 0, (size_t)(G * M * out) * sizeof(real));
 #pragma omp parallel for collapse(2) schedule(static) if (G * M * in * out > SERIAL)

@@ -9,71 +9,88 @@
 #include "real.h"
 
 /* scan.c */
-int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane *h0, const int64_t *lengths, int64_t B,
-                    int64_t T, int64_t N, int64_t varying, int64_t reverse);
-int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *dhT, const lane *a, const lane *h,
-                     const lane *h0, const int64_t *lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
+int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a, const lane *restrict x,
+                    const lane *restrict h0, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                    int64_t varying, int64_t reverse);
+int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, const lane *restrict dh,
+                     const lane *restrict dhT, const lane *restrict a, const lane *restrict h, const lane *restrict h0,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
                      int64_t reverse);
 
 #if !ROT_COMPLEX
 /* gemm.c */
-int K(matmul)(real *y, const real *x, const real *w, const real *bias, int64_t M, int64_t in, int64_t out,
-              int64_t transposed);
-int K(matmul_weight_grad)(real *dw, real *dbias, const real *x, const real *dy, int64_t M, int64_t in, int64_t out);
-int K(matmul_stack)(real *y, const real *x, const real *w, int64_t G, int64_t M, int64_t in, int64_t out);
+int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,
+              int64_t in, int64_t out, int64_t transposed);
+int K(matmul_weight_grad)(real *restrict dw, real *restrict dbias, const real *restrict x, const real *restrict dy,
+                          int64_t M, int64_t in, int64_t out);
+int K(matmul_stack)(real *restrict y, const real *restrict x, const real *restrict w, int64_t G, int64_t M, int64_t in,
+                    int64_t out);
 
 /* philox.c */
-int K(philox)(int64_t *out, const int64_t *counter, const int64_t *key, int64_t n);
+int K(philox)(int64_t *restrict out, const int64_t *restrict counter, const int64_t *restrict key, int64_t n);
 
 /* listops.c */
-int K(listops_sample)(uint8_t *tokens, int64_t *lengths, uint8_t *values, int64_t n, int64_t seed, int64_t first,
-                      int64_t max_depth, int64_t max_args, int64_t min_length, int64_t max_length);
-int K(listops_parse)(uint8_t *tokens, int64_t *result, const uint8_t *text, int64_t size);
-int K(listops_render)(uint8_t *text, int64_t *start, const uint8_t *tokens, int64_t n);
+int K(listops_sample)(uint8_t *restrict tokens, int64_t *restrict lengths, uint8_t *restrict values, int64_t n,
+                      int64_t seed, int64_t first, int64_t max_depth, int64_t max_args, int64_t min_length,
+                      int64_t max_length);
+int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const uint8_t *restrict text, int64_t size);
+int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n);
 
 /* mixer.c */
-int K(householder_forward)(real *y, const real *u, const real *alpha, const real *x, const int64_t *lengths, int64_t B,
-                           int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying);
-int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, const real *u, const real *alpha,
-                            const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t R, int64_t D,
+int K(householder_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                           const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
+                           int64_t u_varying, int64_t alpha_varying);
+int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, const real *restrict dy,
+                            const real *restrict u, const real *restrict alpha, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
                             int64_t u_varying, int64_t alpha_varying);
 
 /* copy.c */
-int K(copy)(real *y, const real *x, int64_t n);
+int K(copy)(real *restrict y, const real *restrict x, int64_t n);
 
 /* pointwise.c */
-int K(elementwise)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t function);
-int K(gelu_backward)(real *dx, const real *dy, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(glu_forward)(real *y, const real *value, const real *gate, const int64_t *lengths, int64_t B, int64_t T,
-                   int64_t D);
-int K(glu_backward)(real *dvalue, real *dgate, const real *dy, const real *value, const real *gate,
-                    const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(mask_padding)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, double rate,
-               int64_t seed, int64_t step, int64_t site, int64_t over_time);
-int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(channel_affine)(real *y, const real *x, const real *center, const real *gain, const real *offset,
-                      const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(channel_sums)(real *sum, real *product, const real *dy, const real *x, const real *center, const int64_t *lengths,
-                    int64_t B, int64_t T, int64_t D);
-int K(channel_adjoint)(real *dx, const real *dy, const real *x, const real *center, const real *gain, const real *slope,
-                       const real *offset, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(layer_norm_forward)(real *y, real *mean, real *rstd, const real *x, const real *scale, const real *bias,
-                          const int64_t *lengths, int64_t B, int64_t T, int64_t D, double eps);
-int K(layer_norm_backward)(real *dx, real *dscale, real *dbias, const real *dy, const real *x, const real *scale,
-                           const real *mean, const real *rstd, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(embedding_forward)(real *y, const int64_t *ids, const real *table, const real *bias, const int64_t *lengths,
-                         int64_t B, int64_t T, int64_t D);
-int K(embedding_backward)(real *dtable, const real *dy, const int64_t *ids, const int64_t *lengths, int64_t B,
-                          int64_t T, int64_t D, int64_t V);
-int K(mean_pool_forward)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int64_t B, int64_t T, int64_t D);
-int K(cross_entropy)(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B, int64_t C);
+int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+                   int64_t D, int64_t function);
+int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
+                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,
+                    const real *restrict gate, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+                    int64_t D);
+int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+               int64_t D, double rate, int64_t seed, int64_t step, int64_t site, int64_t over_time);
+int K(channel_moments)(real *restrict mean, real *restrict var, const real *restrict x, const int64_t *restrict lengths,
+                       int64_t B, int64_t T, int64_t D);
+int K(channel_affine)(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
+                      const real *restrict offset, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(channel_sums)(real *restrict sum, real *restrict product, const real *restrict dy, const real *restrict x,
+                    const real *restrict center, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(channel_adjoint)(real *restrict dx, const real *restrict dy, const real *restrict x, const real *restrict center,
+                       const real *restrict gain, const real *restrict slope, const real *restrict offset,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(layer_norm_forward)(real *restrict y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                          const real *restrict scale, const real *restrict bias, const int64_t *restrict lengths,
+                          int64_t B, int64_t T, int64_t D, double eps);
+int K(layer_norm_backward)(real *restrict dx, real *restrict dscale, real *restrict dbias, const real *restrict dy,
+                           const real *restrict x, const real *restrict scale, const real *restrict mean,
+                           const real *restrict rstd, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(embedding_forward)(real *restrict y, const int64_t *restrict ids, const real *restrict table,
+                         const real *restrict bias, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V);
+int K(mean_pool_forward)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B,
+                         int64_t T, int64_t D);
+int K(mean_pool_backward)(real *restrict dx, const real *restrict dy, const int64_t *restrict lengths, int64_t B,
+                          int64_t T, int64_t D);
+int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *restrict logits,
+                     const int64_t *restrict labels, int64_t B, int64_t C);
 
 /* optim.c */
-int K(adamw)(real *p, real *m, real *v, const real *grad, int64_t n, double lr, double beta1, double beta2, double eps,
-             double decay, double scale, int64_t step);
-int K(norm)(real *norm, const real *x, int64_t n);
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
+             double beta1, double beta2, double eps, double decay, double scale, int64_t step);
+int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
 #endif
 
 #endif

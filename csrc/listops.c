@@ -97,8 +97,9 @@ static int64_t sample_tree(uint8_t *tokens, stream *s, int64_t max_depth, int64_
 
 /* tokens (n,max_length), lengths (n), values (n): candidates first .. first+n-1 of this seed; those whose length is not
  * strictly between the limits get length 0. max_depth <= MAX_DEPTH, max_args >= 2. */
-int K(listops_sample)(uint8_t *tokens, int64_t *lengths, uint8_t *values, int64_t n, int64_t seed, int64_t first,
-                      int64_t max_depth, int64_t max_args, int64_t min_length, int64_t max_length) {
+int K(listops_sample)(uint8_t *restrict tokens, int64_t *restrict lengths, uint8_t *restrict values, int64_t n,
+                      int64_t seed, int64_t first, int64_t max_depth, int64_t max_args, int64_t min_length,
+                      int64_t max_length) {
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t i = 0; i < n; i++) {
         uint8_t *const row = tokens + i * max_length;
@@ -123,7 +124,7 @@ enum { NOTHING, ARGUMENT, OPERATOR, MORE_PARENTHESES, LESS_DEPTH, ARGUMENT_END, 
 
 /* tokens (size), result (4): number of tokens, value, what was expected and not found (or NOTHING) and where;
  * text (size). */
-int K(listops_parse)(uint8_t *tokens, int64_t *result, const uint8_t *text, int64_t size) {
+int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const uint8_t *restrict text, int64_t size) {
     int64_t missing[MAX_DEPTH];
     int64_t n = 0, depth = 0, parentheses = 0, at = 0;
     int expected = ARGUMENT, failed = NOTHING;
@@ -176,7 +177,7 @@ static uint8_t *put(uint8_t *end, int id) {
 
 /* text (8 n), its tail from start[0] on being the expression and one space more; tokens (n). Goes from the last token
  * to the first: an operator's parentheses stand before it, and their number is known once its arguments are seen. */
-int K(listops_render)(uint8_t *text, int64_t *start, const uint8_t *tokens, int64_t n) {
+int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n) {
     int64_t arguments[MAX_DEPTH];
     int depth = 0;
     uint8_t *at = text + 8 * n;

@@ -11,6 +11,7 @@
 
 #include "kernels.h"
 #include "steps.h"
+#include "workspace.h"
 
 enum { SUMS = 128 / sizeof(real), GROUP_ROWS = 128, MAX_GROUPS = 64, SERIAL = 32768 };
 
@@ -75,14 +76,14 @@ static bool is_padding(const int64_t *lengths, int64_t token, int64_t T) {
     return lengths && token % T >= lengths[token / T];
 }
 
-static real *new_rows(int64_t count) { return malloc(((size_t)count + 1) * sizeof(real)); }
-
 /* y (B,T,D); u, alpha as above, x (B,T,D). Reflection R-1 acts first. */
-int K(householder_forward)(real *y, const real *u, const real *alpha, const real *x, const int64_t *lengths, int64_t B,
-                           int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying) {
-    const int64_t M = B * T, groups = groups_of(M), per_group = (M + groups - 1) / groups, size = R * (D + 1);
-    real *const rows = new_rows((u_varying ? groups : 1) * size);
+int K(householder_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                           const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
+                           int64_t u_varying, int64_t alpha_varying) {
+    const int64_t M = B * T, groups = groups_of(M), per_group = (M + groups - 1) / groups;
+    real *const rows = WORKSPACE(real, u_varying ? groups : 1, R, D + 1);
     if (!rows) return ROT_NO_MEMORY;
+    const int64_t size = R * (D + 1);
     if (!u_varying) normalise_all(rows, rows + R * D, u, R, D);
 #pragma omp parallel for schedule(dynamic) if (M * R * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
@@ -135,18 +136,21 @@ static void token_adjoint(real *dx, real *du, real *dalpha, const real *dy, cons
  *
  *   dv = g - 2 alpha q w,   dalpha = -2 s q,   dw = -2 alpha (s g + q v),   du = (dw - w (w . dw)) / |u|
  */
-int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, const real *u, const real *alpha,
-                            const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t R, int64_t D,
+int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, const real *restrict dy,
+                            const real *restrict u, const real *restrict alpha, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
                             int64_t u_varying, int64_t alpha_varying) {
-    const int64_t M = B * T, groups = groups_of(M), per_group = (M + groups - 1) / groups, size = R * (D + 1);
-    real *const rows = new_rows((u_varying ? groups : 1) * size), *const scratch = new_rows(groups * size);
-    real *const sums = calloc((size_t)(groups * size) + 1, sizeof(real)); /* of du, then dalpha */
+    const int64_t M = B * T, groups = groups_of(M), per_group = (M + groups - 1) / groups;
+    real *const rows = WORKSPACE(real, u_varying ? groups : 1, R, D + 1);
+    real *const scratch = WORKSPACE(real, groups, R, D + 1);
+    real *const sums = WORKSPACE(real, groups, R, D + 1); /* of du, then dalpha */
     if (!rows || !scratch || !sums) {
         free(rows);
         free(scratch);
         free(sums);
         return ROT_NO_MEMORY;
     }
+    const int64_t size = R * (D + 1);
     if (u_varying) memset(du, 0, (size_t)(M * R * D) * sizeof(real));
     if (alpha_varying) memset(dalpha, 0, (size_t)(M * R) * sizeof(real));
     if (!u_varying) normalise_all(rows, rows + R * D, u, R, D);
@@ -154,6 +158,7 @@ int K(householder_backward)(real *dx, real *du, real *dalpha, const real *dy, co
     for (int64_t group = 0; group < groups; group++) {
         real *const w = rows + (u_varying ? group * size : 0), *const v = scratch + group * size;
         real *const sum = sums + group * size;
+        memset(sum, 0, (size_t)size * sizeof(real));
         const int64_t end = (group + 1) * per_group < M ? (group + 1) * per_group : M;
         for (int64_t m = group * per_group; m < end; m++) {
             if (is_padding(lengths, m, T)) {

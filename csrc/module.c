@@ -2,7 +2,7 @@
  *
  * Every function takes its arguments in the order of the entry's signature. Arrays must have the exact dtype, be
  * C-contiguous and aligned, and writeable where they are written; shapes are the caller's business (ops/). The dtype
- * of the first real or complex array picks the variant, and `use_simd` the instruction set.
+ * of the first array of the variant's dtype (rRwW) picks the variant, and `use_simd` the instruction set.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -125,6 +125,8 @@ static bool unpack(rot_slot *slot, const char *name, Py_ssize_t position, PyObje
     case 'B': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'B', false);
     case 'c':
     case 'C': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'C', true);
+    case 'e':
+    case 'E': return unpack_array(slot, name, position, object, NPY_FLOAT64, "float64", letter == 'E', true);
     case 'n': slot->n = (int64_t)PyLong_AsLongLong(object); return !PyErr_Occurred();
     case 'd': slot->d = PyFloat_AsDouble(object); return !PyErr_Occurred();
     default: PyErr_Format(PyExc_SystemError, "%s: unknown signature letter '%c'", name, letter); return false;
@@ -144,8 +146,10 @@ static PyObject *raise_status(const char *name, int status) {
 static PyObject *invoke(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
     const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
     if (!self) return NULL;
+    const char *const letters = self->by_dtype[self->state->level][F32]->signature; /* every entry has this dtype */
     int dtype = -1;
-    for (Py_ssize_t i = 0; i < count && dtype < 0; i++) dtype = dtype_index(args[i]);
+    for (Py_ssize_t i = 0; i < count && letters[i] && dtype < 0; i++)
+        if (strchr("rRwW", letters[i])) dtype = dtype_index(args[i]);
     if (dtype < 0) dtype = F32; /* an entry without such arrays is the same in every table */
     const rot_entry *const entry = self->by_dtype[self->state->level][dtype];
     if (!entry) {

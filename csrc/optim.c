@@ -7,6 +7,7 @@
 
 #include "adamw.h"
 #include "kernels.h"
+#include "workspace.h"
 
 enum { BLOCK = 16384, SUMS = 16 };
 
@@ -18,8 +19,8 @@ static void update(real *restrict p, real *restrict m, real *restrict v, const r
 }
 
 /* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. */
-int K(adamw)(real *p, real *m, real *v, const real *grad, int64_t n, double lr, double beta1, double beta2, double eps,
-             double decay, double scale, int64_t step) {
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
+             double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
     const double t = (double)step;
     const adamw_rule rule = {
         .scale = (real)scale,
@@ -52,17 +53,17 @@ static double sum_of_squares(const real *restrict x, int64_t n) {
     return total;
 }
 
-/* norm (1) = |x| over x (n), summed in double precision: within a block, then block by block. */
-int K(norm)(real *norm, const real *x, int64_t n) {
+/* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
+int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
-    double *const sums = malloc((size_t)(blocks + 1) * sizeof(double));
+    double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
         sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
     double total = 0;
     for (int64_t block = 0; block < blocks; block++) total += sums[block];
-    norm[0] = (real)sqrt(total);
+    norm[0] = sqrt(total);
     free(sums);
     return ROT_OK;
 }

@@ -12,6 +12,7 @@
 #include "kernels.h"
 #include "philox.h"
 #include "vmath.h"
+#include "workspace.h"
 
 enum {
     CHUNK = 16384,  /* elements of one task */
@@ -70,9 +71,7 @@ static void each_chunk(body *f, const job *j) {
 }
 
 /* Room for `count` rows of sums of every chunk. */
-static real *new_sums(const job *j, int64_t count) {
-    return malloc((size_t)(j->B * chunks_of(j) * count * j->D + 1) * sizeof(real));
-}
+static real *new_sums(const job *j, int64_t count) { return WORKSPACE(real, j->B, chunks_of(j), count, j->D); }
 
 /* out[d] = factor * sum over c of sums[c*stride + d]. */
 static void merge(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t D,
@@ -115,7 +114,8 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
 }
 
 /* y, x (B,T,D); function 0..3 as above. */
-int K(elementwise)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t function) {
+int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+                   int64_t D, int64_t function) {
     each_chunk(elementwise_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .function = function});
     return ROT_OK;
@@ -129,7 +129,8 @@ static void gelu_backward_rows(const job *j, int64_t chunk, int64_t first, int64
 }
 
 /* dx, dy, x (B,T,D). */
-int K(gelu_backward)(real *dx, const real *dy, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(gelu_backward_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}});
     return ROT_OK;
 }
@@ -142,8 +143,8 @@ static void glu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
 }
 
 /* y = value s(gate), all (B,T,D). */
-int K(glu_forward)(real *y, const real *value, const real *gate, const int64_t *lengths, int64_t B, int64_t T,
-                   int64_t D) {
+int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
+                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(glu_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {value, gate}});
     return ROT_OK;
 }
@@ -160,8 +161,8 @@ static void glu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_
 }
 
 /* dvalue = dy s(gate),  dgate = dy value s(gate) s(-gate), all (B,T,D). */
-int K(glu_backward)(real *dvalue, real *dgate, const real *dy, const real *value, const real *gate,
-                    const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,
+                    const real *restrict gate, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(glu_backward_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dvalue, dgate}, .in = {dy, value, gate}});
     return ROT_OK;
@@ -173,7 +174,8 @@ static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) 
 }
 
 /* y (B,T,D) is x with its padding zeroed. */
-int K(mask_padding)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+                    int64_t D) {
     each_chunk(copy_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}});
     return ROT_OK;
 }
@@ -218,8 +220,8 @@ static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows)
 
 /* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The number of an element is that of Philox's counter
  * (index / 4, step, site) at index % 4; index runs over (B,T,D), or over (B,D) with `over_time`. */
-int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D, double rate,
-               int64_t seed, int64_t step, int64_t site, int64_t over_time) {
+int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
+               int64_t D, double rate, int64_t seed, int64_t step, int64_t site, int64_t over_time) {
     const double threshold = rate * 0x1p32;
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}};
     j.seed = (uint64_t)seed;
@@ -230,7 +232,7 @@ int K(dropout)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_
         each_chunk(dropout_rows, &j);
         return ROT_OK;
     }
-    real *const masks = malloc((size_t)(B * D + 1) * sizeof(real));
+    real *const masks = WORKSPACE(real, B, D);
     if (!masks) return ROT_NO_MEMORY;
     for (int64_t lo = 0; lo < B * D; lo += DRAW) {
         real drawn[DRAW + 4];
@@ -268,7 +270,8 @@ static void moments_rows(const job *j, int64_t chunk, int64_t first, int64_t row
 
 /* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. With n_c rows in chunk c and a_c = m_c - mean,
  *   mean = sum_c (n_c m_c + rest_c) / n,   var = sum_c (squares_c + 2 a_c rest_c + n_c a_c^2) / n. */
-int K(channel_moments)(real *mean, real *var, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(channel_moments)(real *restrict mean, real *restrict var, const real *restrict x, const int64_t *restrict lengths,
+                       int64_t B, int64_t T, int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = B * chunks_of(&j);
     j.sums = new_sums(&j, 3);
@@ -314,8 +317,8 @@ static void affine_rows(const job *j, int64_t chunk, int64_t first, int64_t rows
 }
 
 /* y = gain (x - center) + offset; y, x (B,T,D), the others (D). */
-int K(channel_affine)(real *y, const real *x, const real *center, const real *gain, const real *offset,
-                      const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(channel_affine)(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
+                      const real *restrict offset, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(
         affine_rows,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .channel = {center, gain, offset}});
@@ -336,8 +339,8 @@ static void channel_sums_rows(const job *j, int64_t chunk, int64_t first, int64_
 }
 
 /* sum, product (D): sums of dy and of dy (x - center); dy, x (B,T,D), center (D). */
-int K(channel_sums)(real *sum, real *product, const real *dy, const real *x, const real *center, const int64_t *lengths,
-                    int64_t B, int64_t T, int64_t D) {
+int K(channel_sums)(real *restrict sum, real *restrict product, const real *restrict dy, const real *restrict x,
+                    const real *restrict center, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {dy, x}, .channel = {center}};
     j.sums = new_sums(&j, 2);
     if (!j.sums) return ROT_NO_MEMORY;
@@ -361,8 +364,9 @@ static void channel_adjoint_rows(const job *j, int64_t chunk, int64_t first, int
 }
 
 /* dx = gain dy + slope (x - center) + offset; dx, dy, x (B,T,D), the others (D). */
-int K(channel_adjoint)(real *dx, const real *dy, const real *x, const real *center, const real *gain, const real *slope,
-                       const real *offset, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(channel_adjoint)(real *restrict dx, const real *restrict dy, const real *restrict x, const real *restrict center,
+                       const real *restrict gain, const real *restrict slope, const real *restrict offset,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(channel_adjoint_rows, &(job){.B = B,
                                             .T = T,
                                             .D = D,
@@ -425,8 +429,9 @@ static void layer_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t 
 
 /* y (B,T,D), mean, rstd (B,T; not written at padding); x (B,T,D), scale, bias (D).
  *   y = (x - mean) rstd scale + bias,   rstd = 1 / sqrt(var + eps), over the D channels of each row. */
-int K(layer_norm_forward)(real *y, real *mean, real *rstd, const real *x, const real *scale, const real *bias,
-                          const int64_t *lengths, int64_t B, int64_t T, int64_t D, double eps) {
+int K(layer_norm_forward)(real *restrict y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                          const real *restrict scale, const real *restrict bias, const int64_t *restrict lengths,
+                          int64_t B, int64_t T, int64_t D, double eps) {
     each_chunk(layer_norm_rows, &(job){.B = B,
                                        .T = T,
                                        .D = D,
@@ -486,8 +491,9 @@ static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first,
 /* dx (B,T,D), dscale, dbias (D); dy, x (B,T,D), scale (D), mean, rstd (B,T) as forward wrote them.
  *   With xhat = (x - mean) rstd and g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  <> the mean over channels;
  *   dscale = sum dy xhat,  dbias = sum dy  over all valid rows. */
-int K(layer_norm_backward)(real *dx, real *dscale, real *dbias, const real *dy, const real *x, const real *scale,
-                           const real *mean, const real *rstd, const int64_t *lengths, int64_t B, int64_t T,
+int K(layer_norm_backward)(real *restrict dx, real *restrict dscale, real *restrict dbias, const real *restrict dy,
+                           const real *restrict x, const real *restrict scale, const real *restrict mean,
+                           const real *restrict rstd, const int64_t *restrict lengths, int64_t B, int64_t T,
                            int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .channel = {scale}};
     j.row_in[0] = mean;
@@ -518,8 +524,8 @@ static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t r
 }
 
 /* y (B,T,D) = table[ids] + bias; ids (B,T), each a row of table (V,D), bias (D) or NULL. */
-int K(embedding_forward)(real *y, const int64_t *ids, const real *table, const real *bias, const int64_t *lengths,
-                         int64_t B, int64_t T, int64_t D) {
+int K(embedding_forward)(real *restrict y, const int64_t *restrict ids, const real *restrict table,
+                         const real *restrict bias, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(
         embedding_rows,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .channel = {bias}, .ids = ids, .table = table});
@@ -554,11 +560,11 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
 
 /* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v: runs of RUN places
  * in order, then the runs in order. */
-int K(embedding_backward)(real *dtable, const real *dy, const int64_t *ids, const int64_t *lengths, int64_t B,
-                          int64_t T, int64_t D, int64_t V) {
+int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
     const int64_t places = B * T, most_runs = places / RUN + (places < V ? places : V);
-    int64_t *const work = malloc((size_t)(places + 2 * (V + 1) + most_runs) * sizeof(int64_t));
-    real *const sums = malloc((size_t)(most_runs * D + 1) * sizeof(real));
+    int64_t *const work = WORKSPACE(int64_t, places + 2 * (V + 1) + most_runs);
+    real *const sums = WORKSPACE(real, most_runs, D);
     if (!work || !sums) {
         free(work);
         free(sums);
@@ -601,7 +607,8 @@ static double share_of(const job *j, int64_t b) {
 }
 
 /* y (B,D), the mean over the valid rows of x (B,T,D); zero where there are none. */
-int K(mean_pool_forward)(real *y, const real *x, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(mean_pool_forward)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B,
+                         int64_t T, int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = chunks_of(&j);
     j.sums = new_sums(&j, 1);
@@ -623,7 +630,8 @@ static void spread_rows(const job *j, int64_t chunk, int64_t first, int64_t rows
 }
 
 /* dx (B,T,D): dy (B,D) shared equally among a sequence's valid rows. */
-int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int64_t B, int64_t T, int64_t D) {
+int K(mean_pool_backward)(real *restrict dx, const real *restrict dy, const int64_t *restrict lengths, int64_t B,
+                          int64_t T, int64_t D) {
     each_chunk(spread_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .sequence = dy});
     return ROT_OK;
 }
@@ -632,7 +640,8 @@ int K(mean_pool_backward)(real *dx, const real *dy, const int64_t *lengths, int6
 
 /* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C).  With m the largest logit and S = sum_c e^(z_c - m),
  *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / B: of the mean loss. */
-int K(cross_entropy)(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B, int64_t C) {
+int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *restrict logits,
+                     const int64_t *restrict labels, int64_t B, int64_t C) {
 #pragma omp parallel for schedule(static) if (B * C > SMALL)
     for (int64_t b = 0; b < B; b++) {
         const real *restrict z = logits + b * C;

@@ -11,6 +11,7 @@
 
 #include "kernels.h"
 #include "steps.h"
+#include "workspace.h"
 
 enum {
     BLOCK = 1024 / sizeof(lane), /* lanes of one task */
@@ -52,8 +53,9 @@ static void step_row(lane *restrict h, const lane *restrict a, const lane *restr
 }
 
 /* h (B,T,N), hT (B,N) or NULL; a (N) or (B,T,N), x (B,T,N), h0 (B,N) or NULL. */
-int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane *h0, const int64_t *lengths, int64_t B,
-                    int64_t T, int64_t N, int64_t varying, int64_t reverse) {
+int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a, const lane *restrict x,
+                    const lane *restrict h0, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                    int64_t varying, int64_t reverse) {
     const int64_t blocks = (N + BLOCK - 1) / BLOCK;
 #pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
     for (int64_t b = 0; b < B; b++) {
@@ -77,11 +79,11 @@ int K(scan_forward)(lane *h, lane *hT, const lane *a, const lane *x, const lane 
     return ROT_OK;
 }
 
-/* g <- dh + conj(a_next) g;  dx <- g;  da += g conj(h_prev). */
+/* g <- dh + conj(a_next) g, or dh + g without a_next;  dx <- g;  da += g conj(h_prev). */
 static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
                         const lane *restrict dh, const lane *restrict h_prev, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
-        const lane gj = scan_step_adjoint(a_next[j], g[j], dh[j]);
+        const lane gj = a_next ? scan_step_adjoint(a_next[j], g[j], dh[j]) : lane_add(dh[j], g[j]);
         g[j] = gj;
         dx[j] = gj;
         da[j] = scan_transition_adjoint(gj, h_prev[j], da[j]);
@@ -98,11 +100,12 @@ static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
  *   dx_t = g_t,   da_t = g_t conj(h_{t-1})  with h_{-1} = h0,   dh0 = conj(a_0) g_0   (dh0 = dhT if no steps)
  *
  * A constant `a` sums da over b and t: runs of SUM_STEPS, then t, then b, always in that order. */
-int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *dhT, const lane *a, const lane *h,
-                     const lane *h0, const int64_t *lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
+int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, const lane *restrict dh,
+                     const lane *restrict dhT, const lane *restrict a, const lane *restrict h, const lane *restrict h0,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
                      int64_t reverse) {
     const int64_t blocks = (N + BLOCK - 1) / BLOCK;
-    lane *const sums = varying ? NULL : calloc((size_t)(B * N) + 1, sizeof(lane));
+    lane *const sums = varying ? NULL : WORKSPACE(lane, B, N);
     if (!varying && !sums) return ROT_NO_MEMORY;
 #pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
     for (int64_t b = 0; b < B; b++) {
@@ -110,14 +113,14 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
             const int64_t lo = k * BLOCK, n = N - lo < BLOCK ? N - lo : BLOCK;
             const walk w = walk_of(lengths, b, T, N, reverse);
             const lane *const start = h0 ? h0 + b * N + lo : ZEROS;
-            lane g[BLOCK], run[BLOCK], ones[BLOCK];
-            const lane *a_next = ones; /* dhT enters g_{T-1} as it is */
-            for (int64_t j = 0; j < n; j++) ones[j] = lane_of(1);
+            lane g[BLOCK], run[BLOCK];
+            const lane *a_next = NULL; /* dhT enters g_{T-1} as it is */
             if (dhT)
                 memcpy(g, dhT + b * N + lo, (size_t)n * sizeof(lane));
             else
                 memset(g, 0, sizeof g);
             memset(run, 0, sizeof run);
+            if (!varying) memset(sums + b * N + lo, 0, (size_t)n * sizeof(lane));
             ptrdiff_t row = w.first + (w.steps - 1) * w.stride + lo;
             for (int64_t s = w.steps - 1; s >= 0; s--, row -= w.stride) {
                 if (!reverse && (w.steps - 1 - s) % TILE == 0) {
@@ -138,10 +141,9 @@ int K(scan_backward)(lane *dx, lane *da, lane *dh0, const lane *dh, const lane *
                 }
                 a_next = varying ? a + row : a + lo;
             }
-            if (dh0 && w.steps)
-                for (int64_t j = 0; j < n; j++) dh0[b * N + lo + j] = lane_fma_conj(a_next[j], g[j], ZEROS[j]);
-            else if (dh0)
-                memcpy(dh0 + b * N + lo, g, (size_t)n * sizeof(lane));
+            if (dh0)
+                for (int64_t j = 0; j < n; j++)
+                    dh0[b * N + lo + j] = a_next ? lane_fma_conj(a_next[j], g[j], ZEROS[j]) : g[j];
             zero_padding(dx + lo, b, T, N, w.steps, n);
             if (varying) zero_padding(da + lo, b, T, N, w.steps, n);
         }

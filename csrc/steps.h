@@ -14,10 +14,6 @@
 #endif
 
 #if ROT_COMPLEX
-ROT_INLINE lane lane_of(real x) {
-    lane r = {x, 0};
-    return r;
-}
 /* a*b + c */
 ROT_INLINE lane lane_fma(lane a, lane b, lane c) {
     lane r = {a.re * b.re - a.im * b.im + c.re, a.re * b.im + a.im * b.re + c.im};
@@ -33,7 +29,6 @@ ROT_INLINE lane lane_add(lane a, lane b) {
     return r;
 }
 #else
-ROT_INLINE lane lane_of(real x) { return x; }
 ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_add(lane a, lane b) { return a + b; }

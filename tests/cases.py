@@ -2,7 +2,8 @@
 
 A case makes its arguments, runs forward and backward on them, and has a reference: the simplest NumPy that can be
 right. A new op added here is checked against its reference, finite differences, the adjoint identity, float32,
-threads, instruction sets and (with `ragged`) NaN padding, without another line.
+threads, instruction sets and (with `ragged`) NaN padding, without another line. The rows of LARGE are for threads
+alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def dense_case(shape: tuple[int, ...], d_out: int) -> Case:
         backward,
         lambda args: (np.einsum("...d,od->...o", args["x"], args["w"]) + args["bias"],),
         terms=D + int(np.prod(shape[:-1])) + 2,  # the weights' gradient sums over the rows
-        linear=(("w", "bias"),),
+        linear=(("w", "bias"), ("x", "bias")),
     )
 
 
@@ -247,6 +248,7 @@ def layer_case(name: str, layer: Any, B: int, T: int, *, lengths: Any = None, re
     `reference(params, x, state, lengths)` gives (y, final state) by loops.
     """
     ctx = Context(lengths=None if lengths is None else np.array(lengths))
+    readout = tuple(key for key in layer.init(np.random.default_rng(0)) if key.startswith(("C", "D")))
 
     def make(rng: np.random.Generator) -> Arrays:
         args = dict(astype(layer.init(rng), np.float64))
@@ -277,7 +279,7 @@ def layer_case(name: str, layer: Any, B: int, T: int, *, lengths: Any = None, re
         backward,
         lambda args: tuple(out for out in reference(layer, *split(args), lengths) if out is not None),
         terms=6 * T + 3 * layer.d_state + layer.d_model + 20,
-        linear=(("x",) if layer.bidirectional else ("x", "state"),),
+        linear=(("x",) if layer.bidirectional else ("x", "state"), readout),
         ragged={} if lengths is None else {"x": lengths, "out0": lengths},
         lengths=lengths,
     )
@@ -759,3 +761,39 @@ POINTWISE = [
 ]
 
 CASES = [*SCANS, *DENSE, *LAYERS, *MIXERS, *POINTWISE]
+
+# -------------------------------------------------------------------------------------------------------- threads
+
+CHANNELS = (2, 1, 40_000)  # sums over rows are merged by columns in threads
+
+LARGE = [
+    diagonal_case(3, 130, 260, lanes="complex", varying=True, reverse=True, lengths=(130, 7, 129)),
+    rotation_case(2, 150, 2, 130),
+    dense_case((8200, 190), 190),  # all 16 groups of rows, whose sums are merged in threads too
+    orthogonal_case((3, 90, 90)),
+    householder_case(3, 150, 2, 40, u_varies=True, alpha_varies=True, lengths=(150, 3, 149)),
+    *(
+        layer_case("4x300", layer, 4, 300, lengths=(300, 0, 299, 17), reference=None)
+        for layer in (
+            LRU(24, 64),
+            LRU(24, 64, bidirectional=True),
+            RotRNN(24, 128, heads=2),
+            RotRNN(24, 128, heads=2, bidirectional=True),
+        )
+    ),
+    *(
+        unary_case(name, op, adjoint, None, (40_000,))
+        for name, op, adjoint in (
+            ("exp", pointwise.exp, pointwise.exp_backward),
+            ("sigmoid", pointwise.sigmoid, pointwise.sigmoid_backward),
+            ("tanh", pointwise.tanh, pointwise.tanh_backward),
+        )
+    ),
+    batch_norm_case(CHANNELS),
+    batch_norm_inference_case(CHANNELS),
+    layer_norm_case(CHANNELS),
+    embedding_case(4, 300, 3, 33, (300, 299, 0, 7)),
+    embedding_case(2, 1, 2, 40_000),
+    pool_case("mean_pool", CHANNELS),
+    cross_entropy_case(40, 1000, 1),
+]

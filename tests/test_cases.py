@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import CASES, Arrays, Case
+from cases import CASES, LARGE, Arrays, Case
 from rotrnn import _cpu
 
 
@@ -130,7 +130,7 @@ def test_float32_is_close_to_float64(case: Case) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
 
 
-@cases
+@over([*CASES, *LARGE])
 def test_same_bits_for_any_number_of_threads(case: Case) -> None:
     _, args, _, doutputs = prepared(case)
     results = []

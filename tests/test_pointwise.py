@@ -19,6 +19,7 @@ from rotrnn.ops.pointwise import (
     embedding_backward,
     gelu,
     glu,
+    glu_backward,
     last_pool,
     layer_norm,
     mask_padding,
@@ -143,6 +144,27 @@ def test_embedding_takes_int32_and_strided_ids() -> None:
     ids = np.array([[0, 3, 1], [2, 2, 0]], np.int32)
     np.testing.assert_array_equal(embedding(ids, table), table[ids])
     np.testing.assert_array_equal(embedding(ids.T, table), table[ids.T])
+
+
+def test_a_gate_far_below_zero_is_shut() -> None:
+    """e^100 is no float32: 1e38 e^-100 = 4e-6 is given as zero, and so is its slope in the value. e^88 is one."""
+    value, gate = np.full(2, 1e38, np.float32), np.array([-100, -88], np.float32)
+    # e^88 to 2 ulp, a sum and a quotient of half an ulp each
+    np.testing.assert_allclose(glu(value, gate), [0, 1e38 * np.exp(-88.0)], rtol=3 * EPS32, atol=0)
+    assert glu_backward(np.ones(2, np.float32), value, gate).dvalue[0] == 0
+
+
+def test_a_workspace_too_large_to_count_is_refused() -> None:
+    """2^44 rows of nothing are an array, but their 2^45 numbers of work are more than there is memory."""
+    nothing = np.zeros((1, 1, 0), np.float32)
+    with pytest.raises(ValueError, match=r"embedding_backward: an array of shape .* is too large to address"):
+        embedding_backward(nothing, [[0]], 2**60)
+    with pytest.raises(MemoryError, match="embedding_backward: not enough memory for its workspace"):
+        embedding_backward(nothing, [[0]], 2**44)
+    with pytest.raises(
+        ValueError, match=r"embedding_backward: an array of shape \(4611686018427387904, 0\) .* too large"
+    ):
+        embedding_backward(nothing, [[0]], 2**62)
 
 
 def test_sequences_without_steps_pool_to_zero() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from cases import rotation_loop, scan_loop
 from rotrnn import _cpu
 from rotrnn.ops.dense import dense, dense_backward, matmul
-from rotrnn.ops.pointwise import embedding_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 EPS = np.finfo(np.float64).eps
@@ -55,6 +54,22 @@ def test_no_steps_pass_the_state_through() -> None:
     np.testing.assert_array_equal(grads.dh0, dhT)
     h, hT = diagonal_scan(np.ones(4), X, h0, lengths=[0, 3], return_state=True)
     np.testing.assert_array_equal(hT[0], h0[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.complex128])
+def test_the_final_states_gradient_enters_as_it_is(dtype: Any) -> None:
+    """No product touches dhT before the first step back, or at all without one: infinities stay."""
+    dhT = np.array([[np.inf, -np.inf, -0.0, 3], [-0.0, 1, np.inf, -np.inf]], dtype)
+    if np.iscomplexobj(dhT):
+        dhT.imag = dhT.real[::-1, ::-1]
+    x, a = np.zeros((2, 1, 4), dtype), np.ones(4, dtype)
+    grads = diagonal_scan_backward(x[:, :0], a, x[:, :0], dhT=dhT)
+    assert grads.dh0.tobytes() == dhT.tobytes()
+    for reverse in (False, True):
+        grads = diagonal_scan_backward(x, a, x, dhT=dhT, reverse=reverse)
+        np.testing.assert_array_equal(grads.dx[:, 0], dhT)
+        grads = diagonal_scan_backward(x, a, x, dhT=dhT, reverse=reverse, lengths=[1, 0])
+        assert grads.dh0[1].tobytes() == dhT[1].tobytes()
 
 
 def test_out_is_used_and_h_stays_put() -> None:
@@ -135,6 +150,7 @@ def read_only() -> Any:
 
 
 HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
+WIDE = np.zeros((0, 2**40), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +180,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
         ),
         (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
         (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
+        (lambda: dense_backward(WIDE[:, :0], WIDE, WIDE), MemoryError, "matmul_weight_grad: not enough memory"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
         (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
@@ -184,7 +201,6 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
             r"dense: an array of shape .* is too large",
         ),
         (lambda: diagonal_scan(np.ones(3), np.ones((0, 2**50, 3))), ValueError, "is too large to address"),
-        (lambda: embedding_backward(np.zeros((1, 1, 0)), [[0]], 2**60), ValueError, "is too large to address"),
         (lambda: matmul(X, X), ValueError, r"matmul: y has shape \(2, 3, 4\), expected \(H=2, K=4, N\)"),
         (lambda: matmul(X, np.ones((4, 4))), ValueError, "expected two matrices or two stacks"),
     ],

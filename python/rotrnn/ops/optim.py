@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -47,13 +49,17 @@ def adamw(
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes that disagree; an array that cannot be written in place; `step` below 1.
+        Another dtype; shapes that disagree; an array that cannot be written in place; two that overlap; `step` below 1.
     """
     args = Boundary("adamw")
     shape = np.shape(grad)
     g = args.array("grad", np.ravel(grad), "N")
     for name, array in (("param", param), ("m", m), ("v", v)):
-        args.out(name, array, shape, g.dtype, grad)
+        args.out(name, array, shape, g.dtype)
+    arrays = {"param": param, "m": m, "v": v, "grad": np.asarray(grad)}
+    for one, other in itertools.combinations(arrays, 2):
+        if np.may_share_memory(arrays[one], arrays[other]):
+            raise ValueError(f"adamw: {one} overlaps {other}, expected memory of its own")
     if step < 1:
         raise ValueError(f"adamw: step is {step}, expected an integer from 1")
     _cpu.adamw(param, m, v, args.layout(g, g.dtype), g.size, lr, beta1, beta2, eps, decay, scale, step)
@@ -62,10 +68,11 @@ def adamw(
 def norm(x: npt.ArrayLike) -> float:
     """Euclidean norm of all numbers of `x` (float32 or float64, any shape), summed in float64 in one order.
 
-    It is finite if every number is, short of overflow in the dtype of `x`. Raises TypeError for another dtype.
+    It is finite if every number of a float32 `x` is, and every square of a float64 one. Raises TypeError for another
+    dtype.
     """
     args = Boundary("norm")
     array = args.array("x", np.ravel(x), "N")
-    out = np.empty(1, array.dtype)
+    out = np.empty(1)
     _cpu.norm(out, args.layout(array, array.dtype), array.size)
     return float(out[0])

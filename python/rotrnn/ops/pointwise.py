@@ -114,6 +114,8 @@ class GluGrads(NamedTuple):
 def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Gated linear unit, ``y = value * s(gate)`` with the sigmoid s (Dauphin et al. 2017, eq. 1).
 
+    Below a gate of -88.72 (float32) or -709.78 (float64) e^-gate overflows and y is zero, however large the value.
+
     Parameters
     ----------
     value, gate : (B, T, D) with `lengths`; any one shape without
