@@ -20,7 +20,6 @@ from benchmarks.measure import record, row, seconds_in_turn, show
 from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy
-from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.optimiser import AdamW
 
 
@@ -54,10 +53,8 @@ def products(B: int, T: int, D: int, N: int, n_layers: int) -> tuple[Callable[[]
 def training_step(B: int, T: int, D: int, N: int, n_layers: int) -> Callable[[], None]:
     """A function that runs one training step."""
     rng = np.random.default_rng(0)
-    empty = FeatureSplit(np.empty((0, T, 1)), np.empty(0, np.int64))
-    task = Task("random", empty, empty, empty, n_classes=10, vocab=18, n_features=None)
     settings = ModelSettings(layer="rotrnn", d_model=D, n_layers=n_layers)
-    model = build_classifier(settings, {"d_state": N, "heads": 32}, task)
+    model = build_classifier(settings, {"d_state": N, "heads": 32}, n_classes=10, vocab=18)
     params = model.init(rng)
     optimiser = AdamW()
     moments = optimiser.init(params)

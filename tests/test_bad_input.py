@@ -16,14 +16,11 @@ import pytest
 from rotrnn import LRU, Context, RotRNN, cross_entropy, diagonal_scan, householder_mix, orthogonal
 from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.nn.norm import BatchNorm
-from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.training.recipe import load_recipe
 
 X = np.ones((2, 3, 4))
-EMPTY = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
-TASK = Task("tokens", EMPTY, EMPTY, EMPTY, n_classes=3, vocab=7, n_features=None)
-MODEL = build_classifier(ModelSettings("lru", 4, 1), {"d_state": 2}, TASK)
+MODEL = build_classifier(ModelSettings("lru", 4, 1), {"d_state": 2}, n_classes=3, vocab=7)
 
 
 def frozen() -> Any:

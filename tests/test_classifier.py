@@ -12,11 +12,9 @@ from rotrnn.models.build import ModelSettings, build_classifier
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.ops.pointwise import cross_entropy
-from rotrnn.tasks.task import FeatureSplit, Task
 
-EMPTY = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
-TOKENS = Task("tokens", EMPTY, EMPTY, EMPTY, n_classes=3, vocab=7, n_features=None)
-FEATURES = Task("features", EMPTY, EMPTY, EMPTY, n_classes=3, vocab=None, n_features=2)
+TOKENS: dict[str, int] = {"n_classes": 3, "vocab": 7}
+FEATURES: dict[str, int] = {"n_classes": 3, "n_features": 2}
 LENGTHS = np.array([9, 4, 1, 6])
 LAYERS: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 6, "heads": 2},
@@ -24,14 +22,14 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_of(layer: str, task: Task = TOKENS, bidirectional: bool = False, **settings: Any) -> SequenceClassifier:
+def model_of(layer: str, task: dict[str, int] = TOKENS, bidirectional: bool = False, **settings: Any) -> SequenceClassifier:
     chosen = ModelSettings(layer=layer, d_model=5, n_layers=2, **settings)
-    return build_classifier(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, task)
+    return build_classifier(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, **task)
 
 
-def data(task: Task) -> tuple[Any, Any]:
+def data(task: dict[str, int]) -> tuple[Any, Any]:
     rng = np.random.default_rng(1)
-    inputs = rng.integers(0, 7, (4, 9)) if task.vocab else rng.standard_normal((4, 9, 2))
+    inputs = rng.integers(0, 7, (4, 9)) if task is TOKENS else rng.standard_normal((4, 9, 2))
     return inputs, rng.integers(0, 3, 4)
 
 
@@ -54,7 +52,7 @@ def loss_and_gradient(
     ],
     ids=["rotrnn", "lru-half1-dropout", "rotrnn-layernorm-half2-last", "lru-bidirectional"],
 )  # fmt: skip
-def test_gradient_of_the_whole_classifier(layer: str, task: Task, settings: dict[str, Any], lengths: Any) -> None:
+def test_gradient_of_the_whole_classifier(layer: str, task: dict[str, int], settings: dict[str, Any], lengths: Any) -> None:
     """Central differences of the loss along random directions of each parameter, float64, training mode: 1e-6."""
     model = model_of(layer, task, **settings)
     rng = np.random.default_rng(0)
@@ -135,7 +133,7 @@ def test_same_bits_for_any_number_of_threads(layer: str) -> None:
     """Loss, gradients and updated running statistics, at a size that is cut into several pieces."""
     settings = ModelSettings(layer=layer, d_model=40, n_layers=2, dropout=0.1)
     sizes = {"rotrnn": {"d_state": 48, "heads": 4}, "lru": {"d_state": 24}}
-    model = build_classifier(settings, sizes[layer], TOKENS)
+    model = build_classifier(settings, sizes[layer], **TOKENS)
     rng = np.random.default_rng(0)
     inputs, labels = rng.integers(0, 7, (5, 333)), rng.integers(0, 3, 5)
     ctx = Context(lengths=np.array([333, 20, 0, 200, 111]), train=True, seed=1, step=1)

@@ -82,10 +82,8 @@ class ToyModel:
         return np.linalg.norm(inputs, axis=2).mean(0)[None]
 
 
-build_classifier = recipe.build_classifier
-recipe.build_classifier = lambda settings, layer, task: (
-    ToyModel(task.settings) if isinstance(task, ToyData) else build_classifier(settings, layer, task)
-)
+build = recipe.Recipe.build
+recipe.Recipe.build = lambda self, task: ToyModel(task.settings) if isinstance(task, ToyData) else build(self, task)
 TASKS["toy"] = Toy
 
 RECIPE = """

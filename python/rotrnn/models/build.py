@@ -12,7 +12,6 @@ from rotrnn.nn.gate import FORMS, Gate
 from rotrnn.nn.norm import NORMS
 from rotrnn.nn.pool import POOLS
 from rotrnn.nn.registry import LAYERS
-from rotrnn.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,15 @@ class ModelSettings:
             raise ValueError(f"model.dropout: got {self.dropout}, expected a number in [0, 1)")
 
 
-def build_classifier(settings: ModelSettings, layer: dict[str, Any], task: Task) -> SequenceClassifier:
-    """The classifier for a task; `layer` holds the recurrent layer's own settings (the [layer] section)."""
+def build_classifier(
+    settings: ModelSettings,
+    layer: dict[str, Any],
+    *,
+    n_classes: int,
+    vocab: int | None = None,
+    n_features: int | None = None,
+) -> SequenceClassifier:
+    """The classifier of `vocab` token ids, or of `n_features` a step; `layer` is the [layer] section."""
     D = settings.d_model
     blocks = tuple(
         ResidualBlock(
@@ -55,5 +61,7 @@ def build_classifier(settings: ModelSettings, layer: dict[str, Any], task: Task)
         )
         for i in range(settings.n_layers)
     )
-    encoder = Embedding(task.vocab, D) if task.vocab is not None else Dense(task.n_features or 1, D)
-    return SequenceClassifier(encoder, ResidualStack(blocks), POOLS[settings.pool](), Dense(D, task.n_classes))
+    if (vocab is None) == (n_features is None):
+        raise ValueError(f"build_classifier: vocab is {vocab} and n_features {n_features}, expected one of the two")
+    encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
+    return SequenceClassifier(encoder, ResidualStack(blocks), POOLS[settings.pool](), Dense(D, n_classes))

@@ -94,7 +94,9 @@ class Recipe:
 
     def build(self, task: Task) -> SequenceClassifier:
         """The model for the loaded task."""
-        return build_classifier(self.model, self.layer, task)
+        return build_classifier(
+            self.model, self.layer, n_classes=task.n_classes, vocab=task.vocab, n_features=task.n_features
+        )
 
     def tables(self) -> dict[str, Table]:
         """The sections as `read_recipe` takes them, every default filled in."""
