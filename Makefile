@@ -34,15 +34,16 @@ lint: .venv/linters
 	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
 	CC="clang $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 
-# Python leaks on its own account at exit, so of the leaks only those through our C files count. The C++ library is
-# loaded with the sanitizer's, which needs it to pass on the exceptions of matplotlib.
+# Python leaks on its own account at exit, so of the leaks only those through our C files count. libstdc++ must be there
+# before the sanitizer for matplotlib, whose C++ throws.
 sanitize: .venv/installed
 	rm -rf build/sanitize
 	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
-	export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" PYTHONPATH=build/sanitize/lib LSAN_OPTIONS=exitcode=0 \
+	export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+		PYTHONPATH=build/sanitize/lib LSAN_OPTIONS=exitcode=0 \
 		ASAN_OPTIONS=detect_leaks=1:log_path=$(CURDIR)/build/sanitize/report; \
-	$(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__'; \
-	$(PYTEST) || { cat build/sanitize/report.*; exit 1; }
+	$(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__' && \
+	$(PYTEST) || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
 
 build: .venv/installed
@@ -58,7 +59,7 @@ test-wheel: build
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.scan
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.train_step
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info python/rotrnn/*.so

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def origin() -> dict[str, Any]:
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "threads": _cpu.threads()},
         "versions": {
             "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("numpy", "scipy")},
+            "numpy": np.__version__,
             "compiler": _cpu.COMPILER,
             "simd": _cpu.simd(),
         },

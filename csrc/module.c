@@ -68,6 +68,7 @@ typedef struct {
 } module_state;
 
 typedef struct {
+    PyObject *module; /* owned: a function may outlive every other reference to its module */
     module_state *state;
     const rot_entry *by_dtype[SIMD_COUNT][DTYPES]; /* NULL where the dtype lacks the entry */
     const char *name;
@@ -169,7 +170,11 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-static void free_function(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE)); }
+static void free_function(PyObject *capsule) {
+    function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
+    Py_DECREF(self->module);
+    PyMem_Free(self);
+}
 
 static const rot_entry *find_entry(const rot_entry *table, const char *name) {
     for (; table->name; table++)
@@ -185,6 +190,7 @@ static int add_function(PyObject *module, const char *name) {
         PyErr_NoMemory();
         return -1;
     }
+    self->module = Py_NewRef(module);
     self->state = PyModule_GetState(module);
     self->name = name;
     for (int level = 0; level < SIMD_COUNT; level++)
@@ -195,6 +201,7 @@ static int add_function(PyObject *module, const char *name) {
     self->def.ml_flags = METH_FASTCALL;
     PyObject *const capsule = PyCapsule_New(self, FUNCTION_CAPSULE, free_function);
     if (!capsule) {
+        Py_DECREF(module);
         PyMem_Free(self);
         return -1;
     }

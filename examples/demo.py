@@ -17,10 +17,11 @@ from rotrnn.training.recipe import load_recipe
 
 def main() -> int:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
-    shutil.rmtree(folder, ignore_errors=True)
     lines, failed = [], False
     for name, least in (("digits-rotrnn", 0.95), ("listops-small", None)):
         print(f"\n--- {name}")
+        if (folder / name / "recipe.toml").is_file():  # a run of an earlier demo
+            shutil.rmtree(folder / name)
         recipe = load_recipe(name)
         task = recipe.task.load()
         baseline = majority_baseline(task, task.test)

@@ -82,7 +82,8 @@ def test_gradient_of_the_whole_classifier(layer: str, task: Task, settings: dict
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_padding_changes_nothing(layer: str, train: bool) -> None:
-    """More padding, and NaN in it, leave logits and gradients as they are, bit for bit."""
+    """More padding, and NaN in it, leave logits, gradients and running statistics as they are, up to rounding: sums
+    over rows are cut by shape, and the shapes differ."""
     model = model_of(layer, FEATURES, dropout=0.2, dropout_over_time=True)
     params = model.init(np.random.default_rng(0))
     inputs, labels = data(FEATURES)
@@ -98,7 +99,7 @@ def test_padding_changes_nothing(layer: str, train: bool) -> None:
         grads = model.backward(copy, saved, cross_entropy(logits, labels)[1])
         results.append((logits, dict(flatten(grads)), dict(flatten(copy))))
     (a, a_grads, a_params), (b, b_grads, b_params) = results
-    # the reductions over B*T rows are cut by shape, and the shapes differ: sums may round differently, no more
+    # a few hundred float32 roundings (eps 1.2e-7) of numbers around 1
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
     for name in a_grads:
         scale = np.abs(a_grads[name]).max() + 1e-6
@@ -108,24 +109,25 @@ def test_padding_changes_nothing(layer: str, train: bool) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_blocks_stream_as_they_run(layer: str) -> None:
-    """In evaluation mode a block's steps, chunks and whole agree."""
+def test_stack_streams_as_it_runs(layer: str) -> None:
+    """In evaluation mode the steps, chunks and whole of the stack agree."""
     model = model_of(layer, FEATURES, norm="layer")
     params = astype(model.init(np.random.default_rng(0)), np.float64)
-    block, p = model.blocks[0], params["blocks"]["0"]
+    stack, p = model.stack, params["blocks"]
     x = np.random.default_rng(1).standard_normal((2, 11, 5))
-    full, saved = block.forward(p, x)
-    head, first = block.forward(p, x[:, :4])
-    tail, second = block.forward(p, x[:, 4:], state=first.state)
+    full, saved = stack.forward(p, x)
+    head, first = stack.forward(p, x[:, :4])
+    tail, second = stack.forward(p, x[:, 4:], state=first.state)
     state, rows = None, []
     for t in range(11):
-        y_t, state = block.step(p, state, x[:, t])
+        y_t, state = stack.step(p, state, x[:, t])
         rows.append(y_t)
     tolerance = {"rtol": 0, "atol": 1e-13 * np.abs(full).max()}  # some hundred roundings
     np.testing.assert_allclose(np.concatenate([head, tail], 1), full, **tolerance)
     np.testing.assert_allclose(np.stack(rows, 1), full, **tolerance)
-    np.testing.assert_allclose(second.state, saved.state, **tolerance)
-    np.testing.assert_allclose(state, saved.state, **tolerance)
+    for i in range(2):
+        np.testing.assert_allclose(second.state[i], saved.state[i], **tolerance)
+        np.testing.assert_allclose(state[i], saved.state[i], **tolerance)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -161,7 +163,7 @@ def test_what_is_recurrent_and_what_it_can_say() -> None:
     assert norms.shape == (2, 9)
     assert np.all(norms > 0)
     _, saved = model.forward(params, inputs[:1])
-    alone = np.linalg.norm(saved.blocks[1].layer.layer.h[0, 0], axis=-1)
+    alone = np.linalg.norm(saved.blocks.blocks[1].layer.layer.h[0, 0], axis=-1)
     # only the first sequence is longer than 6 steps
     np.testing.assert_allclose(norms[1, 6:], alone[6:], rtol=1e-4)
     values = model.eigenvalues(params)

@@ -197,6 +197,10 @@ def test_layers_say_what_is_wrong() -> None:
         layer.forward(bad, x)
     with pytest.raises(ValueError, match="parameter B of head 0 is zero"):
         layer.forward({**params, "B": np.zeros_like(params["B"])}, x)
+    with pytest.raises(ValueError, match="RotRNN: parameter C is missing, expected theta, gamma_log, M, B, C, D"):
+        layer.forward({name: value for name, value in params.items() if name != "C"}, x)
+    with pytest.raises(ValueError, match=r"RotRNN: parameter theta has shape \(4,\), expected \(2, 2\)"):
+        layer.forward({**params, "theta": params["theta"].ravel()}, x)
     with pytest.raises(ValueError, match=r"linear_layer: w_in has shape \(8, 3\)"):
         layer.forward(params, x[:, :, :2])
     with pytest.raises(ValueError, match="lengths"):
@@ -205,6 +209,26 @@ def test_layers_say_what_is_wrong() -> None:
         RotRNN(3, 9, heads=2)
     with pytest.raises(ValueError, match="r_min"):
         LRU(3, 4, r_min=0.9, r_max=0.5)
+    with pytest.raises(ValueError, match="linear_step: u_t has shape"):
+        layer.step(params, None, x)
     both = LRU(3, 4, bidirectional=True)
     with pytest.raises(ValueError, match="bidirectional"):
         both.step(both.init(rng), None, x[:, 0])
+
+
+def test_precisions_mix_by_numpys_rules() -> None:
+    rng = np.random.default_rng(7)
+    layer = LRU(3, 4)
+    narrow = layer.init(rng)
+    x = rng.standard_normal((2, 5, 3), dtype=np.float32)
+    expected, _ = layer.forward(astype(narrow, np.float64), x.astype(np.float64))
+    for params, inputs in ((astype(narrow, np.float64), x), (narrow, x.astype(np.float64))):
+        y, saved = layer.forward(params, inputs)
+        assert y.dtype == np.float64
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)  # folding in float32 rounds each weight once
+        dx, _, dstate = layer.backward(params, saved, y)
+        assert dx.dtype == np.float64
+        assert dstate.dtype == np.complex128
+        y_t, state = layer.step(params, None, inputs[:, 0])
+        np.testing.assert_allclose(y_t, expected[:, 0], rtol=0, atol=1e-6)
+        assert layer.step(params, state.astype(np.complex64), inputs[:, 1])[1].dtype == np.complex128

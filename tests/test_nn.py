@@ -240,3 +240,15 @@ def test_dropout_is_off_in_evaluation_and_new_at_each_step() -> None:
     one, again, other = (layer.forward({}, x, Context(train=True, step=step))[0] for step in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
+
+
+def test_an_evaluations_backward_keeps_the_statistics_of_its_forward() -> None:
+    rng = np.random.default_rng(0)
+    layer = BatchNorm(D)
+    params = layer.init(rng)
+    x, dy = rng.standard_normal((2, B, T, D), dtype=np.float32)
+    _, saved = layer.forward(params, x)
+    before, _ = layer.backward(params, saved, dy)
+    layer.forward(params, 9 * x, Context(train=True))
+    after, _ = layer.backward(params, saved, dy)
+    np.testing.assert_array_equal(after, before)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from cases import rotation_loop, scan_loop
 from rotrnn import _cpu
 from rotrnn.ops.dense import dense, dense_backward, matmul
+from rotrnn.ops.pointwise import embedding_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 EPS = np.finfo(np.float64).eps
@@ -147,7 +151,6 @@ def read_only() -> Any:
 
 
 HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
-WIDE = np.zeros((0, 2**60), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,6 @@ WIDE = np.zeros((0, 2**60), np.float32)
         ),
         (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
         (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
-        (lambda: dense_backward(WIDE[:, :0], WIDE, WIDE), MemoryError, "matmul_weight_grad: not enough memory"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
         (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
@@ -192,6 +194,13 @@ WIDE = np.zeros((0, 2**60), np.float32)
         (lambda: dense(np.float64(1), np.ones((2, 5))), ValueError, r"dense: x has shape \(\)"),
         (lambda: dense(X, np.ones((2, 4)), np.ones(3)), ValueError, r"bias has shape \(3,\), expected \(O=2\)"),
         (lambda: dense_backward(X, X, np.ones((4, 5))), ValueError, r"dense_backward: w has shape \(4, 5\)"),
+        (
+            lambda: dense(np.ones((0, 2**50)), np.ones((0, 2**50))),
+            ValueError,
+            r"dense: an array of shape .* is too large",
+        ),
+        (lambda: diagonal_scan(np.ones(3), np.ones((0, 2**50, 3))), ValueError, "is too large to address"),
+        (lambda: embedding_backward(np.zeros((1, 1, 0)), [[0]], 2**60), ValueError, "is too large to address"),
         (lambda: matmul(X, X), ValueError, r"matmul: y has shape \(2, 3, 4\), expected \(H=2, K=4, N\)"),
         (lambda: matmul(X, np.ones((4, 4))), ValueError, "expected two matrices or two stacks"),
     ],
@@ -202,7 +211,7 @@ def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
 
 
 def test_the_extension_checks_what_it_is_given() -> None:
-    """Number, types, layout and writeability of arguments, whose shapes are the caller's business; and settings."""
+    """Number, dtype, layout and writeability of its arguments. Shapes and sizes are the business of `rotrnn.ops`."""
     h = np.empty((1, 2, 4))
     with pytest.raises(TypeError, match="scan_forward: takes 11 arguments, got 1"):
         _cpu.scan_forward(h)
@@ -216,3 +225,65 @@ def test_the_extension_checks_what_it_is_given() -> None:
         _cpu.use_simd("sse9")
     with pytest.raises(ValueError, match="use_threads: got 0"):
         _cpu.use_threads(0)
+
+
+def test_lengths_are_read_before_out_is_written() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, 4))
+    memory = np.zeros(40, np.int64)
+    memory[:2] = 5, 2
+    expected = diagonal_scan(np.ones(4), x, lengths=[5, 2])
+    np.testing.assert_array_equal(
+        diagonal_scan(np.ones(4), x, lengths=memory[:2], out=memory.view(np.float64).reshape(2, 5, 4)), expected
+    )
+
+
+def test_an_infinite_gradient_passes_through_no_steps() -> None:
+    dhT = np.array([[np.inf + 1j]])
+    none = np.empty((1, 0, 1), complex)
+    np.testing.assert_array_equal(diagonal_scan_backward(none, np.ones(1) * 1j, none, dhT=dhT).dh0, dhT)
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    code = """
+import os
+import numpy as np
+import rotrnn
+x, a = np.ones((64, 300, 8)), np.ones(8)
+h = rotrnn.diagonal_scan(a, x)
+child = os.fork()
+if not child:
+    os._exit(int(not np.array_equal(rotrnn.diagonal_scan(a, x), h)))
+assert os.waitpid(child, 0)[1] == 0
+"""
+    result = run_python(code, OMP_NUM_THREADS="4")
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_environment_picks_the_instruction_set() -> None:
+    for simd in _cpu.SIMD_AVAILABLE:
+        assert run_python("import rotrnn; print(rotrnn._cpu.simd())", ROTRNN_SIMD=simd).stdout.strip() == simd
+    assert "ROTRNN_SIMD is 'sse9', expected one of base" in run_python("import rotrnn", ROTRNN_SIMD="sse9").stderr
+
+
+def test_a_function_outlives_its_module() -> None:
+    """In a process of its own: what remains of a collected module must not be read."""
+    code = """
+import gc, sys
+import numpy as np
+from rotrnn import _cpu
+copy = _cpu.copy
+for name in [name for name in sys.modules if name.startswith("rotrnn")]:
+    del sys.modules[name]
+del _cpu
+gc.collect()
+y = np.zeros(3)
+copy(y, np.ones(3), 3)
+assert y.sum() == 3
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr

@@ -422,7 +422,7 @@ def test_interrupted_within_python(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.nan_at=9", r"step 10: the loss is nan; going backward, gradient head\.bias \(group global\)"),
+        ("task.nan_at=9", r"step 10: the loss is nan; the largest parameter is head\.weight \(group global\)"),
         ("task.blow_up_at=9", r"step 10: gradient blocks\.0\.layer\.scale \(group recurrent\) is not finite"),
     ],
 )
@@ -438,7 +438,8 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "evaluate", lambda *args: loop.Metrics(math.nan, 0.5))
-    with pytest.raises(NonFinite, match="step 7: the validation loss is nan; there is no checkpoint yet"):
+    message = r"step 7: the validation loss is nan; the largest parameter .*; there is no checkpoint yet"
+    with pytest.raises(NonFinite, match=message):
         train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
 
 
@@ -464,12 +465,87 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
     assert "rotrnn: error: " in run.stderr
-    assert "File too large" in run.stderr
+    assert "log not written (File too large)" in run.stderr or "checkpoint not written (File too large)" in run.stderr
+    assert str(folder) in run.stderr
     assert "Traceback" not in run.stderr
     _, facts = read_checkpoint(folder / "last.safetensors")
     assert facts["step"] >= 5
     train(recipe, tmp_path / "straight", progress=False)
     train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_a_ctrl_c_after_the_last_step_still_stops(tmp_path, monkeypatch):
+    """One that comes while the last checkpoint is written: the run is saved whole, and only its test is to do."""
+    save = _Trainer.save
+
+    def interrupted(self, state, log):
+        save(self, state, log)
+        if state.step == self.steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(_Trainer, "save", interrupted)
+    with pytest.raises(Interrupted, match="stopped after step 40 of 40"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    monkeypatch.undo()
+    result = train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+    assert result["steps"] == 40
+
+
+def test_a_foreign_best_is_refused(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    train(toy_recipe(tmp_path, "training.seed=1"), tmp_path / "other", progress=False)
+    shutil.copy(Run(tmp_path / "other").checkpoint("best"), Run(tmp_path / "run").checkpoint("best"))
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written by another recipe"):
+        train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_gradient_whose_square_overflows_is_named():
+    params, grads = {"a": np.ones(3, np.float32)}, {"a": np.full(3, 1e20, np.float32)}
+    optimiser = AdamW()
+    with pytest.raises(NonFinite, match=r"gradient a \(group global\) has norm 1.73e\+20: its square overflows"):
+        optimiser.update(params, grads, optimiser.init(params), lambda name: False, 0, 10)
+    assert (params["a"] == 1).all()
+
+
+def test_another_instruction_set_is_noted_on_resuming(tmp_path, capsys, monkeypatch):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    monkeypatch.setattr(loop, "_machine", lambda: {"simd": "other", "numpy": np.__version__})
+    train(recipe, tmp_path / "run", resume=True)
+    assert f"note: trained with simd {_cpu.simd()} so far, now with other" in capsys.readouterr().out
+
+
+def test_a_damaged_log_is_named_and_a_lost_one_noted(tmp_path, capsys):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    run.log.write_text("not json\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 1: no JSON"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
+    run.log.unlink()
+    train(recipe, tmp_path / "run", resume=True)
+    assert "log.jsonl ends at step 0; the checkpoint goes on from step 40" in capsys.readouterr().out
+
+
+def test_a_real_run_killed_and_resumed_ends_on_the_same_bytes(tmp_path):
+    """Digits with dropout, batch norm, two parts a batch; killed while it works, resumed with other threads."""
+    sizes = ["training.steps=40", "training.eval_every=10", "training.checkpoint_every=3", "training.accumulate=2"]
+    recipe = load_recipe("digits-rotrnn", [*sizes, "model.dropout=0.1", "model.n_layers=1"])
+    train(recipe, tmp_path / "straight", progress=False)
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "rotrnn.cli", "train", str(tmp_path / "run.toml"), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_step(folder, 14)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    before = _cpu.use_threads(3)
+    try:
+        train(recipe, folder, resume=True, progress=False)
+    finally:
+        _cpu.use_threads(before)
     assert contents(folder) == contents(tmp_path / "straight")
 
 

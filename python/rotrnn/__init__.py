@@ -8,6 +8,7 @@ import os
 from importlib.metadata import version
 
 from rotrnn import _cpu
+from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn import __all__ as _layers
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
@@ -16,6 +17,11 @@ from rotrnn.ops import __all__ as _ops
 __version__ = version("rotrnn")
 
 if _simd := os.environ.get("ROTRNN_SIMD"):
+    if _simd not in _cpu.SIMD_AVAILABLE:
+        raise ImportError(f"ROTRNN_SIMD is {_simd!r}, expected one of {', '.join(_cpu.SIMD_AVAILABLE)}")
     _cpu.use_simd(_simd)
 
-__all__ = [*_layers, *_ops]
+# OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
+os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
+
+__all__ = ["SequenceClassifier", *_layers, *_ops]

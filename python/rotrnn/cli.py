@@ -61,7 +61,7 @@ def _train(args: argparse.Namespace) -> None:
 def _eval(args: argparse.Namespace) -> None:
     run = Run(args.run)
     recipe = run.load_recipe()
-    params = run.load_params(args.checkpoint)
+    params = run.load_params(args.checkpoint, recipe)
     task = recipe.task.load()
     found = evaluate(recipe.build(task), params, getattr(task, args.split), recipe.training)
     print(f"{args.split}, {args.checkpoint} parameters: loss {found.loss:.4f}, accuracy {found.accuracy:.4f}")
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         f"""\
 Trains a recipe in a folder of its own and evaluates it on the test split. The folder holds
 
-  recipe.toml          the recipe as resolved: training it again gives the same bits
+  recipe.toml          the recipe as resolved: training it again on a like machine gives the same bits
   log.jsonl            one JSON object a line: each step, each evaluation
   last.safetensors     at each evaluation: all that resuming needs
   best.safetensors     the parameters with the best validation accuracy

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rotrnn.models.classifier import SequenceClassifier
-from rotrnn.nn.block import ResidualBlock
+from rotrnn.nn.block import ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.gate import FORMS, Gate
 from rotrnn.nn.norm import NORMS
@@ -56,4 +56,4 @@ def build_classifier(settings: ModelSettings, layer: dict[str, Any], task: Task)
         for i in range(settings.n_layers)
     )
     encoder = Embedding(task.vocab, D) if task.vocab is not None else Dense(task.n_features or 1, D)
-    return SequenceClassifier(encoder, blocks, POOLS[settings.pool](), Dense(D, task.n_classes))
+    return SequenceClassifier(encoder, ResidualStack(blocks), POOLS[settings.pool](), Dense(D, task.n_classes))

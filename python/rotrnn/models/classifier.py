@@ -7,20 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.block import ResidualBlock
+from rotrnn.nn.block import ResidualStack, StackSaved
 from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params
 from rotrnn.nn.linear import LinearRecurrence
 
 
 class ClassifierSaved(NamedTuple):
-    """What each part saved, and the states of the blocks after the inputs."""
+    """What each part saved."""
 
     encoder: Any
-    blocks: tuple[Any, ...]
+    blocks: StackSaved
     pool: Any
     head: Any
-    state: tuple[State, ...]
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class SequenceClassifier:
     """
 
     encoder: Dense | Embedding
-    blocks: tuple[ResidualBlock, ...]
+    stack: ResidualStack
     pool: Layer
     head: Dense
 
@@ -39,45 +38,38 @@ class SequenceClassifier:
         """Random parameters, float32; `rotrnn.nn.astype` makes float64 ones."""
         return {
             "encoder": self.encoder.init(rng),
-            "blocks": {str(i): block.init(rng) for i, block in enumerate(self.blocks)},
+            "blocks": self.stack.init(rng),
             "head": self.head.init(rng),
         }
 
-    def forward(
-        self, params: Params, inputs: Array, ctx: Context = EVALUATION, state: tuple[State, ...] | None = None
-    ) -> tuple[Array, ClassifierSaved]:
-        """(logits (B, C), saved); `state`, one a block, continues an earlier call."""
+    def forward(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> tuple[Array, ClassifierSaved]:
+        """(logits (B, C), saved)."""
         x, encoder = self.encoder.forward(params["encoder"], inputs, ctx)
-        saved = []
-        for i, block in enumerate(self.blocks):
-            x, block_saved = block.forward(params["blocks"][str(i)], x, ctx, None if state is None else state[i])
-            saved.append(block_saved)
+        x, blocks = self.stack.forward(params["blocks"], x, ctx)
         x, pool = self.pool.forward({}, x, ctx)
         logits, head = self.head.forward(params["head"], x)
-        return logits, ClassifierSaved(encoder, tuple(saved), pool, head, tuple(one.state for one in saved))
+        return logits, ClassifierSaved(encoder, blocks, pool, head)
 
     def backward(self, params: Params, saved: ClassifierSaved, dlogits: Array) -> Params:
         """Gradients of all parameters, nested as `params`."""
         dx, dhead = self.head.backward(params["head"], saved.head, dlogits)
         dx, _ = self.pool.backward({}, saved.pool, dx)
-        dblocks: Params = {}
-        for i in reversed(range(len(self.blocks))):
-            dx, dblocks[str(i)], _ = self.blocks[i].backward(params["blocks"][str(i)], saved.blocks[i], dx)
+        dx, dblocks, _ = self.stack.backward(params["blocks"], saved.blocks, dx)
         _, dencoder = self.encoder.backward(params["encoder"], saved.encoder, dx)
-        return {"encoder": dencoder, "blocks": dict(reversed(dblocks.items())), "head": dhead}
+        return {"encoder": dencoder, "blocks": dblocks, "head": dhead}
 
     def is_recurrent(self, name: str) -> bool:
         """Whether a flattened parameter name belongs to a recurrence: learning rate times a factor, no decay."""
         path = name.split(".")
         if path[0] != "blocks" or path[2] != "layer":
             return False
-        layer = self.blocks[int(path[1])].layer
+        layer = self.stack.blocks[int(path[1])].layer
         return isinstance(layer, LinearRecurrence) and path[3] in layer.recurrent
 
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
         """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
         _, saved = self.forward(params, inputs, ctx)
-        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks])
+        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks.blocks])
         lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
         reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)
         mean: Array = norms.sum(1) / np.maximum(reached, 1)
@@ -87,6 +79,6 @@ class SequenceClassifier:
         """The transition of each block's recurrence, (N,) complex."""
         return [
             block.layer.eigenvalues(params["blocks"][str(i)]["layer"])
-            for i, block in enumerate(self.blocks)
+            for i, block in enumerate(self.stack.blocks)
             if isinstance(block.layer, LinearRecurrence)
         ]

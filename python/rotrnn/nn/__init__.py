@@ -1,14 +1,16 @@
 """Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts."""
 
-from rotrnn.nn.block import ResidualBlock
+from rotrnn.nn.block import ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.gate import Dropout, Gate
+from rotrnn.nn.gate import GELU, Dropout, Gate
 from rotrnn.nn.layer import Context, astype, flatten, unflatten
 from rotrnn.nn.lru import LRU
 from rotrnn.nn.norm import BatchNorm, LayerNorm
+from rotrnn.nn.pool import LastPool, MeanPool
 from rotrnn.nn.rotrnn import RotRNN
 
 __all__ = [
+    "GELU",
     "LRU",
     "BatchNorm",
     "Context",
@@ -16,8 +18,11 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Gate",
+    "LastPool",
     "LayerNorm",
+    "MeanPool",
     "ResidualBlock",
+    "ResidualStack",
     "RotRNN",
     "astype",
     "flatten",

@@ -57,3 +57,46 @@ class ResidualBlock:
         z_t, state = self.layer.step(params["layer"], state, z[:, 0])
         z, _ = self.gate.forward(params["gate"], z_t[:, None])
         return x_t + z[:, 0], state
+
+
+class StackSaved(NamedTuple):
+    """What each block saved, and their states after x."""
+
+    blocks: tuple[BlockSaved, ...]
+    state: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class ResidualStack:
+    """Residual blocks one after the other. Its state is a tuple, one state a block. Params: "0", "1", ..."""
+
+    blocks: tuple[ResidualBlock, ...]
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {str(i): block.init(rng) for i, block in enumerate(self.blocks)}
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, StackSaved]:
+        saved = []
+        for i, block in enumerate(self.blocks):
+            x, one = block.forward(params[str(i)], x, ctx, None if state is None else state[i])
+            saved.append(one)
+        return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
+
+    def backward(
+        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        dparams: Params = {}
+        dstate0: list[State] = [None] * len(self.blocks)
+        for i in reversed(range(len(self.blocks))):
+            given = None if dstate is None else dstate[i]
+            dy, dparams[str(i)], dstate0[i] = self.blocks[i].backward(params[str(i)], saved.blocks[i], dy, given)
+        return dy, dict(reversed(dparams.items())), tuple(dstate0)
+
+    def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:
+        after = []
+        for i, block in enumerate(self.blocks):
+            x_t, one = block.step(params[str(i)], None if state is None else state[i], x_t)
+            after.append(one)
+        return x_t, tuple(after)

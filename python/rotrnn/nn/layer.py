@@ -12,6 +12,7 @@ A layer with memory in time (`Recurrent`) also takes and gives its state, which 
 
 Forward over the whole, forward in chunks, and step after step agree at every split. `dparams` has the same nesting
 and names as `params`, less the entries that are no parameters (`BUFFERS`); every gradient is new, none accumulates.
+`saved` may hold x and params themselves, not copies: change neither in place between forward and its backward.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
     System,
-    complex_of,
     linear_layer,
     linear_layer_backward,
     linear_step,
@@ -44,8 +43,13 @@ class LinearRecurrence(ABC):
 
     def __post_init__(self) -> None:
         for key, size in (("d_model", self.d_model), ("d_state", self.d_state)):
-            if size < 1:
-                raise ValueError(f"{type(self).__name__}: {key}={size}, expected a positive integer")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{type(self).__name__}: {key}={size!r}, expected a positive integer")
+
+    @property
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the parameters."""
 
     @abstractmethod
     def init(self, rng: np.random.Generator) -> Params:
@@ -65,7 +69,7 @@ class LinearRecurrence(ABC):
         """y (B, T, D) for x (B, T, D); `state` (B, N) complex continues an earlier call (one direction only)."""
         if self.bidirectional and state is not None:
             raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
-        check_finite(type(self).__name__, params)
+        self._check(params)
         system, folding = self.fold(params)
         y, hT, layer = linear_layer(system, x, None if state is None else state[None], lengths=ctx.lengths)
         return y, LinearSaved(system, folding, layer, None if self.bidirectional else hT[0])
@@ -84,23 +88,26 @@ class LinearRecurrence(ABC):
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
         if system is None:
-            check_finite(type(self).__name__, params)
+            self._check(params)
             system = self.fold(params)[0]
-        if state is None:
-            state = np.zeros((len(x_t), len(system.a)), complex_of(x_t.dtype))
         return linear_step(system, state, x_t)
 
     def eigenvalues(self, params: Params) -> Array:
         """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
         return self.fold(params)[0].a
 
-
-def check_finite(layer: str, params: Params) -> None:
-    """Parameters must be finite: NaN or infinity here would spread to every output without a trace."""
-    for name, value in params.items():
-        if not np.isfinite(value).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
-            raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
+    def _check(self, params: Params) -> None:
+        """All parameters are there, fit, and are finite: NaN here would spread to every output without a trace."""
+        layer = type(self).__name__
+        for name, shape in self.shapes.items():
+            if name not in params:
+                raise ValueError(f"{layer}: parameter {name} is missing, expected {', '.join(self.shapes)}")
+            value = params[name]
+            if np.shape(value) != shape:
+                raise ValueError(f"{layer}: parameter {name} has shape {np.shape(value)}, expected {shape}")
+            if not np.isfinite(value).all():
+                at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+                raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:

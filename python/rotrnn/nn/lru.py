@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,10 +34,23 @@ class LRU(LinearRecurrence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.r_min <= self.r_max <= 1:
-            raise ValueError(f"LRU: r_min={self.r_min}, r_max={self.r_max}, expected 0 <= r_min <= r_max <= 1")
+        if not (0 <= self.r_min <= self.r_max <= 1 and self.r_min < 1 and self.r_max > 0):
+            raise ValueError(
+                f"LRU: r_min={self.r_min}, r_max={self.r_max}, expected 0 <= r_min <= r_max <= 1, r_min < 1, r_max > 0"
+            )
         if not self.max_phase > 0:
             raise ValueError(f"LRU: max_phase={self.max_phase}, expected a positive angle")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N = self.d_model, self.d_state
+        outputs = {name + suffix: (D, N) for suffix in self._directions() for name in ("C_re", "C_im")}
+        return {
+            **dict.fromkeys(("nu_log", "theta_log", "gamma_log"), (N,)),
+            **dict.fromkeys(("B_re", "B_im"), (N, D)),
+            **outputs,
+            "D": (D,),
+        }
 
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
@@ -55,7 +68,7 @@ class LRU(LinearRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> tuple[System, Any]:
+    def fold(self, params: Params) -> tuple[System, Array]:
         modulus = np.exp(-np.exp(params["nu_log"]))
         angle = np.exp(params["theta_log"])
         a = np.empty(self.d_state, np.result_type(modulus, np.complex64))
@@ -63,10 +76,10 @@ class LRU(LinearRecurrence):
         gain = np.exp(params["gamma_log"])[:, None]
         w_in = interleave(gain * params["B_re"], gain * params["B_im"], axis=0)
         w_out = np.stack([interleave(params["C_re" + s], -params["C_im" + s], axis=1) for s in self._directions()])
-        return System(w_in, a, w_out, params["D"]), None
+        return System(w_in, a, w_out, params["D"]), a
 
-    def fold_backward(self, params: Params, folding: Any, dsystem: System) -> Params:
-        a, da = self.fold(params)[0].a, dsystem.a
+    def fold_backward(self, params: Params, folding: Array, dsystem: System) -> Params:
+        a, da = folding, dsystem.a
         gain = np.exp(params["gamma_log"])[:, None]
         dgB_re, dgB_im = dsystem.w_in[0::2], dsystem.w_in[1::2]
         dparams = {

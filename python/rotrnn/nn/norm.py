@@ -56,7 +56,8 @@ class BatchNorm:
                 running *= self.momentum
                 running += (1 - self.momentum) * batch
         else:
-            mean, var = params["running_mean"], params["running_var"]
+            # copies: training updates the running ones in place, and this call's backward needs today's
+            mean, var = params["running_mean"].copy(), params["running_var"].copy()
             y = batch_norm_inference(x, scale, bias, mean, var, eps=self.eps, lengths=ctx.lengths)
         return y, BatchNormSaved(x, mean, var, ctx)
 

@@ -64,6 +64,12 @@ class RotRNN(LinearRecurrence):
         """Head width W."""
         return self.d_state // self.heads
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N, H, W = self.d_model, self.d_state, self.heads, self.width
+        inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}
+        return {**inside, **dict.fromkeys(self._outputs(), (D, N)), "D": (D,)}
+
     def init(self, rng: np.random.Generator) -> Params:
         D, N, H, W = self.d_model, self.d_state, self.heads, self.width
         params = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,8 @@ Array = npt.NDArray[Any]
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
+ADDRESSABLE = 2**47
+"""Bytes that a program can address on today's 64-bit machines."""
 
 
 class Boundary:
@@ -48,6 +49,7 @@ class Boundary:
         else:
             expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected {expected}")
+        self.check_size(array.shape, array.dtype)
         return array
 
     def optional(
@@ -76,12 +78,14 @@ class Boundary:
         flags = array.flags
         if array.dtype == dtype and flags.c_contiguous and flags.aligned:
             return array
-        self.check_size(array.shape, dtype)
         return np.require(array, dtype, ["C", "A"])
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """An array of this shape must be addressable, and so must its every axis where another is empty."""
-        if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:
+        """An array of this shape must be addressable, even were its empty axes of size one.
+
+        So no product of sizes overflows in C: kernels need no more workspace than a few thousand times an array.
+        """
+        if math.prod(max(size, 1) for size in shape) * dtype.itemsize > ADDRESSABLE:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
@@ -89,7 +93,7 @@ class Boundary:
         if lengths is None:
             return None
         array = np.asarray(lengths)
-        if not np.issubdtype(array.dtype, np.integer):
+        if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
         if array.shape != (self.size["B"],):
             raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
@@ -99,7 +103,7 @@ class Boundary:
             raise ValueError(
                 f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={self.size['T']}"
             )
-        return np.ascontiguousarray(array, np.int64)
+        return np.array(array, np.int64)  # a copy: no output can overlap it
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""

@@ -81,27 +81,37 @@ def linear_layer(
     """
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
-    w_in = args.array("w_in", system.w_in, "L D")
-    a = args.array("a", system.a, "N", kinds=COMPLEX)
-    w_out = args.array("w_out", system.w_out, "K D L")
-    skip = args.array("skip", system.skip, "D")
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
+    (w_in, a, w_out, skip), dtype = _system(args, system, au, z0)
     steps = args.lengths(lengths)
-    if w_in.shape[0] != 2 * len(a) or len(w_out) not in (1, 2):
-        raise ValueError(
-            f"linear_layer: w_in has shape {w_in.shape} and w_out {w_out.shape}, expected (2N, D) and (K, D, 2N) "
-            f"with N={len(a)} from a and K=1 or 2"
-        )
-    au = mask_padding(au, steps)
-    v = dense(au, w_in).view(np.result_type(au.dtype, np.complex64))
+    au = mask_padding(args.layout(au, dtype), steps)
+    z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
+    v = dense(au, w_in).view(complex_of(dtype))
     h = np.empty((len(w_out), *v.shape), v.dtype)
     hT = np.empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
         _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
-        y += dense(h[k].view(au.dtype), out)
+        y += dense(h[k].view(dtype), out)
     return y, hT, LinearLayerSaved(au, z0, steps, h)
+
+
+def _system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
+    """The system checked, and in the common precision of it and `others`; that precision as a real dtype."""
+    w_in = args.array("w_in", system.w_in, "L D")
+    a = args.array("a", system.a, "N", kinds=COMPLEX)
+    w_out = args.array("w_out", system.w_out, "K D L")
+    skip = args.array("skip", system.skip, "D")
+    if w_in.shape[0] != 2 * len(a) or len(w_out) not in (1, 2):
+        raise ValueError(
+            f"{args.op}: w_in has shape {w_in.shape} and w_out {w_out.shape}, expected (2N, D) and (K, D, 2N) "
+            f"with N={len(a)} from a and K=1 or 2"
+        )
+    given = [one.real.dtype for one in (w_in, a, w_out, skip, *others) if one is not None]
+    dtype = np.result_type(*given)
+    w_in, w_out, skip = (args.layout(one, dtype) for one in (w_in, w_out, skip))
+    return System(w_in, args.layout(a, complex_of(dtype)), w_out, skip), dtype
 
 
 def linear_layer_backward(
@@ -128,17 +138,19 @@ def linear_layer_backward(
     """
     args = Boundary("linear_layer_backward")
     u, z0, steps, h = saved
-    K, B, T, N = h.shape
-    args.size |= {"K": K, "B": B, "T": T, "N": N, "D": u.shape[2]}
-    ady = mask_padding(args.array("dy", dy, "B T D"), steps)
-    adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    dw_out, dh0 = np.empty_like(system.w_out), np.empty((K, B, N), h.dtype)
-    da, dv = np.zeros_like(system.a), np.zeros(h.shape[1:], h.dtype)
-    for k, out in enumerate(system.w_out):
-        dh, dw_out[k], _ = dense_backward(ady, h[k].view(u.dtype), out)
+    dy = args.array("dy", dy, "B T D")
+    dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
+    (w_in, a, w_out, skip), dtype = _system(args, system, u)
+    args.array("saved.h", h, "K B T N", kinds=COMPLEX)
+    ady = mask_padding(args.layout(dy, dtype), steps)
+    adhT = None if dhT is None else args.layout(dhT, h.dtype)
+    dw_out, dh0 = np.empty_like(w_out), np.empty((len(h), len(u), len(a)), h.dtype)
+    da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
+    for k, out in enumerate(w_out):
+        dh, dw_out[k], _ = dense_backward(ady, h[k].view(dtype), out)
         scan = diagonal_scan_backward(
             dh.view(h.dtype),
-            system.a,
+            a,
             h[k],
             None if z0 is None else z0[k],
             dhT=None if adhT is None else adhT[k],
@@ -148,17 +160,45 @@ def linear_layer_backward(
         da += scan.da
         dv += scan.dx
         dh0[k] = scan.dh0
-    du, dw_in, _ = dense_backward(dv.view(u.dtype), u, system.w_in)
-    du += system.skip * ady
+    du, dw_in, _ = dense_backward(dv.view(dtype), u, w_in)
+    du += skip * ady
     dskip = np.einsum("btd,btd->d", ady, u)
     return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
 
 
-def linear_step(system: System, state: Array, u_t: Array) -> tuple[Array, Array]:
-    """One step of streaming: (y_t (B, D), state (B, N) complex) from a state and u_t (B, D); one direction."""
-    v = dense(u_t, system.w_in).view(state.dtype)
-    state = system.a * state + v
-    return dense(state.view(u_t.dtype), system.w_out[0]) + system.skip * u_t, state
+def linear_step(system: System, state: npt.ArrayLike | None, u_t: npt.ArrayLike) -> tuple[Array, Array]:
+    """One step of `linear_layer` for streaming, in one direction.
+
+    Parameters
+    ----------
+    system : System
+        With K = 1.
+    state : (B, N) complex, or None
+        State before the step; None is zero.
+    u_t : (B, D)
+        Input of the step.
+
+    Returns
+    -------
+    y_t : (B, D)
+    state : (B, N) complex
+        State after the step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_layer`.
+    """
+    args = Boundary("linear_step")
+    au = args.array("u_t", u_t, "B D")
+    z = args.optional("state", state, "B N", kinds=COMPLEX)
+    (w_in, a, w_out, skip), dtype = _system(args, system, au, z)
+    if len(w_out) != 1:
+        raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
+    z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))
+    if z is not None:
+        z_next += a * z
+    return dense(z_next.view(dtype), w_out[0]) + skip * au, z_next
 
 
 def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -79,7 +79,7 @@ def diagonal_scan(
     h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
     B, T, N = ax.shape
     hT = np.empty((B, N), ax.dtype) if return_state else None
-    _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, reverse)
+    _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
     return h if hT is None else (h, hT)
 
 
@@ -137,7 +137,7 @@ def diagonal_scan_backward(
     dx = args.out("out", out, adh.shape, adh.dtype, dh, a, h, h0, dhT)
     da = np.empty_like(aa)
     dh0 = np.empty((B, N), adh.dtype)
-    _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, ah, ah0, steps, B, T, N, aa.ndim == 3, reverse)
+    _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, ah, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
     return DiagonalScanGrads(da, dx, dh0)
 
 

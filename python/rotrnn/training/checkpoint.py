@@ -82,7 +82,7 @@ def read_checkpoint(
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} is not finite everywhere")
     if like is not None:
-        _check_like(path, arrays, like)
+        check_like(path, arrays, like)
     return arrays, facts
 
 
@@ -96,7 +96,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
         raise ValueError(f"{path}: cut short, or no safetensors file ({error})") from error
 
 
-def _check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+    """ValueError unless a checkpoint's arrays have the names, shapes and dtypes of `like`."""
     for name, expected in like.items():
         if name not in arrays:
             raise ValueError(f"{path}: lacks {name}")

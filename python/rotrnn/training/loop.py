@@ -1,5 +1,5 @@
-"""The training loop. A run depends on its recipe alone: neither the time, the threads, nor a kill and resume in between
-change a bit of its checkpoints.
+"""The training loop. With one build, instruction set and NumPy, a run depends on its recipe and data alone: neither the
+time, the threads, nor a kill and resume in between change a bit of its checkpoints.
 
 Everything random has a key: the order of the data (seed, epoch), initial values (seed), dropout (seed, step, site).
 Epoch and place in it follow from the step, which counts finished updates.
@@ -7,6 +7,7 @@ Epoch and place in it follow from the step, which counts finished updates.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -14,21 +15,23 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from tqdm import tqdm
 
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
+from rotrnn import _cpu
+from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import Split, Task
 from rotrnn.training.checkpoint import Facts, read_checkpoint, write_checkpoint
-from rotrnn.training.optimiser import Moments, NonFinite, check_finite, describe_groups, table
+from rotrnn.training.optimiser import Moments, NonFinite, describe_groups, group_of, table
 from rotrnn.training.recipe import Recipe, Training
-from rotrnn.training.run import PARAMS, Run
+from rotrnn.training.run import PARAMS, Run, check_recipe
 
 
 class Model(Protocol):
@@ -164,9 +167,12 @@ class _Trainer:
         state = self.load()
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.model.is_recurrent, self.steps)))
         records = self.run.cut_log(state.step)
+        logged = max((record["step"] for record in records), default=0)
+        if logged < state.step:
+            self.say(f"note: {self.run.log} ends at step {logged}; the checkpoint goes on from step {state.step}")
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
         try:
-            with open(self.run.log, "a") as log:
+            with open(self.run.log, "ab", buffering=0) as log:
                 self.walk(state, log, time.monotonic() - elapsed)
         except NonFinite as error:
             last = self.run.checkpoint("last")
@@ -174,19 +180,19 @@ class _Trainer:
             raise NonFinite(f"{error}; {kept}") from error
         return self.finish(state)
 
-    def walk(self, state: State, log: TextIO, started: float) -> None:
+    def walk(self, state: State, log: FileIO, started: float) -> None:
         """All steps from where `state` is."""
         disable = None if self.progress else True  # None: where standard error is no terminal
         with _Interrupt() as interrupt, tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar:
             while state.step < self.steps:
                 seen = self.advance(state)
-                _add(log, seen)
+                self.add(log, seen)
                 bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
                 bar.update()
                 evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
                 if evaluated:
                     found = self.evaluate(state)
-                    _add(log, {**found, "elapsed": round(time.monotonic() - started, 3)})
+                    self.add(log, {**found, "elapsed": round(time.monotonic() - started, 3)})
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
                         f"validation loss {found['val_loss']:.4f}, accuracy {found['val_accuracy']:.4f}"
@@ -194,7 +200,7 @@ class _Trainer:
                 stop = interrupt.asked
                 if evaluated or stop or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
-                if stop:
+                if stop or interrupt.asked:
                     where = f"stopped after step {state.step} of {self.steps}, all is saved"
                     raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
 
@@ -214,10 +220,12 @@ class _Trainer:
             write_checkpoint(self.run.checkpoint("init"), _only_params(state), self.facts(state))
             return state
         arrays, facts = read_checkpoint(last, state.arrays())
-        if facts["recipe"] != self.recipe.digest():
-            raise ValueError(f"{last}: was written by another recipe than {self.run.recipe}")
+        check_recipe(last, facts, self.recipe)
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
+        for key, here in _machine().items():
+            if facts[key] != here:
+                self.say(f"note: trained with {key} {facts[key]} so far, now with {here}: last bits may differ")
         return State(facts["step"], params, moments, facts["best_step"], facts["best_accuracy"])
 
     def facts(self, state: State) -> Facts:
@@ -226,9 +234,21 @@ class _Trainer:
             "step": state.step,
             "best_step": state.best_step,
             "best_accuracy": state.best_accuracy,
+            **_machine(),
         }
 
-    def save(self, state: State, log: TextIO) -> None:
+    def add(self, log: FileIO, record: dict[str, Any]) -> None:
+        """Appends a record to the log, where a killed process does not lose it."""
+        try:
+            line = json.dumps(record).encode() + b"\n"
+            if log.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            last = self.run.checkpoint("last")
+            kept = f"the last checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+            raise OSError(error.errno, f"log not written ({error.strerror}); {kept}", str(self.run.log)) from error
+
+    def save(self, state: State, log: FileIO) -> None:
         """The log up to here is on disk before the checkpoint that counts on it."""
         os.fsync(log.fileno())
         try:
@@ -238,7 +258,8 @@ class _Trainer:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
-        params = {"last": state.params, "best": self.run.load_params("best")}
+        best = self.run.load_params("best", self.recipe, _only_params(state))
+        params = {"last": state.params, "best": best}
         test = {
             name: evaluate(self.model, one, self.task.test, self.training)._asdict() for name, one in params.items()
         }
@@ -296,10 +317,15 @@ class _Trainer:
             for name, grad in flatten(grads):
                 total[name] = total[name] + grad if name in total else grad
         if not math.isfinite(loss):
-            norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
-            check_finite(f"the loss is {loss}; going backward, gradient", norms, self.model.is_recurrent)
-            raise NonFinite(f"the loss is {loss}, every gradient is finite")
+            raise NonFinite(f"the loss is {loss}; {self.suspect(state)}")
         return Metrics(loss / len(index), right / len(index)), unflatten(total)
+
+    def suspect(self, state: State) -> str:
+        """The parameter to look at first where finite parameters gave a loss that is not: the largest."""
+        norms = {name: optim.norm(array) for name, array in flatten(state.params) if is_parameter(name)}
+        name = max(norms, key=norms.__getitem__)
+        group = group_of(name, self.model.is_recurrent)
+        return f"the largest parameter is {name} (group {group}), its norm is {norms[name]:.3g}"
 
     # ---- an evaluation ----
 
@@ -308,7 +334,7 @@ class _Trainer:
         val = self.task.val
         metrics = evaluate(self.model, state.params, val, self.training)
         if not math.isfinite(metrics.loss):
-            raise NonFinite(f"step {state.step}: the validation loss is {metrics.loss}")
+            raise NonFinite(f"step {state.step}: the validation loss is {metrics.loss}; {self.suspect(state)}")
         if metrics.accuracy >= state.best_accuracy:
             state.best_step, state.best_accuracy = state.step, metrics.accuracy
             write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
@@ -322,14 +348,13 @@ class _Trainer:
         }
 
 
+def _machine() -> Facts:
+    """What of the machine a run's last bits depend on."""
+    return {"simd": _cpu.simd(), "numpy": np.__version__}
+
+
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _add(log: TextIO, record: dict[str, Any]) -> None:
-    """Appends a record to the log; a killed process does not lose it."""
-    log.write(json.dumps(record) + "\n")
-    log.flush()
 
 
 def _only_params(state: State) -> dict[str, Array]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rotrnn.files import atomic_file
-from rotrnn.nn.layer import Params, unflatten
-from rotrnn.training.checkpoint import read_checkpoint
+from rotrnn.nn.layer import Array, Params, unflatten
+from rotrnn.training.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
@@ -52,10 +52,15 @@ class Run:
             raise ValueError(f"{self.folder}: no run is here, expected a folder with a recipe.toml")
         return load_recipe(self.recipe, overrides)
 
-    def load_params(self, name: str) -> Params:
-        """The parameters in a checkpoint, nested."""
-        arrays, _ = read_checkpoint(self.checkpoint(name))
-        return unflatten({key.removeprefix(PARAMS): array for key, array in arrays.items() if key.startswith(PARAMS)})
+    def load_params(self, name: str, recipe: Recipe | None = None, like: Mapping[str, Array] | None = None) -> Params:
+        """The parameters in a checkpoint, nested; ValueError if not those of `recipe`, or other arrays than `like`."""
+        arrays, facts = read_checkpoint(self.checkpoint(name))
+        if recipe is not None:
+            check_recipe(self.checkpoint(name), facts, recipe)
+        arrays = {key: array for key, array in arrays.items() if key.startswith(PARAMS)}
+        if like is not None:
+            check_like(self.checkpoint(name), arrays, like)
+        return unflatten({key.removeprefix(PARAMS): array for key, array in arrays.items()})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -90,10 +95,22 @@ class Run:
         if not self.log.exists():
             return []
         lines = self.log.read_text().split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        records = []
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"{self.log}, line {number}: no JSON ({error})") from error
+        return records
 
     def cut_log(self, step: int) -> list[dict[str, Any]]:
         """Drops the records after `step`, and returns what is left."""
         records = [record for record in self.records() if record["step"] <= step]
         self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))
         return records
+
+
+def check_recipe(path: Path, facts: Facts, recipe: Recipe) -> None:
+    """ValueError if a checkpoint's facts say that another recipe wrote it."""
+    if facts.get("recipe") != recipe.digest():
+        raise ValueError(f"{path}: was written by another recipe than the run's recipe.toml")
