@@ -7,7 +7,6 @@ Epoch and place in it follow from the step, which counts finished updates.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -241,8 +240,8 @@ class _Trainer:
         """Appends a record to the log, where a killed process does not lose it."""
         try:
             line = json.dumps(record).encode() + b"\n"
-            if log.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while line:  # what did not fit at once raises at the next try
+                line = line[log.write(line) :]
         except OSError as error:
             last = self.run.checkpoint("last")
             kept = f"the last checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
