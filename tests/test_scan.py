@@ -150,7 +150,6 @@ def read_only() -> Any:
 
 
 HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
-WIDE = np.zeros((0, 2**40), np.float32)
 
 
 @pytest.mark.parametrize(
