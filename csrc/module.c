@@ -2,7 +2,7 @@
  *
  * Every function takes its arguments in the order of the entry's signature. Arrays must have the exact dtype, be
  * C-contiguous and aligned, and writeable where they are written; shapes are the caller's business (ops/). The dtype
- * of the first array of the variant's dtype (rRwW) picks the variant, and `use_simd` the instruction set.
+ * of the first array of a letter r, R, w or W picks the variant, and `use_simd` the instruction set.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rotrnn import _cpu
 from rotrnn.ops import pointwise
 from rotrnn.ops.pointwise import (
     batch_norm,
@@ -154,17 +155,15 @@ def test_a_gate_far_below_zero_is_shut() -> None:
     assert glu_backward(np.ones(2, np.float32), value, gate).dvalue[0] == 0
 
 
-def test_a_workspace_too_large_to_count_is_refused() -> None:
-    """2^44 rows of nothing are an array, but their 2^45 numbers of work are more than there is memory."""
-    nothing = np.zeros((1, 1, 0), np.float32)
-    with pytest.raises(ValueError, match=r"embedding_backward: an array of shape .* is too large to address"):
-        embedding_backward(nothing, [[0]], 2**60)
+def test_a_workspace_whose_bytes_overflow_is_refused() -> None:
+    """By the kernels themselves, behind the ops' own limit: 2^61 numbers of eight bytes, and 2^60 of 256 rows."""
+    nothing, ids = np.zeros(0, np.float32), np.zeros(1, np.int64)
     with pytest.raises(MemoryError, match="embedding_backward: not enough memory for its workspace"):
-        embedding_backward(nothing, [[0]], 2**44)
-    with pytest.raises(
-        ValueError, match=r"embedding_backward: an array of shape \(4611686018427387904, 0\) .* too large"
-    ):
-        embedding_backward(nothing, [[0]], 2**62)
+        _cpu.embedding_backward(nothing, nothing, ids, None, 1, 1, 0, 2**60)
+    with pytest.raises(MemoryError, match="matmul_weight_grad: not enough memory for its workspace"):
+        _cpu.matmul_weight_grad(nothing, None, nothing, nothing, 0, 2**60, 0)
+    with pytest.raises(ValueError, match=r"embedding_backward: an array of shape .* too large to address"):
+        embedding_backward(nothing.reshape(1, 1, 0), [[0]], 2**60)
 
 
 def test_sequences_without_steps_pool_to_zero() -> None:

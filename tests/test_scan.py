@@ -150,7 +150,6 @@ def read_only() -> Any:
 
 
 HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1), (0, 0, 0))  # 2^62 bytes, it says
-WIDE = np.zeros((0, 2**40), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,6 @@ WIDE = np.zeros((0, 2**40), np.float32)
         ),
         (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
         (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
-        (lambda: dense_backward(WIDE[:, :0], WIDE, WIDE), MemoryError, "matmul_weight_grad: not enough memory"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
         (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
