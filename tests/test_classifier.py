@@ -22,7 +22,9 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_of(layer: str, task: dict[str, int] = TOKENS, bidirectional: bool = False, **settings: Any) -> SequenceClassifier:
+def model_of(
+    layer: str, task: dict[str, int] = TOKENS, bidirectional: bool = False, **settings: Any
+) -> SequenceClassifier:
     chosen = ModelSettings(layer=layer, d_model=5, n_layers=2, **settings)
     return build_classifier(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, **task)
 
@@ -52,7 +54,9 @@ def loss_and_gradient(
     ],
     ids=["rotrnn", "lru-half1-dropout", "rotrnn-layernorm-half2-last", "lru-bidirectional"],
 )  # fmt: skip
-def test_gradient_of_the_whole_classifier(layer: str, task: dict[str, int], settings: dict[str, Any], lengths: Any) -> None:
+def test_gradient_of_the_whole_classifier(
+    layer: str, task: dict[str, int], settings: dict[str, Any], lengths: Any
+) -> None:
     """Central differences of the loss along random directions of each parameter, float64, training mode: 1e-6."""
     model = model_of(layer, task, **settings)
     rng = np.random.default_rng(0)
