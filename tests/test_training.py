@@ -414,13 +414,13 @@ def test_interrupted_within_python(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.nan_at=9", r"step 10: the loss is nan; going backward, gradient head\.bias \(group global\)"),
-        ("task.blow_up_at=9", r"step 10: gradient blocks\.0\.layer\.scale \(group recurrent\) is not finite"),
+        ("task.nan_at=9", r"the loss is nan, every parameter is finite; going backward, gradient head\.bias"),
+        ("task.blow_up_at=9", r"gradient blocks\.0\.layer\.scale \(group recurrent\) is not finite"),
     ],
 )
 def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_path, override, message):
     recipe = toy_recipe(tmp_path, override, "optimiser.warmup=0", "training.eval_every=1")
-    with pytest.raises(NonFinite, match=message) as caught, np.errstate(all="ignore"):
+    with pytest.raises(NonFinite, match=f"step 10: {message}") as caught, np.errstate(all="ignore"):
         train(recipe, tmp_path / "run", progress=False)
     last = Run(tmp_path / "run").checkpoint("last")
     assert f"the last good checkpoint is {last}" in str(caught.value)
@@ -430,8 +430,65 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "evaluate", lambda *args: loop.Metrics(math.nan, 0.5))
-    with pytest.raises(NonFinite, match="step 7: the validation loss is nan; there is no checkpoint yet"):
+    with pytest.raises(
+        NonFinite, match="step 7: the validation loss is nan, every parameter is finite; there is no checkpoint yet"
+    ):
         train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+
+
+def spoil(monkeypatch, method):
+    """From step 5 on, before `method` of the trainer, one number of head.weight is NaN."""
+    original = getattr(_Trainer, method)
+
+    def spoiling(self, state, *rest):
+        if state.step >= 5:
+            state.params["head"]["weight"][1, 2] = np.nan
+        return original(self, state, *rest)
+
+    monkeypatch.setattr(_Trainer, method, spoiling)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("advance", r"step 6: the loss is nan; parameter head\.weight \(group global\) is not finite"),
+        ("evaluate", r"step 7: the validation loss is nan; parameter head\.weight \(group global\) is not finite"),
+        ("save", r"step 7: parameter head\.weight \(group global\) is not finite"),
+    ],
+)
+def test_the_parameter_to_blame_is_named(tmp_path, monkeypatch, method, message):
+    spoil(monkeypatch, method)
+    with pytest.raises(NonFinite, match=message):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+
+
+def test_what_a_layer_refuses_is_told_with_its_step(tmp_path, monkeypatch):
+    def refusing(self, params, inputs, ctx):
+        if ctx.step == 3:
+            raise ValueError("Layer: M is too large")
+        return forward(self, params, inputs, ctx)
+
+    forward = toy.ToyModel.forward
+    monkeypatch.setattr(toy.ToyModel, "forward", refusing)
+    with pytest.raises(NonFinite, match="step 4: Layer: M is too large; there is no checkpoint yet"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+
+
+def test_a_real_layer_with_a_parameter_that_is_nan(tmp_path):
+    recipe = load_recipe("digits-rotrnn", ["model.n_layers=1"])
+    trainer = _Trainer(recipe, Run(tmp_path), False)
+    state = initial_state(trainer.model, recipe)
+    state.params["blocks"]["0"]["layer"]["B"].flat[7] = np.nan
+    with pytest.raises(NonFinite, match=r"step 1: parameter blocks\.0\.layer\.B \(group recurrent\) is not finite"):
+        trainer.advance(state)
+
+
+def test_a_second_moment_that_overflows_is_found_at_the_update():
+    """The gradient is finite and its square is not, in float32; the parameter would stand still from here on."""
+    params = {"a": np.ones(3, np.float32)}
+    moments = AdamW().init(params)
+    with pytest.raises(NonFinite, match=r"second moment of a \(group global\) is not finite"):
+        AdamW().update(params, {"a": np.full(3, 1e21, np.float32)}, moments, lambda name: False, 0, 10)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rotrnn.files import atomic_file
 from rotrnn.ops.boundary import Array
 
 KEY = "rotrnn"
-FORMAT = 1
+FORMAT = 2
 
 Facts = dict[str, Any]
 """What JSON can hold: numbers, texts, lists and dicts of them, none of it dependent on time or machine."""
@@ -76,13 +76,13 @@ def read_checkpoint(
     if digest != _digest(arrays, text):
         raise ValueError(f"{path}: its contents do not match its checksum; it was damaged or changed")
     facts = json.loads(text)
-    if facts.pop("format") != FORMAT:
+    if facts.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: has another format than {FORMAT}, the one this version of rotrnn reads")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} is not finite everywhere")
     if like is not None:
-        _check_like(path, arrays, like)
+        check_like(path, arrays, like)
     return arrays, facts
 
 
@@ -96,7 +96,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
         raise ValueError(f"{path}: cut short, or no safetensors file ({error})") from error
 
 
-def _check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
+    """Raises ValueError where names, shapes or dtypes are not those of `like`."""
     for name, expected in like.items():
         if name not in arrays:
             raise ValueError(f"{path}: lacks {name}")
