@@ -21,7 +21,7 @@ from rotrnn import _cpu
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
 from rotrnn.training import loop
-from rotrnn.training.checkpoint import read_checkpoint
+from rotrnn.training.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.training.loop import Interrupted, _Trainer, batch_order, evaluate, initial_state, train
 from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
@@ -209,6 +209,11 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     result = train(recipe, tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
     assert json.loads(run.result.read_text()) == result
+    assert result.keys() == {"steps", "best_step", "val_accuracy", "test", "parameters"}
+    assert {name: found.keys() for name, found in result["test"].items()} == {
+        "last": {"loss", "accuracy"},
+        "best": {"loss", "accuracy"},
+    }
     assert result["test"]["last"]["accuracy"] > 0.5  # chance is 1/3
     assert run.load_recipe() == recipe
     records = run.records()
@@ -319,10 +324,12 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     train(recipe, tmp_path / "straight", progress=False)
     folder = tmp_path / "killed"
     arguments = (tmp_path / "run.toml", "--out", folder)
-    for kill in range(3):
+    delays = [random.uniform(0, 0.1) for _ in range(3)]
+    print(f"delays before the kills: {delays}")  # pytest shows it where the test fails
+    for kill, delay in enumerate(delays):
         process = start(*arguments)
         wait_for_step(folder, 5 + 25 * kill)
-        time.sleep(random.uniform(0, 0.1))
+        time.sleep(delay)
         process.kill()
         assert process.wait() == -signal.SIGKILL
         process.stderr.close()
@@ -330,6 +337,50 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     train(recipe, folder, resume=True, progress=False)
     assert contents(folder) == contents(tmp_path / "straight")
     assert sorted(os.listdir(folder)) == sorted(os.listdir(tmp_path / "straight"))
+
+
+def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
+    """Batch norm's buffers, dropout, accumulation and a checkpoint at every other step."""
+    settings = ["model.dropout=0.1", "training.accumulate=2", "training.checkpoint_every=2", "training.steps=40"]
+    small = ["model.d_model=16", "layer.d_state=16", "training.eval_every=15", "task.test_fraction=0.8"]
+    recipe = load_recipe("digits-rotrnn", [*settings, *small])
+    (tmp_path / "run.toml").write_text(recipe.text())
+    train(recipe, tmp_path / "straight", progress=False)
+    folder = tmp_path / "killed"
+    process = start(tmp_path / "run.toml", "--out", folder)
+    wait_for_step(folder, 9)
+    time.sleep(random.Random(7).uniform(0, 0.1))
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stderr.close()
+    assert read_checkpoint(folder / "last.safetensors")[1]["step"] < 40
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_another_instruction_set_or_numpy_warns(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    last = Run(tmp_path / "run").checkpoint("last")
+    arrays, facts = read_checkpoint(last)
+    here = f"{_cpu.simd()} and NumPy {np.__version__}"
+    assert facts["arithmetic"] == [here]
+    write_checkpoint(last, arrays, {**facts, "arithmetic": ["other and NumPy 1.0"]})
+    with pytest.warns(UserWarning, match="was trained with other and NumPy 1.0, and this is"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
+
+
+def test_ctrl_c_during_the_last_save(tmp_path, monkeypatch):
+    def interrupted(self, state, log):
+        if state.step == 40:
+            signal.raise_signal(signal.SIGINT)
+        save(self, state, log)
+
+    save = _Trainer.save
+    monkeypatch.setattr(_Trainer, "save", interrupted)
+    with pytest.raises(Interrupted, match="stopped after step 40 of 40, all is saved"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    assert not Run(tmp_path / "run").result.exists()
 
 
 def test_a_kill_before_the_first_checkpoint_resumes_too(tmp_path):
@@ -520,6 +571,69 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
     train(recipe, tmp_path / "straight", progress=False)
     train(recipe, folder, resume=True, progress=False)
     assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
+    """The log outgrows 2 KiB long before a checkpoint is due; a checkpoint fits."""
+    recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=1000")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "run"
+    command = f"ulimit -f 2; exec {sys.executable} {TOY} train {tmp_path / 'run.toml'} --out {folder}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "log not written (File too large); " in run.stderr
+    assert "is saved, to be resumed" in run.stderr
+    assert str(folder / "log.jsonl") in run.stderr
+    train(recipe, tmp_path / "straight", progress=False)
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_neither_log_nor_checkpoint_can_be_written(tmp_path):
+    trainer = _Trainer(toy_recipe(tmp_path), Run(tmp_path / "absent"), False)
+    full = OSError(28, "No space left on device")
+    error = trainer.without_log(initial_state(trainer.model, trainer.recipe), [], full)
+    assert "log not written (No space left on device); nor could the state after step 0 be saved" in str(error)
+    assert str(tmp_path / "absent" / "log.jsonl") in str(error)
+
+
+@pytest.mark.parametrize("seed", ["training.seed=1", "model.d_model=8"])
+def test_a_foreign_best_is_refused(tmp_path, seed):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    train(toy_recipe(tmp_path, seed), tmp_path / "other", progress=False)
+    shutil.copy(tmp_path / "other" / "best.safetensors", tmp_path / "run" / "best.safetensors")
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written by another recipe"):
+        Run(tmp_path / "run").load_params("best")
+
+
+def test_parameters_of_another_shape_are_refused(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    like = run.load_params("best")
+    assert run.load_params("last", like).keys() == like.keys()
+    like["head"]["bias"] = np.zeros(4, np.float32)
+    with pytest.raises(ValueError, match=r"best\.safetensors: head\.bias has shape \(3,\)"):
+        run.load_params("best", like)
+
+
+def test_a_damaged_log_is_named(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1}\n{"stop": 2}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged"):
+        train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Trainer, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
+        with pytest.raises(OSError, match="no data"):
+            train(recipe, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="resume it \\(from the start, where it has no checkpoint yet\\)"):
+        train(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", resume=True, progress=False)
+    train(recipe, tmp_path / "straight", progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path):
