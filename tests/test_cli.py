@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import toy
 from rotrnn import _cpu
 from rotrnn.cli import main
-from rotrnn.training.recipe import shipped
+from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
 
 
@@ -149,6 +150,40 @@ def test_errors_of_training(tmp_path, recipe, capsys):
     error = capsys.readouterr().err
     assert "rotrnn: error: step 21: the loss is nan" in error
     assert "last.safetensors" in error
+
+
+def test_faults_of_the_program_come_out_whole(monkeypatch, recipe):
+    def faulty(*args, **settings):
+        raise fault
+
+    monkeypatch.setattr("rotrnn.cli.train", faulty)
+    for fault in (TypeError("a"), RuntimeError("b"), ZeroDivisionError("c"), KeyError("d")):
+        with pytest.raises(type(fault)):
+            main(["train", recipe])
+    fault = MemoryError()
+    assert main(["train", recipe]) == 2
+
+
+def test_settings_that_allow_too_few_expressions(monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.tasks.listops.PATIENCE", 1)
+    assert main(["data", "listops", "--set", "max_depth=1"]) == 2
+    assert "rotrnn: error: ListOps: found 0 of 100000 distinct expressions" in capsys.readouterr().err
+
+
+def test_warnings_are_one_line(monkeypatch, recipe, capsys):
+    monkeypatch.setattr("rotrnn.cli.train", lambda *args, **settings: warnings.warn("bits may differ", stacklevel=1))
+    assert main(["train", recipe]) == 0
+    assert capsys.readouterr().err == "rotrnn: warning: bits may differ\n"
+
+
+def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("digits-rotrnn").write_text("no recipe")
+    assert load_recipe("digits-rotrnn").task.seed == 0
+    Path("mine").write_text(toy.RECIPE)
+    with pytest.raises(ValueError, match="recipe is 'mine', expected one of"):
+        load_recipe("mine")
+    assert load_recipe("./mine").training.steps == 40
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["data"], ["plot"], ["info"]])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rotrnn.tasks import TASKS, Digits, describe
+from rotrnn.tasks.task import shuffled
 
 sklearn_datasets = pytest.importorskip("sklearn.datasets")
 
@@ -98,6 +99,26 @@ def test_describe():
 def test_settings_out_of_range(settings):
     with pytest.raises(ValueError, match=r"Digits: .* expected"):
         Digits(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"val_fraction": 1e-4}, "val_fraction is 0.0001, no image of the 1797; expected at least one"),
+        ({"test_fraction": 1e-4}, "test_fraction is 0.0001, no image"),
+        ({"val_fraction": 0.5001, "test_fraction": 0.4998}, "1 - val_fraction - test_fraction is .*, no image"),
+    ],
+)
+def test_an_empty_split_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Digits(**settings)
+
+
+def test_shuffled():
+    orders = [shuffled(100, seed, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0), (2**40, 0))]
+    assert all(sorted(order.tolist()) == list(range(100)) for order in orders)
+    assert len({order.tobytes() for order in orders}) == 4
+    assert shuffled(100, 0, 1).tobytes() == orders[1].tobytes()
 
 
 def test_missing_scikit_learn_says_what_to_install(monkeypatch):

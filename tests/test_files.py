@@ -47,6 +47,6 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     path = tmp_path / "data"
     path.write_bytes(b"old")
     run = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True)
-    assert "OSError" in run.stderr
+    assert f"File too large: '{path}'" in run.stderr
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["data"]

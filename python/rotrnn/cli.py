@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import numpy as np
 from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, describe
-from rotrnn.training.loop import Interrupted, evaluate, train
+from rotrnn.tasks.listops import Exhausted
+from rotrnn.training.loop import Interrupted, evaluate, initial_state, train
+from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, shipped
 from rotrnn.training.run import Run
 
@@ -23,10 +26,15 @@ FAILED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code: 0, 2 after an error that is told in one line, 130 after Ctrl-C."""
+    """Runs one command; returns the exit code: 0, 2 after an error that is told in one line, 130 after Ctrl-C.
+
+    What is not raised for people (TypeError, KeyError, ...) is a fault of the program, and comes out as a traceback.
+    """
     args = _parser().parse_args(arguments)
     try:
-        args.command(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
+            args.command(args)
     except Interrupted as error:
         return _tell(str(error), INTERRUPTED)
     except KeyboardInterrupt:
@@ -34,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (Exhausted, ImportError, NonFinite, OSError, ValueError) as error:
         return _tell(f"error: {error}", FAILED)
+    except MemoryError as error:
+        return _tell(f"error: out of memory. {error}", FAILED)
     return 0
 
 
@@ -61,9 +71,10 @@ def _train(args: argparse.Namespace) -> None:
 def _eval(args: argparse.Namespace) -> None:
     run = Run(args.run)
     recipe = run.load_recipe()
-    params = run.load_params(args.checkpoint, recipe)
     task = recipe.task.load()
-    found = evaluate(recipe.build(task), params, getattr(task, args.split), recipe.training)
+    model = recipe.build(task)
+    params = run.load_params(args.checkpoint, initial_state(model, recipe).params)
+    found = evaluate(model, params, getattr(task, args.split), recipe.training)
     print(f"{args.split}, {args.checkpoint} parameters: loss {found.loss:.4f}, accuracy {found.accuracy:.4f}")
 
 
@@ -124,7 +135,8 @@ def _parser() -> argparse.ArgumentParser:
         f"""\
 Trains a recipe in a folder of its own and evaluates it on the test split. The folder holds
 
-  recipe.toml          the recipe as resolved: training it again on a like machine gives the same bits
+  recipe.toml          the recipe as resolved: training it again, on a machine of the
+                       same kind, with the same instruction set and NumPy version, gives the same bits
   log.jsonl            one JSON object a line: each step, each evaluation
   last.safetensors     at each evaluation: all that resuming needs
   best.safetensors     the parameters with the best validation accuracy
@@ -132,8 +144,9 @@ Trains a recipe in a folder of its own and evaluates it on the test split. The f
   result.json          at the end: test loss and accuracy
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
-(kill -9, power), --resume goes on from its last checkpoint, and ends on the same bytes as if nothing had been.
-Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
+(kill -9, power, a full disk), --resume goes on from its last checkpoint, or from the start where it has none, and
+ends on the same bytes as if nothing had been. It warns if instruction set or NumPy version are others now: bits may
+differ then. Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
 
 recipes: {", ".join(shipped())}""",
         """\
@@ -142,7 +155,12 @@ rotrnn train listops-lru --out runs/lru --set training.batch=16 --set layer.r_ma
 rotrnn train my-recipe.toml --steps 200 --seed 1
 rotrnn train --resume runs/lru""",
     )
-    one.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    one.add_argument(
+        "recipe",
+        nargs="?",
+        metavar="RECIPE",
+        help="name of a recipe, or path of a TOML file (it ends in .toml or has a slash)",
+    )
     _add_set(one, "section.key=value", "replace a setting of the recipe; the value is TOML, texts may stand bare")
     folder = one.add_mutually_exclusive_group()
     folder.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/RECIPE)")

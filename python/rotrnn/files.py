@@ -14,7 +14,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file open for writing that takes the name `path` only when the block has ended without an error.
 
     It is written beside its place under a temporary name, fsynced and renamed, so that whatever happens in between (a
-    full disk, a kill) `path` stays as it was.
+    full disk, a kill) `path` stays as it was. An OSError of writing names `path`.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -24,8 +24,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:

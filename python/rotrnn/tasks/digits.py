@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.files import atomic_file
-from rotrnn.tasks.task import FeatureSplit, Index, Task
+from rotrnn.tasks.task import FeatureSplit, Index, Task, shuffled
 
+IMAGES = 1797
 PIXELS = 64
 LEVELS = 16  # pixels are integers from 0 to 16
 
@@ -46,6 +46,16 @@ class Digits:
                 f"Digits: val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}, "
                 "expected positive numbers whose sum is below 1"
             )
+        test, val = round(self.test_fraction * IMAGES), round(self.val_fraction * IMAGES)
+        for key, fraction, images in (
+            ("val_fraction", self.val_fraction, val),
+            ("test_fraction", self.test_fraction, test),
+            ("1 - val_fraction - test_fraction", 1 - self.val_fraction - self.test_fraction, IMAGES - val - test),
+        ):
+            if not images:
+                raise ValueError(
+                    f"Digits: {key} is {fraction}, no image of the {IMAGES}; expected at least one, 1/{IMAGES}"
+                )
 
     def load(self) -> Task:
         """The task; ImportError where scikit-learn is missing."""
@@ -78,8 +88,8 @@ class Digits:
                 "Digits: the images come with scikit-learn, which is not installed; pip install 'rotrnn[data]'"
             ) from error
         images, labels = load_digits(return_X_y=True)
-        order = _shuffled(len(labels), self.seed)
-        test, val = round(self.test_fraction * len(order)), round(self.val_fraction * len(order))
+        order = shuffled(IMAGES, self.seed, 0)
+        test, val = round(self.test_fraction * IMAGES), round(self.val_fraction * IMAGES)
         index = {"train": order[test + val :], "val": order[test : test + val], "test": order[:test]}
         for name, rows in index.items():
             if not len(rows):
@@ -88,13 +98,3 @@ class Digits:
                     f"no image for {name}; expected at least one of {len(order)} in each split"
                 )
         return {name: (images[rows], labels[rows].astype(np.int64)) for name, rows in index.items()}
-
-
-def _shuffled(n: int, seed: int) -> Index:
-    """0..n-1 ordered by the first 64 bits of Philox block i under `seed`. NumPy promises no shuffle across versions."""
-    counter = np.zeros((n, 4), np.int64)
-    counter[:, 0] = np.arange(n)
-    key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (n, 2)).copy()
-    words = np.empty((n, 4), np.int64)
-    _cpu.philox(words, counter, key, n)
-    return np.lexsort((words[:, 1], words[:, 0]))

@@ -30,6 +30,10 @@ PAD, UNKNOWN, EOS = 0, 1, 2
 # ---- expressions ----
 
 
+class Exhausted(RuntimeError):
+    """The generator's settings do not allow so many distinct expressions."""
+
+
 class Expressions(NamedTuple):
     """Expressions in prefix order, one after the other: the i-th is ``tokens[offsets[i]:offsets[i + 1]]``.
 
@@ -71,7 +75,7 @@ def generate(
 
     Raises
     ------
-    RuntimeError
+    Exhausted
         2**22 candidates in a row brought nothing new, so the settings do not allow `count` distinct expressions.
     """
     size = max(1, min(8192, 2**24 // max_length))
@@ -80,7 +84,7 @@ def generate(
     first = newest = 0
     while len(found) < count:
         if first - newest > PATIENCE:
-            raise RuntimeError(
+            raise Exhausted(
                 f"ListOps: found {len(found)} of {count} distinct expressions of more than {min_length} and less than "
                 f"{max_length} tokens, depth {max_depth} and {max_args} arguments at most, then gave up: {PATIENCE} "
                 "candidates in a row were too short, too long or there already"

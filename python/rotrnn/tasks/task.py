@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
+
 Index = npt.NDArray[np.int64]
 
 
@@ -22,6 +24,19 @@ class Batch(NamedTuple):
     inputs: npt.NDArray[Any]
     labels: Index
     lengths: Index | None
+
+
+def shuffled(n: int, seed: int, epoch: int) -> Index:
+    """0..n-1 ordered by the first 64 bits of Philox block (i, epoch) under `seed`, the same on every machine.
+
+    NumPy promises no shuffle across its versions.
+    """
+    counter = np.zeros((n, 4), np.int64)
+    counter[:, 0], counter[:, 1] = np.arange(n), epoch
+    key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (n, 2)).copy()
+    words = np.empty((n, 4), np.int64)
+    _cpu.philox(words, counter, key, n)
+    return np.lexsort((words[:, 1], words[:, 0]))
 
 
 class Split(Protocol):

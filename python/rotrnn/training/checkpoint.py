@@ -22,7 +22,7 @@ from rotrnn.files import atomic_file
 from rotrnn.ops.boundary import Array
 
 KEY = "rotrnn"
-FORMAT = 1
+FORMAT = 2
 
 Facts = dict[str, Any]
 """What JSON can hold: numbers, texts, lists and dicts of them, none of it dependent on time or machine."""
@@ -76,7 +76,7 @@ def read_checkpoint(
     if digest != _digest(arrays, text):
         raise ValueError(f"{path}: its contents do not match its checksum; it was damaged or changed")
     facts = json.loads(text)
-    if facts.pop("format") != FORMAT:
+    if facts.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: has another format than {FORMAT}, the one this version of rotrnn reads")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -97,7 +97,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
 
 
 def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
-    """ValueError unless a checkpoint's arrays have the names, shapes and dtypes of `like`."""
+    """Raises ValueError where names, shapes or dtypes are not those of `like`."""
     for name, expected in like.items():
         if name not in arrays:
             raise ValueError(f"{path}: lacks {name}")

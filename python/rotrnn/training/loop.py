@@ -1,5 +1,5 @@
-"""The training loop. With one build, instruction set and NumPy, a run depends on its recipe and data alone: neither the
-time, the threads, nor a kill and resume in between change a bit of its checkpoints.
+"""The training loop. On one kind of machine, with one instruction set and one version of NumPy, a run depends on its
+recipe alone: neither the time, the number of threads, nor a kill and resume in between change a bit of its checkpoints.
 
 Everything random has a key: the order of the data (seed, epoch), initial values (seed), dropout (seed, step, site).
 Epoch and place in it follow from the step, which counts finished updates.
@@ -13,22 +13,25 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
-from io import FileIO
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from tqdm import tqdm
 
 from rotrnn import _cpu
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
+from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import Split, Task
-from rotrnn.training.checkpoint import Facts, read_checkpoint, write_checkpoint
-from rotrnn.training.optimiser import Moments, NonFinite, describe_groups, group_of, table
+from rotrnn.tasks.task import shuffled
+from rotrnn.training.checkpoint import Facts, write_checkpoint
+from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.recipe import Recipe, Training
 from rotrnn.training.run import PARAMS, Run, check_recipe
 
@@ -67,6 +70,8 @@ class State:
     moments: Moments
     best_step: int = 0
     best_accuracy: float = -1.0
+    arithmetic: list[str] = field(default_factory=list)
+    """Instruction set and NumPy version that the run was trained with; several, in order, if they changed."""
 
     def arrays(self) -> dict[str, Array]:
         """Every array by the name it has in a checkpoint."""
@@ -74,7 +79,7 @@ class State:
 
 
 def initial_state(model: Model, recipe: Recipe) -> State:
-    """Initial values, drawn from (seed, 0, 1); the data of epoch e are ordered by (seed, e)."""
+    """Initial values, drawn from (seed, 0, 1)."""
     rng = np.random.default_rng([recipe.training.seed, 0, 1])
     params = astype(model.init(rng), recipe.training.dtype)
     return State(0, params, recipe.optimiser.init(params))
@@ -91,8 +96,10 @@ def train(
     Parameters
     ----------
     resume : bool
-        Continue the run in `folder`, which must have the same recipe. It ends on the same bytes as a run that was
-        never stopped; one that had ended is only evaluated again. Without it, the folder must hold no run.
+        Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, where it has none,
+        from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
+        with the same instruction set and NumPy version (a warning tells where these two are others); one that had
+        ended is only evaluated again. Without it, the folder must hold no run.
     progress : bool
         Print evaluations, and a progress bar if standard error is a terminal.
 
@@ -108,12 +115,12 @@ def train(
         The folder holds a run (or, to resume, another recipe's or none), or another process trains in it; the training
         split is smaller than a batch; a checkpoint is damaged.
     NonFinite
-        The loss, a gradient or a parameter became infinite or not a number; the error names the step, the parameter
-        and its group. The last checkpoint stays.
+        The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
+        error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
     Interrupted
         After Ctrl-C.
     OSError
-        A file could not be written.
+        A file could not be written; the error names it. If it was the log, the state is saved.
     """
     run = Run(Path(folder))
     with run.locked():
@@ -140,8 +147,8 @@ def evaluate(model: Model, params: Params, split: Split, training: Training) -> 
 
 
 def batch_order(n: int, seed: int, epoch: int) -> Array:
-    """The order of n examples in an epoch."""
-    return np.random.default_rng([seed, epoch]).permutation(n)
+    """The order of n examples in an epoch, counted from 0; epoch 0 of `shuffled` is what tasks split their data by."""
+    return shuffled(n, seed, epoch + 1)
 
 
 class _Trainer:
@@ -165,13 +172,10 @@ class _Trainer:
     def train(self) -> dict[str, Any]:
         state = self.load()
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.model.is_recurrent, self.steps)))
-        records = self.run.cut_log(state.step)
-        logged = max((record["step"] for record in records), default=0)
-        if logged < state.step:
-            self.say(f"note: {self.run.log} ends at step {logged}; the checkpoint goes on from step {state.step}")
+        records = self.run.records()
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
         try:
-            with open(self.run.log, "ab", buffering=0) as log:
+            with open(self.run.log, "ab", buffering=0) as log:  # a buffer would fail once more on closing
                 self.walk(state, log, time.monotonic() - elapsed)
         except NonFinite as error:
             last = self.run.checkpoint("last")
@@ -179,29 +183,32 @@ class _Trainer:
             raise NonFinite(f"{error}; {kept}") from error
         return self.finish(state)
 
-    def walk(self, state: State, log: FileIO, started: float) -> None:
+    def walk(self, state: State, log: BinaryIO, started: float) -> None:
         """All steps from where `state` is."""
         disable = None if self.progress else True  # None: where standard error is no terminal
         with _Interrupt() as interrupt, tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar:
             while state.step < self.steps:
                 seen = self.advance(state)
-                self.add(log, seen)
+                records = [seen]
                 bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
                 bar.update()
                 evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
                 if evaluated:
                     found = self.evaluate(state)
-                    self.add(log, {**found, "elapsed": round(time.monotonic() - started, 3)})
+                    records.append({**found, "elapsed": round(time.monotonic() - started, 3)})
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
                         f"validation loss {found['val_loss']:.4f}, accuracy {found['val_accuracy']:.4f}"
                     )
+                self.add(log, state, records)
                 stop = interrupt.asked
                 if evaluated or stop or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
-                if stop or interrupt.asked:
-                    where = f"stopped after step {state.step} of {self.steps}, all is saved"
-                    raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
+                if stop:
+                    break
+        if interrupt.asked:  # perhaps during the last save
+            where = f"stopped after step {state.step} of {self.steps}, all is saved"
+            raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
 
     @property
     def steps(self) -> int:
@@ -216,16 +223,20 @@ class _Trainer:
         state = initial_state(self.model, self.recipe)
         last = self.run.checkpoint("last")
         if not last.exists():
+            state.arithmetic.append(_arithmetic())
             write_checkpoint(self.run.checkpoint("init"), _only_params(state), self.facts(state))
+            self.run.cut_log(0)
             return state
-        arrays, facts = read_checkpoint(last, state.arrays())
-        check_recipe(last, facts, self.recipe)
+        arrays, facts = self.run.read("last", self.recipe, state.arrays())
+        self.run.cut_log(facts["step"], facts.get("unlogged", ()))
+        arithmetic = facts["arithmetic"]
+        if arithmetic[-1] != _arithmetic():
+            here = f"{last}: was trained with {arithmetic[-1]}, and this is {_arithmetic()}"
+            warnings.warn(f"{here}; the run may end on other bits than one that was never stopped", stacklevel=4)
+            arithmetic = [*arithmetic, _arithmetic()]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
-        for key, here in _machine().items():
-            if facts[key] != here:
-                self.say(f"note: trained with {key} {facts[key]} so far, now with {here}: last bits may differ")
-        return State(facts["step"], params, moments, facts["best_step"], facts["best_accuracy"])
+        return State(facts["step"], params, moments, facts["best_step"], facts["best_accuracy"], arithmetic)
 
     def facts(self, state: State) -> Facts:
         return {
@@ -233,32 +244,40 @@ class _Trainer:
             "step": state.step,
             "best_step": state.best_step,
             "best_accuracy": state.best_accuracy,
-            **_machine(),
+            "arithmetic": state.arithmetic,
         }
 
-    def add(self, log: FileIO, record: dict[str, Any]) -> None:
-        """Appends a record to the log, where a killed process does not lose it."""
-        try:
-            line = json.dumps(record).encode() + b"\n"
-            while line:  # what did not fit at once raises at the next try
-                line = line[log.write(line) :]
-        except OSError as error:
-            last = self.run.checkpoint("last")
-            kept = f"the last checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
-            raise OSError(error.errno, f"log not written ({error.strerror}); {kept}", str(self.run.log)) from error
-
-    def save(self, state: State, log: FileIO) -> None:
+    def save(self, state: State, log: BinaryIO) -> None:
         """The log up to here is on disk before the checkpoint that counts on it."""
-        os.fsync(log.fileno())
         try:
+            os.fsync(log.fileno())
+        except OSError as error:
+            raise self.without_log(state, [], error) from error
+        with self.blaming(state, state.step):
             write_checkpoint(self.run.checkpoint("last"), state.arrays(), self.facts(state))
-        except ValueError as error:
-            raise NonFinite(f"step {state.step}: {error}") from error
+
+    def add(self, log: BinaryIO, state: State, records: list[dict[str, Any]]) -> None:
+        """Appends the records of a step to the log; a killed process does not lose them."""
+        text = "".join(json.dumps(record) + "\n" for record in records).encode()
+        try:
+            while text:
+                text = text[log.write(text) :]
+        except OSError as error:
+            raise self.without_log(state, records, error) from error
+
+    def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
+        """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""
+        try:
+            facts = {**self.facts(state), "unlogged": records}
+            write_checkpoint(self.run.checkpoint("last"), state.arrays(), facts)
+            kept = f"the state after step {state.step} is saved, to be resumed"
+        except (OSError, ValueError) as second:
+            kept = f"nor could the state after step {state.step} be saved: {second}"
+        return OSError(error.errno, f"log not written ({error.strerror}); {kept}", str(self.run.log))
 
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
-        best = self.run.load_params("best", self.recipe, _only_params(state))
-        params = {"last": state.params, "best": best}
+        params = {"last": state.params, "best": self.run.load_params("best", state.params)}
         test = {
             name: evaluate(self.model, one, self.task.test, self.training)._asdict() for name, one in params.items()
         }
@@ -285,16 +304,26 @@ class _Trainer:
 
     def advance(self, state: State) -> dict[str, Any]:
         """One update in place; the record of it."""
-        try:
+        with self.blaming(state, state.step + 1):
             metrics, grads = self.gradients(state)
             size = self.recipe.optimiser.update(
                 state.params, grads, state.moments, self.model.is_recurrent, state.step, self.steps
             )
-        except NonFinite as error:
-            raise NonFinite(f"step {state.step + 1}: {error}") from error
         lr = self.recipe.optimiser.rate("global", state.step, self.steps)
         state.step += 1
         return {**metrics._asdict(), "step": state.step, "lr": lr, "grad_norm": size}
+
+    @contextmanager
+    def blaming(self, state: State, step: int) -> Iterator[None]:
+        """Names the step in what is raised as NonFinite, and the parameter if a layer or a file refused one."""
+        try:
+            try:
+                yield
+            except ValueError as error:
+                check_parameters("parameter", state.params, self.model.is_recurrent)
+                raise NonFinite(str(error)) from error
+        except NonFinite as error:
+            raise NonFinite(f"step {step}: {error}") from error
 
     def gradients(self, state: State) -> tuple[Metrics, Params]:
         """Loss, accuracy and gradients of one batch: the means over its parts, weighted by their numbers of examples.
@@ -316,7 +345,11 @@ class _Trainer:
             for name, grad in flatten(grads):
                 total[name] = total[name] + grad if name in total else grad
         if not math.isfinite(loss):
-            raise NonFinite(f"the loss is {loss}; {self.suspect(state)}")
+            check_parameters(f"the loss is {loss}; parameter", state.params, self.model.is_recurrent)
+            norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
+            fine = f"the loss is {loss}, every parameter is finite"
+            check_finite(f"{fine}; going backward, gradient", norms, self.model.is_recurrent)
+            raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
         return Metrics(loss / len(index), right / len(index)), unflatten(total)
 
     def suspect(self, state: State) -> str:
@@ -331,12 +364,15 @@ class _Trainer:
     def evaluate(self, state: State) -> dict[str, Any]:
         """Validation of a state; the record of it. Keeps the parameters if they are the best so far."""
         val = self.task.val
-        metrics = evaluate(self.model, state.params, val, self.training)
-        if not math.isfinite(metrics.loss):
-            raise NonFinite(f"step {state.step}: the validation loss is {metrics.loss}; {self.suspect(state)}")
-        if metrics.accuracy >= state.best_accuracy:
-            state.best_step, state.best_accuracy = state.step, metrics.accuracy
-            write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
+        with self.blaming(state, state.step):
+            metrics = evaluate(self.model, state.params, val, self.training)
+            if not math.isfinite(metrics.loss):
+                here = f"the validation loss is {metrics.loss}"
+                check_parameters(f"{here}; parameter", state.params, self.model.is_recurrent)
+                raise NonFinite(f"{here}, every parameter is finite")
+            if metrics.accuracy >= state.best_accuracy:
+                state.best_step, state.best_accuracy = state.step, metrics.accuracy
+                write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
         batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
         norms = self.model.state_norms(state.params, batch.inputs, Context(batch.lengths))
         return {
@@ -354,6 +390,10 @@ def _machine() -> Facts:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
+
+
+def _arithmetic() -> str:
+    return f"{_cpu.simd()} and NumPy {np.__version__}"
 
 
 def _only_params(state: State) -> dict[str, Array]:

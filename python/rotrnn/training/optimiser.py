@@ -95,7 +95,7 @@ class AdamW:
         ------
         NonFinite
             Names the gradient that is not finite, the first in the order of the backward pass; nothing is updated
-            then. Or the parameter that the update made so.
+            then. Or the parameter or second moment that the update made so.
         """
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
@@ -123,6 +123,8 @@ class AdamW:
                 step=step + 1,
             )
         check_finite("parameter", {name: optim.norm(array) for name, array in arrays.items()}, is_recurrent)
+        second = {name: optim.norm(moments[f"v.{name}"]) for name in gradients}
+        check_finite("the optimiser's second moment of", second, is_recurrent)
         return size
 
 
@@ -135,7 +137,14 @@ def check_finite(what: str, norms: dict[str, float], is_recurrent: Callable[[str
     """Raises NonFinite for the first of the arrays whose norm is not finite."""
     for name, size in norms.items():
         if not math.isfinite(size):
-            raise NonFinite(f"{what} {name} (group {group_of(name, is_recurrent)}) is not finite, its norm is {size}")
+            group = f"group {group_of(name, is_recurrent)}" if is_parameter(name) else "a buffer"
+            raise NonFinite(f"{what} {name} ({group}) is not finite, its norm is {size}")
+
+
+def check_parameters(what: str, params: Params, is_recurrent: Callable[[str], bool]) -> None:
+    """Raises NonFinite for the first parameter that is not finite. Buffers are passed over: what they hold follows."""
+    norms = {name: optim.norm(array) for name, array in flatten(params) if is_parameter(name)}
+    check_finite(what, norms, is_recurrent)
 
 
 class Group(NamedTuple):

@@ -128,7 +128,7 @@ def shipped() -> dict[str, str]:
 
 
 def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name in the package, or in the TOML file at that path.
+    """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
 
     Parameters
     ----------
@@ -141,13 +141,13 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         There is no such recipe, the file is no TOML, or as `read_recipe`.
     """
     path = Path(name)
-    if path.suffix == ".toml" or path.is_file():
-        text = path.read_text(encoding="utf-8")
-    else:
-        text = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
     try:
+        if path.suffix == ".toml" or os.sep in str(name):
+            text = path.read_text(encoding="utf-8")
+        else:
+            text = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{name}: no valid TOML: {error}") from error
     for override in overrides:
         _override(tables, override)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn.files import atomic_file
-from rotrnn.nn.layer import Array, Params, unflatten
+from rotrnn.nn.layer import Params, flatten, unflatten
+from rotrnn.ops.boundary import Array
 from rotrnn.training.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn.training.recipe import Recipe, load_recipe
 
@@ -52,15 +53,23 @@ class Run:
             raise ValueError(f"{self.folder}: no run is here, expected a folder with a recipe.toml")
         return load_recipe(self.recipe, overrides)
 
-    def load_params(self, name: str, recipe: Recipe | None = None, like: Mapping[str, Array] | None = None) -> Params:
-        """The parameters in a checkpoint, nested; ValueError if not those of `recipe`, or other arrays than `like`."""
-        arrays, facts = read_checkpoint(self.checkpoint(name))
-        if recipe is not None:
-            check_recipe(self.checkpoint(name), facts, recipe)
-        arrays = {key: array for key, array in arrays.items() if key.startswith(PARAMS)}
+    def read(
+        self, name: str, recipe: Recipe, like: Mapping[str, Array] | None = None
+    ) -> tuple[dict[str, Array], Facts]:
+        """A checkpoint's arrays and facts; ValueError if another recipe's run wrote it, or as `read_checkpoint`."""
+        path = self.checkpoint(name)
+        arrays, facts = read_checkpoint(path, like)
+        if facts.get("recipe") != recipe.digest():
+            raise ValueError(f"{path}: was written by another recipe than {self.recipe}")
+        return arrays, facts
+
+    def load_params(self, name: str, like: Params | None = None) -> Params:
+        """The parameters in a checkpoint, nested; ValueError where they are not `like` those given, or as `read`."""
+        arrays, _ = self.read(name, self.load_recipe())
+        params = {key.removeprefix(PARAMS): array for key, array in arrays.items() if key.startswith(PARAMS)}
         if like is not None:
-            check_like(self.checkpoint(name), arrays, like)
-        return unflatten({key.removeprefix(PARAMS): array for key, array in arrays.items()})
+            check_like(self.checkpoint(name), params, dict(flatten(like)))
+        return unflatten(params)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,7 +86,10 @@ class Run:
         """Raises ValueError if the folder holds anything of a run."""
         for path in self.files():
             if path.exists():
-                raise ValueError(f"{self.folder}: holds a run already ({path.name}); resume it, or take another folder")
+                raise ValueError(
+                    f"{self.folder}: holds a run already ({path.name}); resume it (from the start, where it has no "
+                    "checkpoint yet), or take another folder"
+                )
 
     def write(self, path: Path, text: str) -> None:
         """Writes a text file whole or not at all."""
@@ -91,21 +103,22 @@ class Run:
                 temporary.unlink()
 
     def records(self) -> list[dict[str, Any]]:
-        """The log's records; a last line that a kill cut short is left out."""
+        """The log's records; a last line that a kill cut short is left out. ValueError if another line is damaged."""
         if not self.log.exists():
             return []
-        lines = self.log.read_text().split("\n")
         records = []
-        for number, line in enumerate(lines[:-1], 1):
+        for number, line in enumerate(self.log.read_bytes().split(b"\n")[:-1], 1):
             try:
                 records.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{self.log}, line {number}: no JSON ({error})") from error
+                records[-1]["step"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise ValueError(f"{self.log}, line {number}: is damaged, expected a record with its step") from error
         return records
 
-    def cut_log(self, step: int) -> list[dict[str, Any]]:
-        """Drops the records after `step`, and returns what is left."""
+    def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """Drops the records after `step`, adds those `unlogged` that are not there, and returns what is left."""
         records = [record for record in self.records() if record["step"] <= step]
+        records += [record for record in unlogged if record not in records]
         self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))
         return records
 
