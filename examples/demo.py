@@ -35,8 +35,6 @@ def main() -> int:
     lines, failed = [], False
     for name, least in RUNS.items():
         print(f"\n--- {name}")
-        if (folder / name / "recipe.toml").is_file():  # a run of an earlier demo
-            shutil.rmtree(folder / name)
         recipe = load_recipe(name)
         task = recipe.task.load()
         baseline = majority_baseline(task, task.test)

@@ -33,7 +33,7 @@ from rotrnn.tasks.task import shuffled
 from rotrnn.training.checkpoint import Facts, write_checkpoint
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.recipe import Recipe, Training
-from rotrnn.training.run import PARAMS, Run, check_recipe
+from rotrnn.training.run import PARAMS, Run
 
 
 class Model(Protocol):
@@ -352,13 +352,6 @@ class _Trainer:
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
         return Metrics(loss / len(index), right / len(index)), unflatten(total)
 
-    def suspect(self, state: State) -> str:
-        """The parameter to look at first where finite parameters gave a loss that is not: the largest."""
-        norms = {name: optim.norm(array) for name, array in flatten(state.params) if is_parameter(name)}
-        name = max(norms, key=norms.__getitem__)
-        group = group_of(name, self.model.is_recurrent)
-        return f"the largest parameter is {name} (group {group}), its norm is {norms[name]:.3g}"
-
     # ---- an evaluation ----
 
     def evaluate(self, state: State) -> dict[str, Any]:
@@ -381,11 +374,6 @@ class _Trainer:
             "val_accuracy": metrics.accuracy,
             "state_norms": [float(norm) for norm in norms.mean(1)],
         }
-
-
-def _machine() -> Facts:
-    """What of the machine a run's last bits depend on."""
-    return {"simd": _cpu.simd(), "numpy": np.__version__}
 
 
 def _due(step: int, every: int) -> bool:

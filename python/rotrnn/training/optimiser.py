@@ -101,10 +101,6 @@ class AdamW:
         gradients = dict(flatten(grads))
         norms = {name: optim.norm(gradient) for name, gradient in reversed(gradients.items())}
         check_finite("gradient", norms, is_recurrent)
-        for name, gradient in gradients.items():
-            if norms[name] ** 2 > np.finfo(gradient.dtype).max:
-                group = group_of(name, is_recurrent)
-                raise NonFinite(f"gradient {name} (group {group}) has norm {norms[name]:.3g}: its square overflows")
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
         for name, gradient in gradients.items():

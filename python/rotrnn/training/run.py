@@ -121,9 +121,3 @@ class Run:
         records += [record for record in unlogged if record not in records]
         self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))
         return records
-
-
-def check_recipe(path: Path, facts: Facts, recipe: Recipe) -> None:
-    """ValueError if a checkpoint's facts say that another recipe wrote it."""
-    if facts.get("recipe") != recipe.digest():
-        raise ValueError(f"{path}: was written by another recipe than the run's recipe.toml")
