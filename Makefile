@@ -53,7 +53,7 @@ build: .venv/installed
 test-wheel: build
 	rm -rf build/wheel
 	$(BIN)/python -m venv build/wheel/venv
-	cp -r tests pyproject.toml build/wheel
+	cp -r tests examples benchmarks README.md pyproject.toml build/wheel
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
 	cd build/wheel && OMP_WAIT_POLICY=passive venv/bin/python -m pytest -n 2
 

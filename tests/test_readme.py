@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.mark.skipif(not README.exists(), reason="the tests of an installed wheel have no README beside them")
 def test_example_runs_and_learns() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
