@@ -1,30 +1,22 @@
 """Time of the diagonal scan beside a plain copy of as many bytes.
 
-    python -m benchmarks.scan [--threads 2] [--json] [--quick]
+    python -m benchmarks.scan [--json] [--quick]
 
 Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
 The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
-windows of seconds in which they take turns with the copy. Writes benchmarks/results/scan.json.
+windows of seconds in which they take turns with the copy..
 """
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
-from benchmarks.measure import plain_copy, record, row, seconds_in_turn, show
-from rotrnn import _cpu
+from benchmarks.measure import arguments, plain_copy, row, seconds_in_turn, show
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--quick", action="store_true", help="a small size, to try the benchmark itself; not recorded")
-    args = parser.parse_args()
-    _cpu.use_threads(args.threads)
+    args = arguments(__doc__).parse_args()
     B, T, N = (4, 256, 256) if args.quick else (32, 2048, 256)
     window = 0.2 if args.quick else 4.0
 
@@ -45,10 +37,9 @@ def main() -> None:
     for name, (passes, scan, copy) in scans.items():
         scan_s, copy_s = seconds_in_turn([scan, copy], window=window)
         rate = {"GB/s": passes * x.nbytes / scan_s / 1e9}
-        rows.append(row(f"scan {name}", scan_s, copy_s * passes / 2, **rate, copy_seconds=copy_s))
+        limit = "plain copy" if passes == 2 else "3/2 plain copies"
+        rows.append(row(f"scan {name}", scan_s, copy_s * passes / 2, limit=limit, **rate, B=B, T=T, N=N))
     show(rows, args.json)
-    if not args.quick:
-        record("scan", {"B": B, "T": T, "N": N, "dtype": "float32", "rows": rows})
 
 
 if __name__ == "__main__":
