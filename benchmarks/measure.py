@@ -119,7 +119,7 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 def line(one: dict[str, Any]) -> str:
     """A result for people."""
-    head = f"{one['name']:44s}"
+    head = f"{one['name']:50s}"
     if "error" in one:
         return f"{head}{one['error']}"
     parts = [f"{1e3 * one['seconds']:11.3f} ms"]

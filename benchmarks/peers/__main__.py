@@ -53,13 +53,15 @@ TASKS = {
     ),
     "lru": (
         Peer("rotrnn", "rotrnn", "ours", "training"),
-        Peer("JAX lax.scan, products hoisted", "jax", "jax_lru", "best"),
+        Peer("JAX lax.scan, products hoisted", "jax", "jax_lru", "loop"),
+        Peer("JAX associative_scan, products hoisted", "jax", "jax_lru", "parallel"),
         Peer("JAX as published (appendix A)", "jax", "jax_lru", "published"),
         Peer("PyTorch loop, products hoisted", "torch", "torch_loop", "training"),
     ),
     "rotrnn": (
         Peer("rotrnn", "rotrnn", "ours", "training"),
-        Peer("JAX lax.scan, products hoisted", "jax", "jax_rotrnn", "best"),
+        Peer("JAX lax.scan, products hoisted", "jax", "jax_rotrnn", "loop"),
+        Peer("JAX associative_scan, products hoisted", "jax", "jax_rotrnn", "parallel"),
         Peer("JAX as published (appendix C)", "jax", "jax_rotrnn", "published"),
         Peer("PyTorch loop, products hoisted", "torch", "torch_loop", "training"),
     ),

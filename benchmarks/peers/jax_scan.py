@@ -10,7 +10,11 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from benchmarks.peers.problem import Scan, Trial
+from benchmarks.peers import problem as problems
+from benchmarks.peers.problem import Trial
+
+Scan = Callable[[jax.Array, jax.Array], jax.Array]
+"""From a (N,) and x (B, T, N), real or complex, to the states."""
 
 
 def compose(earlier: tuple[jax.Array, jax.Array], later: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -43,13 +47,13 @@ def compiled(function: Callable[..., Any], *args: Any, donate: tuple[int, ...] =
     return executable, time.perf_counter() - before
 
 
-def _scan(problem: Scan, run: Callable[[jax.Array, jax.Array], jax.Array]) -> Trial:
+def _scan(problem: problems.Scan, run: Scan) -> Trial:
     a, x = jnp.asarray(problem.a), jnp.asarray(problem.x)
     forward, seconds = compiled(run, a, x)
     return Trial(lambda: forward(a, x).block_until_ready(), lambda h: {"h": np.asarray(h)}, seconds)
 
 
-def _scan_gradient(problem: Scan, run: Callable[[jax.Array, jax.Array], jax.Array]) -> Trial:
+def _scan_gradient(problem: problems.Scan, run: Scan) -> Trial:
     arrays = [jnp.asarray(array) for array in problem]
 
     def both(a: jax.Array, x: jax.Array, dh: jax.Array) -> tuple[jax.Array, ...]:
@@ -64,17 +68,17 @@ def _scan_gradient(problem: Scan, run: Callable[[jax.Array, jax.Array], jax.Arra
     return Trial(lambda: jax.block_until_ready(executable(*arrays)), answer, seconds)
 
 
-def associative(problem: Scan) -> Trial:
+def associative(problem: problems.Scan) -> Trial:
     return _scan(problem, associative_scan)
 
 
-def associative_gradient(problem: Scan) -> Trial:
+def associative_gradient(problem: problems.Scan) -> Trial:
     return _scan_gradient(problem, associative_scan)
 
 
-def loop(problem: Scan) -> Trial:
+def loop(problem: problems.Scan) -> Trial:
     return _scan(problem, loop_scan)
 
 
-def loop_gradient(problem: Scan) -> Trial:
+def loop_gradient(problem: problems.Scan) -> Trial:
     return _scan_gradient(problem, loop_scan)

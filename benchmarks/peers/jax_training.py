@@ -19,6 +19,7 @@ from benchmarks.peers.problem import (
     LR,
     MOMENTUM,
     NORM_EPS,
+    ROUNDINGS,
     Training,
     Trial,
 )
@@ -29,7 +30,7 @@ Layer = Callable[[Params, jax.Array], jax.Array]
 """From parameters and u (B, T, D) to y (B, T, D)."""
 
 
-def training(problem: Training, layer: Layer, roundings: float = 4.0) -> Trial:
+def training(problem: Training, layer: Layer, roundings: float = ROUNDINGS) -> Trial:
     """One block with `layer` in it, mean pool, head, cross entropy; the step donates its state, as training does."""
     x, labels = jnp.asarray(problem.x), jnp.asarray(problem.labels)
 
@@ -81,5 +82,5 @@ def training(problem: Training, layer: Layer, roundings: float = 4.0) -> Trial:
 
 
 def tree_of_angles(T: int) -> float:
-    """Roundings a step where angles up to 2 pi are added in a tree: each of its levels rounds the whole sum."""
-    return 4 + 2 * math.pi * math.ceil(math.log2(max(T, 2)))
+    """`roundings` where angles up to 2 pi are added in a tree: each of its levels rounds the whole sum."""
+    return ROUNDINGS + 2 * math.pi * math.ceil(math.log2(T))

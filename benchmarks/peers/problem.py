@@ -31,6 +31,9 @@ LR, BETA1, BETA2, EPS, DECAY = 1e-3, 0.9, 0.999, 1e-8, 0.05
 RADII = (0.9, 0.99)
 """Moduli of the transitions: a state remembers at most ``1 / (1 - 0.99)`` steps."""
 
+ROUNDINGS = 4 + 2 * math.pi
+"""A complex multiplication and an addition, and an angle of the transition up to 2 pi, rounded."""
+
 
 class Size(NamedTuple):
     """Batch, time, width, real lanes of state."""
@@ -63,14 +66,14 @@ class Trial(NamedTuple):
     """A peer at work on a problem.
 
     `step` runs it once; `answer` makes NumPy arrays of what the first call of step returned, before any other call.
-    `compile_seconds` is what was spent before the first step could run; None where nothing compiles. `roundings` is
-    how many rounding errors each step back in time adds to a state, see `error_bound`.
+    `compile_seconds` is what was spent before the first step could run; None where nothing compiles. `roundings` are
+    the rounding errors that each step back in time adds to a state, see `error_bound`.
     """
 
     step: Callable[[], Any]
     answer: Callable[[Any], dict[str, Array]]
     compile_seconds: float | None = None
-    roundings: float = 4.0
+    roundings: float = ROUNDINGS
 
 
 def problem(task: str, size: Size) -> Scan | Training:
@@ -93,8 +96,8 @@ def problem(task: str, size: Size) -> Scan | Training:
 def error_bound(size: Size, roundings: float) -> float:
     """How far two float32 answers may lie apart, |g - g'| / |g| for each array.
 
-    With unit roundoff u, the weight a^L of an input L steps back carries a relative error of `roundings` L u: 4 for a
-    complex multiplication and an addition, in a loop or a tree. The mean lag is 1 / (1 - 0.99), and twice that where a
+    With unit roundoff u, the weight a^L of an input L steps back carries a relative error of `roundings` L u, in a loop
+    or a tree. The mean lag is 1 / (1 - 0.99), and twice that where a
     derivative with respect to a brings a factor L. A gradient goes through up to three such factors: the state, the
     adjoint, and the gate after both. Sums over the B T steps and over lanes add u sqrt of their number, for rounding
     errors without a common sign (Higham and Mary 2019), the assumption under which a norm is bounded by its parts.

@@ -1,13 +1,9 @@
 """torchlpc: time-varying all-pole filters with a gradient, here of order 1. It wants a coefficient for every step.
 
-Its layout, (batch, time), is made beforehand and not timed. Numba compiles its loops at the first call.
+Its layout, (batch, time), is made beforehand and not timed.
 """
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +29,6 @@ def _coefficients(a: torch.Tensor, problem: Scan) -> torch.Tensor:
     return (-a).repeat(B)[:, None, None].expand(-1, T, 1)
 
 
-def _compile(run: Callable[[torch.Tensor], Any]) -> float:
-    """Seconds of a first call, on one step of one sequence."""
-    before = time.perf_counter()
-    run(torch.ones(1, 1))
-    return time.perf_counter() - before
-
-
 def scan(problem: Scan) -> Trial:
     x, a = _sequences(problem.x), torch.from_numpy(problem.a)
 
@@ -47,8 +36,7 @@ def scan(problem: Scan) -> Trial:
         with torch.no_grad():
             return sample_wise_lpc(x, _coefficients(a, problem))
 
-    seconds = _compile(lambda one: sample_wise_lpc(one, one[..., None]))
-    return Trial(step, lambda h: {"h": _back(h, problem)}, seconds)
+    return Trial(step, lambda h: {"h": _back(h, problem)})
 
 
 def scan_gradient(problem: Scan) -> Trial:
@@ -63,5 +51,4 @@ def scan_gradient(problem: Scan) -> Trial:
         h, dx, da = found
         return {"h": _back(h, problem), "dx": _back(dx, problem), "da": da.numpy()}
 
-    seconds = _compile(lambda one: sample_wise_lpc(one.requires_grad_(), one[..., None]).sum().backward())
-    return Trial(step, answer, seconds)
+    return Trial(step, answer)
