@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,30 +35,38 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def seconds_in_turn(
-    functions: Sequence[Callable[[], Any]], *, window: float = 2.0, repeats: int | None = None
-) -> list[float]:
-    """The least time of one call of each function, run in turn for `window` seconds in all, or `repeats` times.
-
-    Each runs at least three times, the first of them unmeasured. A turn goes on for 0.1 s: OpenBLAS's threads spin some
-    25 ms after a product before they sleep and take a core from whatever follows, so only a turn's first calls meet
-    them. (The kernels' own waiting threads do not spin: `python -m benchmarks` sets OMP_WAIT_POLICY=passive.)
-    """
-    least = [float("inf")] * len(functions)
-    for function in functions:
-        function()
-    turn = min(0.1, window / 8)
+def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[float]:
+    """The least time that each gives in its turns, one after the other for `window` seconds and at least twice."""
+    least = [float("inf")] * len(turns)
     start, rounds = time.perf_counter(), 0
-    while rounds < 2 or (rounds < repeats if repeats else time.perf_counter() - start < window):
-        for i, function in enumerate(functions):
-            begin = before = time.perf_counter()
-            while before - begin < turn:
-                function()
-                after = time.perf_counter()
-                least[i] = min(least[i], after - before)
-                before = after
+    while rounds < 2 or time.perf_counter() - start < window:
+        least = [min(seconds, turn()) for seconds, turn in zip(least, turns, strict=True)]
         rounds += 1
     return least
+
+
+def turn(function: Callable[[], Any], window: float) -> float:
+    """The least time of one call, in a turn of 0.1 s or one call (less if the window for all turns is short).
+
+    OpenBLAS's threads spin some 25 ms after a product before they sleep, and take a core from whatever follows: only a
+    turn's first calls meet them. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
+    OMP_WAIT_POLICY=passive.
+    """
+    least, begin = float("inf"), time.perf_counter()
+    before = begin
+    while before - begin < min(0.1, window / 8):
+        function()
+        after = time.perf_counter()
+        least = min(least, after - before)
+        before = after
+    return least
+
+
+def seconds_in_turn(functions: Sequence[Callable[[], Any]], *, window: float) -> list[float]:
+    """The least time of one call of each function; each is called once unmeasured, then they take turns."""
+    for function in functions:
+        function()
+    return in_turn([partial(turn, function, window) for function in functions], window=window)
 
 
 def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:

@@ -109,6 +109,10 @@ def length_table(rows: Sequence[Row]) -> str:
 
 
 def peers_table(rows: Sequence[Row]) -> str:
+    """Task by task, ours first."""
+    order = list(TASKS)
+    rows = sorted(rows, key=lambda one: (order.index(one["task"]), one["peer"] != "rotrnn"))
+
     def cells(one: Row) -> list[str]:
         first = [TASKS[one["task"]], one["peer"], size(one)]
         if "error" in one:
@@ -116,12 +120,12 @@ def peers_table(rows: Sequence[Row]) -> str:
         return [
             *first,
             duration(one["seconds"]),
-            f"{one['times_ours']:.1f}" if "times_ours" in one else "1",
+            f"{one['ratio']:.1f}" if "ratio" in one else "1",
             memory(one),
             duration(one["compile_seconds"]) if "compile_seconds" in one else "none",
         ]
 
-    return markdown(["", "by", "size", "time", "times ours", "peak memory", "compile time"], map(cells, rows))
+    return markdown(["", "by", "size", "time", "time / ours", "peak memory", "compile time"], map(cells, rows))
 
 
 def refresh(readme: Path, text: str) -> None:
@@ -138,18 +142,18 @@ def chart(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     beside = [one for one in main_rows(rows) if "activations" in one or one["subject"] != "train_step"]
-    peers = [one for one in of(rows, "peers") if "times_ours" in one]
+    peers = [one for one in of(rows, "peers") if "ratio" in one]
     figure = Figure(figsize=(13, 0.9 + 0.3 * max(len(beside), len(peers), 4)), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.barh([label(one) for one in beside], [one["ratio"] for one in beside], color="#4878a8")
     left.set_xlabel("time / limit (copy of the same bytes, or matrix products alone)")
     right.barh(
-        [f"{TASKS[one['task']]}\n{one['peer']}" for one in peers], [one["times_ours"] for one in peers], color="#b85c38"
+        [f"{TASKS[one['task']]}\n{one['peer']}" for one in peers], [one["ratio"] for one in peers], color="#b85c38"
     )
     right.set_xlabel("time / rotrnn's time")
     if peers:
         right.set_xscale("log")
-    for axes, values in ((left, [one["ratio"] for one in beside]), (right, [one["times_ours"] for one in peers])):
+    for axes, values in ((left, [one["ratio"] for one in beside]), (right, [one["ratio"] for one in peers])):
         axes.axvline(1, color="black", linewidth=0.8)
         axes.invert_yaxis()
         axes.tick_params(labelsize=8)

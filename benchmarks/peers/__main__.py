@@ -3,8 +3,8 @@
     python -m benchmarks.peers [--task lru] [--json] [--quick]
 
 All get the same numbers (problem.py), and a peer's time counts only if its answer, gradients included, is ours within
-the error bound of float32. Time is the least of the repeats, steady state: compilation stands beside it. A peer that is
-not installed, runs out of memory or answers otherwise is a row that says so.
+the error bound of float32. It takes turns with ours, and time is the least of a step, steady state: compilation stands
+beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import ROOT, arguments, show
+from benchmarks.measure import ROOT, arguments, in_turn, row, show
 from benchmarks.peers.problem import Size, error_bound
 
 
@@ -69,52 +69,94 @@ TASKS = {
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "bad_alloc", "out of memory", "allocate")
 
 
-def run(peer: Peer, task: str, size: Size, quick: bool, answer: Path) -> dict[str, Any]:
-    """The peer's row, with "error" if there is no time."""
-    name = {"name": f"{task}: {peer.label}", "task": task, "peer": peer.label, **size._asdict()}
-    if importlib.util.find_spec(peer.package) is None:
-        return {**name, "error": f"{peer.package} is not installed: pip install 'rotrnn[peers]'"}
-    window, limit = ("0.1", 300) if quick else ("10", 900)
-    command = [sys.executable, "-m", "benchmarks.peers.run", peer.module, peer.function, task, *map(str, size)]
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    try:
-        done = subprocess.run(
-            [*command, window, str(answer)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=limit
-        )
-    except subprocess.TimeoutExpired:
-        return {**name, "error": f"not done after {limit} s"}
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"ended with status {done.returncode}"]
-        full = any(text in done.stderr for text in OUT_OF_MEMORY)
-        return {**name, "error": "out of memory (12 GiB)" if full else f"failed: {said[0]}"}
-    return {**json.loads(done.stdout.splitlines()[-1]), **name}
+class Failed(Exception):
+    """A peer gave no answer; says why."""
 
 
-def compare(one: dict[str, Any], ours: dict[str, Any], size: Size, found: Path, wanted: Path) -> dict[str, Any]:
-    """The row of a peer with how far its answer is from ours, and its time over ours; an error if that is too far."""
-    with np.load(found) as theirs, np.load(wanted) as mine:
-        if theirs.keys() != mine.keys():
-            return {**one, "error": f"answers {sorted(theirs)}, expected {sorted(mine)}"}
-        apart = [float(np.linalg.norm(theirs[key] - mine[key]) / np.linalg.norm(mine[key])) for key in mine]
-    bound = error_bound(size, one["roundings"])
+class Process:
+    """A peer at work in a process of its own, past its first step (run.py)."""
+
+    def __init__(self, peer: Peer, task: str, size: Size, window: float, answer: Path) -> None:
+        if importlib.util.find_spec(peer.package) is None:
+            raise Failed(f"{peer.package} is not installed: pip install 'rotrnn[peers]'")
+        command = [sys.executable, "-m", "benchmarks.peers.run", peer.module, peer.function, task]
+        self.answer, self._complaints = answer, answer.with_suffix(".txt")
+        with self._complaints.open("w") as complaints:
+            self._child = subprocess.Popen(
+                [*command, *map(str, size), str(window), str(answer)],
+                cwd=ROOT,
+                env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
+        self._read()
+
+    def _read(self) -> str:
+        assert self._child.stdout is not None
+        text = self._child.stdout.readline()
+        if text:
+            return text
+        self._child.wait()
+        said = self._complaints.read_text().strip()
+        if any(known in said for known in OUT_OF_MEMORY):
+            raise Failed("out of memory (12 GiB)")
+        raise Failed(f"failed: {said.splitlines()[-1] if said else f'ended with status {self._child.returncode}'}")
+
+    def turn(self) -> float:
+        """The least time of a step in a turn taken now."""
+        assert self._child.stdin is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        return float(self._read())
+
+    def end(self) -> dict[str, Any]:
+        """What else is known of it: peak memory, compile time, roundings."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        known: dict[str, Any] = json.loads(self._read())
+        self._child.wait()
+        return known
+
+
+def compare(found: Path, wanted: Path, bound: float) -> float:
+    """How far an answer is from the one wanted, |g - g'| / |g'| of the worst array; Failed if that is too far."""
+    with np.load(found) as theirs, np.load(wanted) as ours:
+        if theirs.keys() != ours.keys():
+            raise Failed(f"answers {sorted(theirs)}, expected {sorted(ours)}")
+        apart = [float(np.linalg.norm(theirs[name] - ours[name]) / np.linalg.norm(ours[name])) for name in ours]
     worst = max(apart) if np.isfinite(apart).all() else float("inf")
     if worst > bound:
-        return {**one, "error": f"its answer differs by {worst:.1e}, more than {bound:.1e}: not timed"}
-    return {**one, "difference": worst, "error_bound": bound, "times_ours": one["seconds"] / ours["seconds"]}
+        raise Failed(f"its answer differs by {worst:.1e}, more than {bound:.1e}: its time does not count")
+    return worst
 
 
-def contest(task: str, size: Size, quick: bool) -> Iterator[dict[str, Any]]:
-    """A row of each peer, ours first."""
+def contest(task: str, size: Size, window: float) -> Iterator[dict[str, Any]]:
+    """A row of each peer, with the time we took in turn with it, and at last ours."""
+    first, *others = TASKS[task]
+    kind = {"task": task, **size._asdict()}
     with tempfile.TemporaryDirectory() as folder:
-        wanted, found = Path(folder, "ours.npz"), Path(folder, "theirs.npz")
-        first, *others = TASKS[task]
-        ours = run(first, task, size, quick, wanted)
-        if "error" in ours:
-            raise RuntimeError(ours["error"])
-        yield ours
+        ours = Process(first, task, size, window, Path(folder, "ours.npz"))
+        best = ours.turn()
         for peer in others:
-            one = run(peer, task, size, quick, found)
-            yield one if "error" in one else compare(one, ours, size, found, wanted)
+            name = {"name": f"{task}: {peer.label}", "peer": peer.label, **kind}
+            try:
+                theirs = Process(peer, task, size, window, Path(folder, "theirs.npz"))
+                seconds, our_seconds = in_turn([theirs.turn, ours.turn], window=window)
+                known = theirs.end()
+                bound = error_bound(size, known["roundings"])
+                difference = compare(theirs.answer, ours.answer, bound)
+            except Failed as why:
+                yield {**name, "error": str(why)}
+                continue
+            best = min(best, our_seconds)
+            yield {
+                **row(name["name"], seconds, our_seconds, limit="rotrnn", **known, difference=difference),
+                "error_bound": bound,
+                **name,
+            }
+        yield {**row(f"{task}: {first.label}", best, **ours.end()), "peer": first.label, **kind}
 
 
 def main() -> None:
@@ -122,7 +164,7 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, help="this task alone")
     args = parser.parse_args()
     for task in [args.task] if args.task else TASKS:
-        for one in contest(task, QUICK if args.quick else FULL, args.quick):
+        for one in contest(task, *((QUICK, 0.2) if args.quick else (FULL, 15.0))):
             show([one], args.json)
 
 

@@ -14,8 +14,7 @@ from rotrnn.training.optimiser import AdamW
 
 
 def scan(problem: Scan) -> Trial:
-    h = np.empty_like(problem.x)
-    return Trial(lambda: diagonal_scan(problem.a, problem.x, out=h), lambda h: {"h": h})
+    return Trial(lambda: diagonal_scan(problem.a, problem.x), lambda h: {"h": h})
 
 
 def scan_gradient(problem: Scan) -> Trial:

@@ -1,8 +1,9 @@
-"""One peer on one problem, in this process alone: its time, its peak memory, and its answer in a file.
+"""One peer on one problem, in this process alone: its answer in a file, its times, and its peak memory.
 
     python -m benchmarks.peers.run MODULE FUNCTION TASK B T D N WINDOW ANSWER.npz
 
-Prints one row as JSON.
+After the first step it prints a line, and for every line it then reads it takes a turn and prints the least seconds of
+a step. At the end of its input it prints what else is known, as JSON.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import importlib
 import json
 import resource
 import sys
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import memory, row, seconds_in_turn
+from benchmarks.measure import memory, turn
 from benchmarks.peers.problem import Size, problem
 
 ADDRESS_SPACE = 12 << 30
@@ -27,11 +27,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     peer = importlib.import_module(f"benchmarks.peers.{module}")
     trial = getattr(peer, function)(problem(task, Size(*map(int, size))))
-    np.savez(Path(path), **trial.answer(trial.step()))
-    (seconds,) = seconds_in_turn([trial.step], window=float(window))
+    np.savez(path, **trial.answer(trial.step()))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(turn(trial.step, float(window)), flush=True)
     _, peak = memory()
     more = {} if trial.compile_seconds is None else {"compile_seconds": trial.compile_seconds}
-    print(json.dumps(row(task, seconds, peak_bytes=peak, roundings=trial.roundings, **more)))
+    print(json.dumps({"peak_bytes": peak, "roundings": trial.roundings, **more}))
 
 
 if __name__ == "__main__":
