@@ -18,7 +18,7 @@ TASKS = {
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Markdown: beside this machine's limits, long sequences, beside peers."""
+    """Markdown: beside this machine's limits, long sequences, beside peers, and the chart."""
     rows: list[Row] = results["rows"]
     machine, versions = results["machine"], results["versions"]
     rates = "; ".join(f"{one['name']} {rate(one)}" for one in of(rows, "machine"))
@@ -27,7 +27,8 @@ def tables(results: dict[str, Any]) -> str:
     parts.append(limits_table(rows))
     parts.append(length_table(of(rows, "length")))
     parts.append(peers_table(of(rows, "peers")))
-    return "\n\n".join(part for part in parts if part)
+    parts.append("![Time beside limits, and peers beside rotrnn](benchmarks/results/bench.png)")
+    return "\n\n".join(parts)
 
 
 def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
@@ -57,7 +58,7 @@ def size(one: Row) -> str:
     return ", ".join(f"{letter} {one[letter]}" for letter in "BTDN" if letter in one)
 
 
-def place(one: Row) -> tuple[Any, ...]:
+def identity(one: Row) -> tuple[Any, ...]:
     """What tells a row from others, less the instruction set."""
     return (one["name"], one.get("path"), size(one))
 
@@ -74,13 +75,13 @@ def label(one: Row) -> str:
 
 def limits_table(rows: Sequence[Row]) -> str:
     own = main_rows(rows)
-    other = {place(one): one for one in of(rows, "layer", "block", "train_step") if one not in own}
+    other = {identity(one): one for one in of(rows, "layer", "block", "train_step") if one not in own}
     avx2 = bool(other) and "avx2" in {one["simd"] for one in other.values()}
     again = ["on AVX2 alone"] if avx2 else []
     head = ["", "size", "time", "limit", "time / limit", *again, "activations", "peak memory"]
 
     def cells(one: Row) -> list[str]:
-        second = other.get(place(one))
+        second = other.get(identity(one))
         return [
             label(one),
             size(one),
@@ -141,23 +142,25 @@ def chart(rows: Sequence[Row], path: Path) -> None:
     """Bars: time over limit on the left, peers' time over ours on the right."""
     from matplotlib.figure import Figure
 
-    beside = [one for one in main_rows(rows) if "activations" in one or one["subject"] != "train_step"]
-    peers = [one for one in of(rows, "peers") if "ratio" in one]
-    figure = Figure(figsize=(13, 0.9 + 0.3 * max(len(beside), len(peers), 4)), layout="constrained")
+    beside = [
+        (label(one) + (f", D {one['D']}" if "activations" in one else ""), one["ratio"])
+        for one in main_rows(rows)
+        if "activations" in one or one["subject"] != "train_step"
+    ]
+    peers = [(f"{TASKS[one['task']]}\n{one['peer']}", one["ratio"]) for one in of(rows, "peers") if "ratio" in one]
+    figure = Figure(figsize=(13, 0.9 + 0.3 * max(len(beside), len(peers))), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.barh([label(one) for one in beside], [one["ratio"] for one in beside], color="#4878a8")
     left.set_xlabel("time / limit (copy of the same bytes, or matrix products alone)")
-    right.barh(
-        [f"{TASKS[one['task']]}\n{one['peer']}" for one in peers], [one["ratio"] for one in peers], color="#b85c38"
-    )
     right.set_xlabel("time / rotrnn's time")
-    if peers:
-        right.set_xscale("log")
-    for axes, values in ((left, [one["ratio"] for one in beside]), (right, [one["ratio"] for one in peers])):
+    right.set_xscale("log")
+    for axes, bars, colour in ((left, beside, "#4878a8"), (right, peers, "#b85c38")):
+        places = range(len(bars))
+        axes.barh(places, [ratio for _, ratio in bars], color=colour)
+        axes.set_yticks(places, [name for name, _ in bars])
         axes.axvline(1, color="black", linewidth=0.8)
         axes.invert_yaxis()
         axes.tick_params(labelsize=8)
-        for place_, value in enumerate(values):
-            axes.text(value, place_, f" {value:.3g}", va="center", fontsize=8)
+        for place, (_, ratio) in zip(places, bars, strict=True):
+            axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=8)
         axes.margins(x=0.12)
     figure.savefig(path, dpi=110)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks import report
+from benchmarks.measure import seconds_in_turn
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 
-from benchmarks import report  # noqa: E402
-from benchmarks.measure import seconds_in_turn  # noqa: E402
-from benchmarks.peers import __main__ as peers  # noqa: E402
-from benchmarks.peers.problem import ROUNDINGS, Size, error_bound  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 
 def files() -> dict[Path, bytes]:
@@ -67,7 +66,7 @@ def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
             assert f"| {row['T']:,} |" in text
         elif row["subject"] != "machine":
             assert f"| {report.label(row)} |" in text
-    for table in text.split("\n\n")[1:]:
+    for table in text.split("\n\n")[1:-1]:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
 

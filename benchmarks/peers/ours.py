@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from benchmarks.model import PATHS
@@ -20,7 +22,7 @@ def scan(problem: Scan) -> Trial:
 def scan_gradient(problem: Scan) -> Trial:
     a, x, dh = problem
 
-    def step() -> tuple[Array, Array, Array]:
+    def step() -> tuple[Any, Array, Array]:
         h = diagonal_scan(a, x)
         grads = diagonal_scan_backward(dh, a, h)
         return h, grads.dx, grads.da
