@@ -133,7 +133,7 @@ def line(one: dict[str, Any]) -> str:
         return f"{head}{one['error']}"
     parts = [f"{1e3 * one['seconds']:11.3f} ms"]
     if "ratio" in one:
-        parts.append(f"limit {1e3 * one['limit_seconds']:11.3f} ms  ratio {one['ratio']:5.2f}")
+        parts.append(f"limit {1e3 * one['limit_seconds']:11.3f} ms  ratio {one['ratio']:.3g}")
     parts += [f"{one[key]:7.1f} {key}" for key in ("GB/s", "GFLOP/s", "ns/token") if key in one]
     if "activations" in one:
         parts.append(f"{one['activations']:.1f} activations of (B, T, D)")

@@ -135,7 +135,8 @@ def compare(found: Path, wanted: Path, bound: float) -> float:
 def contest(task: str, size: Size, window: float) -> Iterator[dict[str, Any]]:
     """A row of each peer, with the time we took in turn with it, and at last ours."""
     first, *others = TASKS[task]
-    kind = {"task": task, **size._asdict()}
+    letters = "BTN" if task.startswith("scan") else "BTDN"
+    kind = {"task": task, **{letter: getattr(size, letter) for letter in letters}}
     with tempfile.TemporaryDirectory() as folder:
         ours = Process(first, task, size, window, Path(folder, "ours.npz"))
         best = ours.turn()
