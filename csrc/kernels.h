@@ -6,6 +6,7 @@
 #ifndef ROT_KERNELS_H
 #define ROT_KERNELS_H
 
+#include "block.h"
 #include "real.h"
 
 /* scan.c */
@@ -91,6 +92,10 @@ int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *re
 int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
              double beta1, double beta2, double eps, double decay, double scale, int64_t step);
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
+
+/* block.c */
+int K(block_forward)(const block_in *b, const block_out *out);
+int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out);
 #endif
 
 #endif

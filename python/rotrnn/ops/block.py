@@ -1,0 +1,232 @@
+"""A whole residual block in one pass over tiles of time (csrc/block.c): norm, linear layer, GELU, GLU, dropout, residual.
+
+``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)``, ``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``
+with dropout masks m and the sigmoid s. Nothing between x and out reaches memory; backward keeps x and the states before
+each tile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.linear_layer import System, block_arguments, checked_system, complex_of, new_states, planes
+
+GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
+
+
+class ChannelNorm(NamedTuple):
+    """``gain (x - center) + offset`` of each channel, all (D,): a batch norm whose statistics are known."""
+
+    center: Array
+    gain: Array
+    offset: Array
+
+
+class RowNorm(NamedTuple):
+    """Layer norm ``scale (x - mean) / sqrt(var + eps) + bias`` over the channels of each step; scale, bias (D,)."""
+
+    scale: Array
+    bias: Array
+    eps: float = 1e-5
+
+
+class Gating(NamedTuple):
+    """GELU, dropout, GLU, dropout: weights w (D, D), biases (D,); forms as `rotrnn.nn.Gate`, of which "full" alone has a
+    value; masks as `dropout` draws them at `site` and `site` + 1."""
+
+    form: str
+    w_gate: Array
+    b_gate: Array
+    w_value: Array | None = None
+    b_value: Array | None = None
+    rate: float = 0.0
+    over_time: bool = False
+    seed: int = 0
+    step: int = 0
+    site: int = 0
+
+
+class BlockSaved(NamedTuple):
+    """What forward keeps for backward: its input, h0, lengths, and the states before each tile, (K, B, tiles, N)."""
+
+    x: Array
+    h0: Array | None
+    lengths: npt.NDArray[np.int64] | None
+    carries: Array
+
+
+class BlockResult(NamedTuple):
+    """The output (B, T, D), the final states (K, B, N), the output's mean and biased variance over valid steps, (D,), if
+    asked for, and what backward needs."""
+
+    y: Array
+    hT: Array
+    moments: tuple[Array, Array] | None
+    saved: BlockSaved
+
+
+class Later(NamedTuple):
+    """A gradient's part still to be added: ``slope (y - center) + shift`` of the block's output y (B, T, D); the rest (D,).
+
+    It is what the statistics of the batch norm after the block give, left for the block's own backward to add.
+    """
+
+    y: Array
+    center: Array
+    slope: Array
+    shift: Array
+
+
+class BlockGrads(NamedTuple):
+    """Gradients of `residual_block`: of x, the system, the gating's arrays and h0, and two sums (D,) of the norm.
+
+    With g the gradient of the norm's output: `norm_sum` is the sum of g over valid steps, the gradient of offset or bias.
+    `norm_product` is that of scale for a `RowNorm`, and for a `ChannelNorm` the sum of g (x - center), the gradient of
+    gain; its statistics are constants here, so dx is that of the affine map alone.
+    """
+
+    dx: Array
+    system: System
+    gating: Gating
+    dh0: Array
+    norm_sum: Array
+    norm_product: Array
+
+
+def residual_block(
+    x: npt.ArrayLike,
+    norm: ChannelNorm | RowNorm,
+    system: System,
+    gating: Gating,
+    h0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    moments: bool = False,
+) -> BlockResult:
+    """``x + gate(linear_layer(norm(x)))`` (LRU, Orvieto et al. 2023, fig. 1; RotRNN, fig. 1), as the module describes.
+
+    Parameters
+    ----------
+    x : (B, T, D), float32 or float64
+    norm, system, gating
+        The block's parts, promoted with x to one precision.
+    h0 : (K, B, N) complex, optional
+        Initial state of each direction.
+    lengths : (B,), optional
+        Valid steps of each sequence; beyond them x is never used and y is zero.
+    moments : bool
+        Gather the output's mean and variance on the way, for a batch norm that comes next; at least one step is valid.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype, shapes that disagree, a length out of range, an unknown form.
+    """
+    args = Boundary("residual_block")
+    ax = args.array("x", x, "B T D")
+    z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
+    ready, dtype = checked_system(args, system, ax, z0)
+    ax = args.layout(ax, dtype)
+    z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
+    steps = args.lengths(lengths)
+    if moments and not (ax.shape[0] * ax.shape[1] if steps is None else steps.sum()):
+        raise ValueError("residual_block: moments of no valid step, expected at least one")
+    arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype))
+    y, (hT, carries) = np.empty_like(ax), new_states(ready, ax)
+    mean, var = (np.empty(ax.shape[2], dtype) if moments else None for _ in range(2))
+    _cpu.block_forward(y, planes(hT), planes(carries), mean, var, *arguments)
+    gathered = None if mean is None or var is None else (mean, var)
+    return BlockResult(y, hT, gathered, BlockSaved(ax, z0, steps, carries))
+
+
+def residual_block_backward(
+    dy: npt.ArrayLike,
+    norm: ChannelNorm | RowNorm,
+    system: System,
+    gating: Gating,
+    saved: BlockSaved,
+    dhT: npt.ArrayLike | None = None,
+    later: Later | None = None,
+) -> BlockGrads:
+    """Adjoint of `residual_block`; every result is new.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of y; never used beyond `lengths`.
+    norm, system, gating, saved
+        As given to, and returned by, `residual_block`.
+    dhT : (K, B, N) complex, optional
+        Gradient of the final states.
+    later : Later, optional
+        What is still to be added to dy.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `residual_block`.
+    """
+    args = Boundary("residual_block_backward")
+    x, z0, steps, carries = saved
+    ady = args.array("dy", dy, "B T D")
+    args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+    adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
+    args.array("saved.x", x, "B T D")
+    ready, dtype = checked_system(args, system, x)
+    adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
+    following: tuple[Array | None, ...] = (None,) * 4
+    if later is not None:
+        forms = ("B T D", "D", "D", "D")
+        following = tuple(
+            args.layout(args.array(f"later.{name}", one, form), dtype)
+            for name, one, form in zip(Later._fields, later, forms, strict=True)
+        )
+    gate = _gate(args, gating, dtype)
+    dsystem, dx = System(*map(np.empty_like, ready)), np.empty_like(x)
+    dw_value, db_value, dw_gate, db_gate = (None if one is None else np.empty_like(one) for one in gate[1:5])
+    sums = np.empty((2, x.shape[2]), dtype)
+    dh0, _ = new_states(ready, x)
+    _cpu.block_backward(
+        *(dx, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), sums[0], sums[1]),
+        *(dw_value, db_value, dw_gate, db_gate),
+        *(args.layout(ady, dtype), planes(carries), adhT, *following),
+        *block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
+    )
+    dgating = gating._replace(w_value=dw_value, b_value=db_value, w_gate=dw_gate, b_gate=db_gate)
+    return BlockGrads(dx, dsystem, dgating, dh0, sums[0], sums[1])
+
+
+def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype) -> tuple:
+    if isinstance(norm, RowNorm):
+        scale, bias = (
+            args.layout(args.array(f"norm.{name}", getattr(norm, name), "D"), dtype) for name in norm._fields[:2]
+        )
+        return (2, None, scale, bias, norm.eps)
+    return (1, *(args.layout(args.array(f"norm.{name}", one, "D"), dtype) for name, one in norm._asdict().items()), 0.0)
+
+
+def _gate(args: Boundary, gating: Gating, dtype: np.dtype) -> tuple:
+    """The gate's part of `block_arguments`."""
+    if gating.form not in GATE_KINDS:
+        raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
+    if not 0 <= gating.rate < 1:
+        raise ValueError(f"{args.op}: gating.rate is {gating.rate}, expected a number in [0, 1)")
+    names = ("w_value", "b_value", "w_gate", "b_gate")
+    weights = []
+    for name in names:
+        value = getattr(gating, name)
+        if gating.form != "full" and name.endswith("value"):
+            weights.append(None)
+            continue
+        array = args.array(f"gating.{name}", value, "O D" if name.startswith("w") else "D")
+        if array.shape[0] != args.size["D"]:
+            raise ValueError(
+                f"{args.op}: gating.{name} has shape {array.shape}, expected (D, D) with D={args.size['D']}"
+            )
+        weights.append(args.layout(array, dtype))
+    return (GATE_KINDS[gating.form], *weights, gating.rate, gating.seed, gating.step, gating.site, gating.over_time)
