@@ -1,8 +1,8 @@
-"""A whole residual block in one pass over tiles of time (csrc/block.c): norm, linear layer, GELU, GLU, dropout, residual.
+"""A whole residual block in one pass over tiles of time (csrc/block.c).
 
-``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)``, ``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``
-with dropout masks m and the sigmoid s. Nothing between x and out reaches memory; backward keeps x and the states before
-each tile.
+``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)`` and
+``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Nothing between x and out
+reaches memory; for backward it keeps x and the states before each tile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.linear_layer import System, block_arguments, checked_system, complex_of, new_states, planes
+from rotrnn.ops.pointwise import check_dropout
 
 GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
 
@@ -36,8 +37,10 @@ class RowNorm(NamedTuple):
 
 
 class Gating(NamedTuple):
-    """GELU, dropout, GLU, dropout: weights w (D, D), biases (D,); forms as `rotrnn.nn.Gate`, of which "full" alone has a
-    value; masks as `dropout` draws them at `site` and `site` + 1."""
+    """GELU, dropout, GLU, dropout, in a form of `rotrnn.nn.Gate`: w (D, D), b (D,), a value in "full" alone.
+
+    Masks are those of `dropout` at `site` and `site` + 1.
+    """
 
     form: str
     w_gate: Array
@@ -61,8 +64,10 @@ class BlockSaved(NamedTuple):
 
 
 class BlockResult(NamedTuple):
-    """The output (B, T, D), the final states (K, B, N), the output's mean and biased variance over valid steps, (D,), if
-    asked for, and what backward needs."""
+    """Output (B, T, D), final states (K, B, N), and what backward needs.
+
+    `moments`, if asked for, are the output's mean and biased variance over valid steps, (D,).
+    """
 
     y: Array
     hT: Array
@@ -71,23 +76,25 @@ class BlockResult(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A gradient's part still to be added: ``slope (y - center) + shift`` of the block's output y (B, T, D); the rest (D,).
+    """A part of a gradient still to be added, ``slope (y - center) + shift`` for y (B, T, D) and the others (D,).
 
-    It is what the statistics of the batch norm after the block give, left for the block's own backward to add.
+    The statistics of a batch norm give it to the gradient of the norm's input y, once they are known; the backward pass
+    of the block that made y adds it on its way.
     """
 
     y: Array
     center: Array
     slope: Array
     shift: Array
+    lengths: npt.NDArray[np.int64] | None
 
 
 class BlockGrads(NamedTuple):
     """Gradients of `residual_block`: of x, the system, the gating's arrays and h0, and two sums (D,) of the norm.
 
-    With g the gradient of the norm's output: `norm_sum` is the sum of g over valid steps, the gradient of offset or bias.
-    `norm_product` is that of scale for a `RowNorm`, and for a `ChannelNorm` the sum of g (x - center), the gradient of
-    gain; its statistics are constants here, so dx is that of the affine map alone.
+    With g the gradient of the norm's output, `norm_sum` is the sum of g over valid steps, the gradient of offset or
+    bias; `norm_product` is the gradient of scale for a `RowNorm`, and of gain for a `ChannelNorm`, the sum of
+    g (x - center). Center is a constant here: dx is that of the affine map alone.
     """
 
     dx: Array
@@ -184,7 +191,7 @@ def residual_block_backward(
         forms = ("B T D", "D", "D", "D")
         following = tuple(
             args.layout(args.array(f"later.{name}", one, form), dtype)
-            for name, one, form in zip(Later._fields, later, forms, strict=True)
+            for name, one, form in zip(Later._fields, later, forms, strict=False)
         )
     gate = _gate(args, gating, dtype)
     dsystem, dx = System(*map(np.empty_like, ready)), np.empty_like(x)
@@ -201,6 +208,16 @@ def residual_block_backward(
     return BlockGrads(dx, dsystem, dgating, dh0, sums[0], sums[1])
 
 
+def settle(dy: Array, later: Later | None) -> Array:
+    """dy with what was still to be added, as a new array; dy itself without."""
+    if later is None:
+        return dy
+    y, center, slope, shift, lengths = later
+    full: Array = np.empty_like(dy)
+    _cpu.channel_adjoint(full, dy, y, center, np.ones_like(slope), slope, shift, lengths, *dy.shape)
+    return full
+
+
 def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype) -> tuple:
     if isinstance(norm, RowNorm):
         scale, bias = (
@@ -214,8 +231,7 @@ def _gate(args: Boundary, gating: Gating, dtype: np.dtype) -> tuple:
     """The gate's part of `block_arguments`."""
     if gating.form not in GATE_KINDS:
         raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
-    if not 0 <= gating.rate < 1:
-        raise ValueError(f"{args.op}: gating.rate is {gating.rate}, expected a number in [0, 1)")
+    check_dropout(args.op, gating.rate, gating.seed, gating.step, gating.site)
     names = ("w_value", "b_value", "w_gate", "b_gate")
     weights = []
     for name in names:

@@ -51,7 +51,7 @@ class LinearLayerGrads(NamedTuple):
 
 
 TILE = 96
-"""Steps of a tile of the fused kernels: a multiple of the matrix kernel's rows, so that a tile lies in level 2 cache."""
+"""Steps of a tile of the fused kernels: a multiple of the matrix kernel's rows, few enough for level 2 cache."""
 
 
 def linear_layer(
