@@ -14,7 +14,6 @@
 #include "block.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "gemm_tile.h"
@@ -164,10 +163,10 @@ static panels pack_weights(const call *c, bool backward, pool *p) {
 }
 
 static void close_call(call *c) {
-    free(c->w.memory);
-    free(c->rooms);
-    free(c->partials);
-    free(c->dlayer);
+    pool_give(c->w.memory);
+    pool_give(c->rooms);
+    pool_give(c->partials);
+    pool_give(c->dlayer);
 }
 
 /* False if there is no memory. */
@@ -647,8 +646,8 @@ int K(block_forward)(const block_in *b, const block_out *out) {
             for (int64_t s = slot; s < b->B; s += tasks) forward_sequence(&c, s, slot, out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
     }
-    free(moments);
-    free(rows);
+    pool_give(moments);
+    pool_give(rows);
     close_call(&c);
     return memory ? ROT_OK : ROT_NO_MEMORY;
 }

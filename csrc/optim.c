@@ -3,7 +3,6 @@
  * Blocks of one size whatever the number of threads, and each sum in one order: the same bits for any number.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "adamw.h"
 #include "kernels.h"
@@ -64,6 +63,6 @@ int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
     double total = 0;
     for (int64_t block = 0; block < blocks; block++) total += sums[block];
     norm[0] = sqrt(total);
-    free(sums);
+    pool_give(sums);
     return ROT_OK;
 }

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.linear_layer import System, block_arguments, checked_system, complex_of, new_states, planes
 from rotrnn.ops.pointwise import check_dropout
 
@@ -144,8 +144,8 @@ def residual_block(
     if moments and not (ax.shape[0] * ax.shape[1] if steps is None else steps.sum()):
         raise ValueError("residual_block: moments of no valid step, expected at least one")
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype))
-    y, (hT, carries) = np.empty_like(ax), new_states(ready, ax)
-    mean, var = (np.empty(ax.shape[2], dtype) if moments else None for _ in range(2))
+    y, (hT, carries) = empty_like(ax), new_states(ready, ax)
+    mean, var = (empty(ax.shape[2], dtype) if moments else None for _ in range(2))
     _cpu.block_forward(y, planes(hT), planes(carries), mean, var, *arguments)
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, BlockSaved(ax, z0, steps, carries))
@@ -194,9 +194,9 @@ def residual_block_backward(
             for name, one, form in zip(Later._fields, later, forms, strict=False)
         )
     gate = _gate(args, gating, dtype)
-    dsystem, dx = System(*map(np.empty_like, ready)), np.empty_like(x)
-    dw_value, db_value, dw_gate, db_gate = (None if one is None else np.empty_like(one) for one in gate[1:5])
-    sums = np.empty((2, x.shape[2]), dtype)
+    dsystem, dx = System(*map(empty_like, ready)), empty_like(x)
+    dw_value, db_value, dw_gate, db_gate = (None if one is None else empty_like(one) for one in gate[1:5])
+    sums = empty((2, x.shape[2]), dtype)
     dh0, _ = new_states(ready, x)
     _cpu.block_backward(
         *(dx, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), sums[0], sums[1]),
@@ -213,7 +213,7 @@ def settle(dy: Array, later: Later | None) -> Array:
     if later is None:
         return dy
     y, center, slope, shift, lengths = later
-    full: Array = np.empty_like(dy)
+    full: Array = empty_like(dy)
     _cpu.channel_adjoint(full, dy, y, center, np.ones_like(slope), slope, shift, lengths, *dy.shape)
     return full
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -104,15 +104,15 @@ def linear_layer(
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
     ready = System(w_in, a, w_out, skip)
     if fused:
-        y = np.empty_like(au)
+        y = empty_like(au)
         hT, carries = new_states(ready, au)
         arguments = block_arguments(au, ready, z0, steps)
         _cpu.block_forward(y, planes(hT), planes(carries), None, None, *arguments)
         return y, hT, LinearLayerSaved(au, z0, steps, carries, None)
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
-    h = np.empty((len(w_out), *v.shape), v.dtype)
-    hT = np.empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
+    h = empty((len(w_out), *v.shape), v.dtype)
+    hT = empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
@@ -124,7 +124,7 @@ def linear_layer(
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
     (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
-    return np.empty((K, B, N), system.a.dtype), np.empty((K, B, -(-T // TILE), N), system.a.dtype)
+    return empty((K, B, N), system.a.dtype), empty((K, B, -(-T // TILE), N), system.a.dtype)
 
 
 def planes(z: Array) -> Array:
@@ -205,7 +205,7 @@ def linear_layer_backward(
     if carries is not None:
         args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
         ady, ready = args.layout(dy, dtype), System(w_in, a, w_out, skip)
-        dsystem, du = System(*map(np.empty_like, ready)), np.empty_like(u)
+        dsystem, du = System(*map(empty_like, ready)), empty_like(u)
         dh0, _ = new_states(ready, u)
         outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
         given = (ady, planes(carries), None if adhT is None else planes(adhT), *[None] * 4)
@@ -213,7 +213,7 @@ def linear_layer_backward(
         return LinearLayerGrads(dsystem, du, dh0)
     args.array("saved.h", h, "K B T N", kinds=COMPLEX)
     ady = mask_padding(args.layout(dy, dtype), steps)
-    dw_out, dh0 = np.empty_like(w_out), np.empty((len(h), len(u), len(a)), h.dtype)
+    dw_out, dh0 = empty_like(w_out), empty((len(h), len(u), len(a)), h.dtype)
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
     for k, out in enumerate(w_out):
         dh, dw_out[k], _ = dense_backward(ady, h[k].view(dtype), out)
