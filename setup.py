@@ -69,7 +69,8 @@ class BuildVariants(build_ext):
 PLAIN = ("module.c", "pool.c")  # compiled once
 kernels = sorted(str(path) for path in Path("csrc").glob("*.c") if path.name not in PLAIN)
 headers = sorted(str(path) for path in Path("csrc").glob("*.h"))
-extension = Extension("rotrnn._cpu", [f"csrc/{name}" for name in PLAIN], include_dirs=[np.get_include()], depends=headers)
+plain = [f"csrc/{name}" for name in PLAIN]
+extension = Extension("rotrnn._cpu", plain, include_dirs=[np.get_include()], depends=headers)
 extension.kernels = kernels
 
 setup(ext_modules=[extension], cmdclass={"build_ext": BuildVariants})

@@ -15,6 +15,9 @@
 
 #include <stdbool.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "gemm_tile.h"
 #include "kernels.h"
@@ -22,7 +25,7 @@
 #include "workspace.h"
 
 enum {
-    SLOTS = 16,       /* partial sums of every gradient, and rooms */
+    SLOTS = 16,       /* partial sums of every gradient, and tiles of a lot */
     PLANES = 64,      /* planes of one task of a scan through a lot */
     SERIAL = 1 << 19, /* products below which threads do not pay */
 };
@@ -36,7 +39,7 @@ typedef struct {
 
 /* One tile's arrays, (tile,D) or (tile,L). */
 typedef struct {
-    real *xn, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
+    real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
     row_moments *moments; /* (tile), of the row norm */
 } room;
 
@@ -58,6 +61,25 @@ typedef struct {
     real *rooms, *partials, *dlayer; /* dlayer: (slots,T,D), gradients of y between the passes of two directions */
     int64_t room_size, partial_size;
 } call;
+
+/* Where a thread's rooms begin: those of a lot's tiles, or with many sequences its own one. */
+static int64_t first_room(const call *c) {
+#ifdef _OPENMP
+    return c->lot > 1 ? 0 : omp_get_thread_num();
+#else
+    (void)c;
+    return 0;
+#endif
+}
+
+static int64_t rooms_of(const call *c) {
+#ifdef _OPENMP
+    const int64_t threads = omp_get_max_threads();
+    return c->lot > 1 ? c->lot : threads;
+#else
+    return c->lot;
+#endif
+}
 
 /* Rows first .. first+rows-1 of (B*T) are tile i of sequence b. */
 typedef struct {
@@ -94,7 +116,7 @@ static room room_at(const call *c, int64_t slot, bool backward, int64_t *size) {
     const int64_t widest = packed_columns(b->D) > packed_columns(b->L) ? packed_columns(b->D) : packed_columns(b->L);
     pool p = {c->rooms ? (char *)(c->rooms + slot * c->room_size) : NULL, 0};
     room r = {0};
-    r.xn = take_reals(&p, b->tile * b->D);
+    r.norm = take_reals(&p, b->tile * b->D);
     for (int64_t k = 0; k < b->K; k++) r.h[k] = take_reals(&p, b->tile * b->L);
     r.moments = take(&p, b->tile, sizeof(row_moments));
     r.y = take_reals(&p, b->tile * b->D);
@@ -183,7 +205,7 @@ static bool open_call(call *c, const block_in *b, bool backward) {
     (void)room_at(c, 0, backward, &c->room_size);
     (void)partial_at(c, 0, &c->partial_size);
     real *const memory = WORKSPACE(char, p.bytes);
-    c->rooms = WORKSPACE(real, c->slots, c->room_size);
+    c->rooms = WORKSPACE(real, rooms_of(c), c->room_size);
     if (memory) {
         p = (pool){(char *)memory, 0};
         c->w = pack_weights(c, backward, &p);
@@ -287,12 +309,12 @@ static void gelu_rows(real *restrict z, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) z[i] = gelu(y[i]);
 }
 
-/* z = GELU(y), y <- its slope there */
-static void gelu_and_slope_rows(real *restrict z, real *restrict y, int64_t n) {
+/* z = GELU(y), with its slope there */
+static void gelu_and_slope_rows(real *restrict z, real *restrict slope, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         const gelu_parts g = gelu_and_slope(y[i]);
         z[i] = g.value;
-        y[i] = g.slope;
+        slope[i] = g.slope;
     }
 }
 
@@ -357,19 +379,22 @@ static void adjoint_tile(const block_in *b, real *g, const real *h, const real *
 
 /* ------------------------------------------------------------------------------------------------------ one tile */
 
+/* xn: x's own rows without a norm */
+static const real *normed(const call *c, tile_of t, const room *r) {
+    return c->b->norm ? r->norm : c->b->x + t.first * c->b->D;
+}
+
 /* xn = norm(x),  h[0] = W_in xn */
 static void enter_tile(const call *c, tile_of t, const room *r) {
     const block_in *const b = c->b;
     const int64_t D = b->D;
     const real *const x = b->x + t.first * D;
     if (b->norm == NORM_CHANNEL)
-        affine(r->xn, x, b->center, b->gain, b->offset, t.rows, D);
+        affine(r->norm, x, b->center, b->gain, b->offset, t.rows, D);
     else if (b->norm == NORM_ROW)
         for (int64_t i = 0; i < t.rows; i++)
-            r->moments[i] = layer_norm_row(r->xn + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
-    else
-        memcpy(r->xn, x, (size_t)(t.rows * D) * sizeof(real));
-    product(r->h[0], b->L, NULL, 0, (gemm_view){r->xn, D, 1}, c->w.in, t.rows, D, b->L);
+            r->moments[i] = layer_norm_row(r->norm + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
+    product(r->h[0], b->L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, b->L);
 }
 
 /* Where in `carries` the state lies that enters a tile in direction k. */
@@ -387,7 +412,7 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
 /* y = W_out h + skip xn */
 static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
-    scale_channels(y, r->xn, b->skip, t.rows, b->D);
+    scale_channels(y, normed(c, t, r), b->skip, t.rows, b->D);
     for (int64_t k = 0; k < b->K; k++)
         product(y, b->D, y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
 }
@@ -409,38 +434,43 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
         layer_output(c, t, r, y);
         return;
     }
-    layer_output(c, t, r, r->y);
-    gelu_rows(r->z, r->y, n);
+    real *const layer = out->layer ? out->layer + t.first * D : r->y;
+    layer_output(c, t, r, layer);
+    gelu_rows(r->z, layer, n);
     drop(c, t, 0, r->z);
     gate_products(c, t, r);
-    glu_rows(r->gate, b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : r->y, n);
+    glu_rows(r->gate, b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer, n);
     drop(c, t, 1, r->gate);
     sum_rows(y, b->x + t.first * D, r->gate, n);
     if (moments) moments_rows(moments + (t.b * c->tiles + t.i) * 3 * D, y, t.rows, D);
 }
 
-/* dy <- the gradient of the output's rows */
-static void incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
+/* The gradient of the output's rows: dy's own, or in the room, with what is to be added. */
+static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
     const int64_t D = c->b->D, at = t.first * D;
-    if (in->y)
-        add_affine(r->dy, in->dy + at, in->y + at, in->later_center, in->later_slope, in->later_shift, t.rows, D);
-    else
-        memcpy(r->dy, in->dy + at, (size_t)(t.rows * D) * sizeof(real));
+    if (!in->y) return in->dy + at;
+    add_affine(r->dy, in->dy + at, in->y + at, in->later_center, in->later_slope, in->later_shift, t.rows, D);
+    return r->dy;
 }
 
-/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. Needs the states. */
-static void gate_adjoint(const call *c, tile_of t, const room *r, partial *sums) {
+/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was kept,
+ * or is made from the states again. */
+static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept, partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, n = t.rows * D;
-    layer_output(c, t, r, r->y);
-    if (b->gate == GATE_HALF2) memcpy(r->value, r->y, (size_t)n * sizeof(real));
-    gelu_and_slope_rows(r->z, r->y, n);
+    const real *const layer = kept ? kept + t.first * D : r->dz;
+    if (!kept) layer_output(c, t, r, r->dz);
+    if (b->gate == GATE_HALF2) memcpy(r->value, layer, (size_t)n * sizeof(real));
+    gelu_and_slope_rows(r->z, r->y, layer, n);
     drop(c, t, 0, r->z);
     gate_products(c, t, r);
-    memcpy(r->dz, r->dy, (size_t)n * sizeof(real));
-    drop(c, t, 1, r->dz);
+    if (c->drop) {
+        memcpy(r->dz, dy, (size_t)n * sizeof(real));
+        drop(c, t, 1, r->dz);
+        dy = r->dz;
+    }
     if (b->gate == GATE_HALF1) memcpy(r->value, r->z, (size_t)n * sizeof(real));
-    glu_adjoint_rows(r->value, r->gate, r->dz, n);
+    glu_adjoint_rows(r->value, r->gate, dy, n);
 
     pack(r->packed, r->z, t.rows, D, D, 1);
     add_weight_grad(sums->dw_gate, r->gate, r->packed, t.rows, D, D);
@@ -462,12 +492,12 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, partial *sums)
 static void enter_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
-    incoming(c, t, r, in);
+    const real *const dy = incoming(c, t, r, in);
     if (b->gate)
-        gate_adjoint(c, t, r, sums);
+        gate_adjoint(c, t, r, dy, in->layer, sums);
     else
-        memcpy(r->dz, r->dy, (size_t)(t.rows * D) * sizeof(real));
-    add_product_rows(sums->dskip, sums->scratch, r->dz, r->xn, NULL, t.rows, D);
+        memcpy(r->dz, dy, (size_t)(t.rows * D) * sizeof(real));
+    add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
     for (int64_t k = 0; k < b->K; k++) {
         pack(r->packed, r->h[k], t.rows, L, L, 1);
         add_weight_grad(sums->dw_out + k * D * L, r->dz, r->packed, t.rows, L, D);
@@ -480,20 +510,21 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
                               partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
-    pack(r->packed, r->xn, t.rows, D, D, 1);
+    pack(r->packed, normed(c, t, r), t.rows, D, D, 1);
     add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L);
     product(dxn, D, dxn_before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
 }
 
 /* dx's rows from dxn, the gradient of xn, and dy */
-static void leave_adjoint(const call *c, tile_of t, const room *r, const real *dxn, real *dx, partial *sums) {
+static void leave_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const real *dxn,
+                          real *dx, partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D;
-    const real *const x = b->x + t.first * D;
+    const real *const x = b->x + t.first * D, *const dy = in->y ? r->dy : in->dy + t.first * D;
     if (b->norm == NORM_CHANNEL) {
         add_rows(sums->d_norm_sum, sums->scratch, dxn, t.rows, D);
         add_product_rows(sums->d_norm_product, sums->scratch, dxn, x, b->center, t.rows, D);
-        add_scaled_channels(dx, dxn, b->gain, r->dy, t.rows, D);
+        add_scaled_channels(dx, dxn, b->gain, dy, t.rows, D);
     } else if (b->norm == NORM_ROW) {
         real *const dscale = sums->scratch, *const dbias = dscale + D;
         memset(dscale, 0, (size_t)(2 * D) * sizeof(real));
@@ -501,9 +532,9 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const real *d
             layer_norm_row_adjoint(dx + i * D, dscale, dbias, dxn + i * D, x + i * D, b->gain, r->moments[i], D);
         add_to_double(sums->d_norm_product, dscale, D);
         add_to_double(sums->d_norm_sum, dbias, D);
-        add(dx, r->dy, t.rows * D);
+        add(dx, dy, t.rows * D);
     } else {
-        sum_rows(dx, dxn, r->dy, t.rows * D);
+        sum_rows(dx, dxn, dy, t.rows * D);
     }
 }
 
@@ -522,8 +553,9 @@ static void start_carry(real *carry, const real *given, int64_t L) {
         memset(carry, 0, (size_t)L * sizeof(real));
 }
 
-static void forward_sequence(const call *c, int64_t sequence, int64_t slot, const block_out *out, real *moments) {
+static void forward_sequence(const call *c, int64_t sequence, const block_out *out, real *moments) {
     const block_in *const b = c->b;
+    const int64_t rooms = first_room(c);
     const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, N = b->L / 2;
     for (int64_t k = b->K - 1; k >= 0; k--) {
         const int64_t at = (k * b->B + sequence) * b->L;
@@ -535,7 +567,7 @@ static void forward_sequence(const call *c, int64_t sequence, int64_t slot, cons
             SIDE_BY_SIDE
             for (int64_t j = 0; j < count; j++) {
                 const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, slot + j, false);
+                const room r = room_of(c, rooms + j, false);
                 enter_tile(c, t, &r);
                 if (b->K == 2 && k == 0) reverse_states(c, t, &r, out->carries);
             }
@@ -545,7 +577,7 @@ static void forward_sequence(const call *c, int64_t sequence, int64_t slot, cons
                 const size_t bytes = (size_t)n * sizeof(cplx);
                 for (int64_t j = 0; j < count; j++) {
                     const tile_of t = tile_at(b, sequence, first + (k ? count - 1 - j : j));
-                    const room r = room_of(c, slot + t.i - first, false);
+                    const room r = room_of(c, rooms + t.i - first, false);
                     real *const saved = out->carries + carry_at(c, k, t);
                     memcpy(saved + 2 * lo, carry + 2 * lo, bytes);
                     memcpy(carry + 2 * lo, scan_tile(b, r.h[0], saved, t.rows, lo, n, k), bytes);
@@ -554,7 +586,7 @@ static void forward_sequence(const call *c, int64_t sequence, int64_t slot, cons
             if (k) continue;
             SIDE_BY_SIDE
             for (int64_t j = 0; j < count; j++) {
-                const room r = room_of(c, slot + j, false);
+                const room r = room_of(c, rooms + j, false);
                 leave_tile(c, tile_at(b, sequence, first + j), &r, out, moments);
             }
         }
@@ -568,6 +600,7 @@ static void backward_sequence(const call *c, int64_t sequence, int64_t slot, con
                               const block_adjoint_out *out) {
     const block_in *const b = c->b;
     const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, D = b->D, L = b->L, N = L / 2;
+    const int64_t rooms = first_room(c);
     real *const dlayer = b->K == 2 ? c->dlayer + (c->lot > 1 ? 0 : slot) * b->T * D : NULL;
     for (int64_t k = 0; k < b->K; k++) {
         const int64_t at = (k * b->B + sequence) * L;
@@ -580,13 +613,13 @@ static void backward_sequence(const call *c, int64_t sequence, int64_t slot, con
             SIDE_BY_SIDE
             for (int64_t j = 0; j < count; j++) {
                 const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, slot + j, true);
+                const room r = room_of(c, rooms + j, true);
                 partial sums = partial_of(c, slot + j);
                 enter_tile(c, t, &r);
                 if (b->K == 2) reverse_states(c, t, &r, in->carries);
                 if (k) {
                     const real *const dy = dlayer + t.i * b->tile * D;
-                    incoming(c, t, &r, in);
+                    (void)incoming(c, t, &r, in);
                     product(r.g, L, NULL, 0, (gemm_view){dy, D, 1}, c->w.out_t[1], t.rows, D, L);
                 } else {
                     scan_tile(b, r.h[0], in->carries + carry_at(c, 0, t), t.rows, 0, N, false);
@@ -598,7 +631,7 @@ static void backward_sequence(const call *c, int64_t sequence, int64_t slot, con
                 const int64_t n = N - lo < planes_of(c) ? N - lo : planes_of(c);
                 for (int64_t j = 0; j < count; j++) {
                     const tile_of t = tile_at(b, sequence, first + (k ? j : count - 1 - j));
-                    const room r = room_of(c, slot + t.i - first, true);
+                    const room r = room_of(c, rooms + t.i - first, true);
                     partial sums = partial_of(c, slot + t.i - first);
                     adjoint_tile(b, r.g, r.h[k], in->carries + carry_at(c, k, t), carry, &sums, t.rows, lo, n, k);
                 }
@@ -606,13 +639,13 @@ static void backward_sequence(const call *c, int64_t sequence, int64_t slot, con
             SIDE_BY_SIDE
             for (int64_t j = 0; j < count; j++) {
                 const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, slot + j, true);
+                const room r = room_of(c, rooms + j, true);
                 partial sums = partial_of(c, slot + j);
                 real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r.z : dx;
                 if (k == 0) scale_channels(dxn, r.dz, b->skip, t.rows, D);
                 if (k == 0 && dlayer) memcpy(dlayer + t.i * b->tile * D, r.dz, (size_t)(t.rows * D) * sizeof(real));
                 add_input_adjoint(c, t, &r, k ? dx : dxn, dxn, &sums);
-                if (b->gate && last) leave_adjoint(c, t, &r, dxn, dx, &sums);
+                if (b->gate && last) leave_adjoint(c, t, &r, in, dxn, dx, &sums);
             }
         }
     }
@@ -643,7 +676,7 @@ int K(block_forward)(const block_in *b, const block_out *out) {
         const int64_t tasks = c.lot > 1 ? 1 : c.slots;
 #pragma omp parallel for schedule(dynamic) if (c.lot == 1 && c.threads)
         for (int64_t slot = 0; slot < tasks; slot++)
-            for (int64_t s = slot; s < b->B; s += tasks) forward_sequence(&c, s, slot, out, moments);
+            for (int64_t s = slot; s < b->B; s += tasks) forward_sequence(&c, s, out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
     }
     pool_give(moments);

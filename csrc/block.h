@@ -28,13 +28,15 @@ typedef struct {
     real *hT;         /* (K,B,L) */
     real *carries;    /* (K,B,tiles,L): the state before each tile; those beyond lengths[b] are not written */
     real *mean, *var; /* (D) or NULL: moments of y over valid steps */
+    real *layer;      /* (B,T,D) or NULL: the layer's output, kept so that backward need not make it again */
 } block_out;
 
-/* dy (B,T,D); what the block saved; dhT (K,B,L) or NULL. With `later`, the channel norm of the block after this one
- * left its gradient through the statistics undone: the gradient is dy + slope (y - center) + shift, of this block's y.
+/* dy (B,T,D); what the block saved, `layer` or NULL; dhT (K,B,L) or NULL. With `later`, the channel norm of the block
+ * after this one left its gradient through the statistics undone: the gradient is dy + slope (y - center) + shift, of
+ * this block's y.
  */
 typedef struct {
-    const real *dy, *carries, *dhT;
+    const real *dy, *carries, *dhT, *layer;
     const real *y, *later_center, *later_slope, *later_shift; /* (B,T,D), (D), (D), (D), or all NULL */
 } block_adjoint_in;
 

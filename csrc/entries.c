@@ -76,12 +76,12 @@ static block_in block_from(const rot_slot *s) {
 }
 #define BLOCK_SIGNATURE "rrrrrRRRRRRRRInnnnnnnnddnnnn"
 static int call_block_forward(const rot_slot *s) {
-    const block_in b = block_from(s + 5);
-    const block_out out = {.y = P(0), .hT = P(1), .carries = P(2), .mean = P(3), .var = P(4)};
+    const block_in b = block_from(s + 6);
+    const block_out out = {.y = P(0), .hT = P(1), .carries = P(2), .mean = P(3), .var = P(4), .layer = P(5)};
     return K(block_forward)(&b, &out);
 }
 static int call_block_backward(const rot_slot *s) {
-    const block_in b = block_from(s + 19);
+    const block_in b = block_from(s + 20);
     const block_adjoint_out out = {.dx = P(0),
                                    .dw_in = P(1),
                                    .da = P(2),
@@ -97,10 +97,11 @@ static int call_block_backward(const rot_slot *s) {
     const block_adjoint_in in = {.dy = P(12),
                                  .carries = P(13),
                                  .dhT = P(14),
-                                 .y = P(15),
-                                 .later_center = P(16),
-                                 .later_slope = P(17),
-                                 .later_shift = P(18)};
+                                 .layer = P(15),
+                                 .y = P(16),
+                                 .later_center = P(17),
+                                 .later_slope = P(18),
+                                 .later_shift = P(19)};
     return K(block_backward)(&b, &in, &out);
 }
 #endif
@@ -142,8 +143,8 @@ const rot_entry K(rot_table)[] = {
     ROW(cross_entropy, "wwrinn"),
     ROW(adamw, "wwwrnddddddn"),
     ROW(norm, "ern"),
-    ROW(block_forward, "wwwWW" BLOCK_SIGNATURE),
-    ROW(block_backward, "wwwwwwWWWWWWrrRRRRR" BLOCK_SIGNATURE),
+    ROW(block_forward, "wwwWWW" BLOCK_SIGNATURE),
+    ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
 #endif
     {0, 0, 0},
 };

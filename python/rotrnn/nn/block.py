@@ -41,7 +41,7 @@ class ResidualBlock:
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, BlockSaved | FusedSaved]:
-        y, saved, _ = self.forward_in_stack(params, x, ctx, state)
+        y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=ctx.train)
         return y, saved
 
     def backward(
@@ -58,10 +58,14 @@ class ResidualBlock:
         state: State,
         moments: Moments | None = None,
         gather: bool = False,
+        keep: bool = False,
     ) -> tuple[Array, BlockSaved | FusedSaved, Moments | None]:
-        """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x."""
+        """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x.
+
+        `keep` saves the layer's output too, which takes memory and saves backward some work.
+        """
         if fused.fits(self.norm, self.layer, self.gate, ctx):
-            return fused.forward(self.norm, self.layer, self.gate, params, x, ctx, state, moments, gather)
+            return fused.forward(self.norm, self.layer, self.gate, params, x, ctx, state, moments, gather, keep)
         z, norm = self.norm.forward(params["norm"], x, ctx)
         z, layer = self.layer.forward(params["layer"], z, ctx, state)
         z, gate = self.gate.forward(params["gate"], z, ctx)
@@ -117,7 +121,9 @@ class ResidualStack:
         for i, block in enumerate(self.blocks):
             before = None if state is None else state[i]
             gather = i + 1 < len(self.blocks)
-            x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather)
+            # every second block keeps more: half as much memory again as the blocks' inputs and gradients, no more
+            keep = ctx.train and (len(self.blocks) - i) % 2 == 1
+            x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
         return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
 

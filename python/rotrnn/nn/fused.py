@@ -58,6 +58,7 @@ def forward(
     state: State,
     moments: Moments | None,
     gather: bool,
+    keep: bool,
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """As `ResidualBlock.forward_in_stack`, for parts that fit."""
     layer.check_state(state)
@@ -73,7 +74,7 @@ def forward(
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
     gather = gather and ctx.train and isinstance(norm, BatchNorm)
-    result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather)
+    result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
     saved = FusedSaved(part, system, gating, result.saved, folding, statistics, ctx.train, after)
     return result.y, saved, result.moments
