@@ -323,6 +323,12 @@ static void glu_rows(real *restrict gate, const real *restrict value, int64_t n)
     for (int64_t i = 0; i < n; i++) gate[i] = vmath_gated(value[i], gate[i]);
 }
 
+/* y = x + value s(gate) */
+static void glu_residual_rows(real *restrict y, const real *restrict x, const real *restrict value,
+                              const real *restrict gate, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] + vmath_gated(value[i], gate[i]);
+}
+
 /* value <- dvalue = dy s(gate),  gate <- dgate = dy value s(gate) s(-gate) */
 static void glu_adjoint_rows(real *restrict value, real *restrict gate, const real *restrict dy, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -409,12 +415,12 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, 0, b->L / 2, true);
 }
 
-/* y = W_out h + skip xn */
+/* y = W_out h + skip xn; y may lie in memory that is not in cache: it is written once. */
 static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
-    scale_channels(y, normed(c, t, r), b->skip, t.rows, b->D);
-    for (int64_t k = 0; k < b->K; k++)
-        product(y, b->D, y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
+    scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
+    for (int64_t k = b->K - 1; k >= 0; k--)
+        product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
 }
 
 /* gate = W_g z + b_g, and the full form's value = W_v z + b_v */
@@ -439,9 +445,15 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
     gelu_rows(r->z, layer, n);
     drop(c, t, 0, r->z);
     gate_products(c, t, r);
-    glu_rows(r->gate, b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer, n);
-    drop(c, t, 1, r->gate);
-    sum_rows(y, b->x + t.first * D, r->gate, n);
+    const real *const value = b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer;
+    const real *const x = b->x + t.first * D;
+    if (c->drop) {
+        glu_rows(r->gate, value, n);
+        drop(c, t, 1, r->gate);
+        sum_rows(y, x, r->gate, n);
+    } else {
+        glu_residual_rows(y, x, value, r->gate, n);
+    }
     if (moments) moments_rows(moments + (t.b * c->tiles + t.i) * 3 * D, y, t.rows, D);
 }
 
@@ -505,14 +517,13 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
     product(r->g, L, NULL, 0, (gemm_view){r->dz, D, 1}, c->w.out_t[0], t.rows, D, L);
 }
 
-/* dxn += W_in^T g, with the tile's part of W_in's gradient; g is the gradient of v in one direction. */
-static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *dxn_before, real *dxn,
-                              partial *sums) {
+/* dxn = before + W_in^T g, with the tile's part of W_in's gradient; g is the gradient of v in one direction. */
+static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *before, real *dxn, partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
     pack(r->packed, normed(c, t, r), t.rows, D, D, 1);
     add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L);
-    product(dxn, D, dxn_before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
+    product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
 }
 
 /* dx's rows from dxn, the gradient of xn, and dy */
@@ -642,9 +653,10 @@ static void backward_sequence(const call *c, int64_t sequence, int64_t slot, con
                 const room r = room_of(c, rooms + j, true);
                 partial sums = partial_of(c, slot + j);
                 real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r.z : dx;
-                if (k == 0) scale_channels(dxn, r.dz, b->skip, t.rows, D);
+                if (k == 0) scale_channels(r.y, r.dz, b->skip, t.rows, D);
                 if (k == 0 && dlayer) memcpy(dlayer + t.i * b->tile * D, r.dz, (size_t)(t.rows * D) * sizeof(real));
-                add_input_adjoint(c, t, &r, k ? dx : dxn, dxn, &sums);
+                add_input_adjoint(c, t, &r, k ? dx : r.y, dxn, &sums);
+
                 if (b->gate && last) leave_adjoint(c, t, &r, in, dxn, dx, &sums);
             }
         }
