@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn.nn import fused
 from rotrnn.nn.fused import FusedSaved
@@ -13,15 +14,17 @@ from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent, State
 from rotrnn.nn.norm import Moments
 from rotrnn.ops.block import Later, settle
+from rotrnn.ops.pointwise import mask_padding
 
 
 class BlockSaved(NamedTuple):
-    """What each part saved, unfused, and the state after x."""
+    """What each part saved, unfused, the state after x, and lengths."""
 
     norm: Any
     layer: Any
     gate: Any
     state: State
+    lengths: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,14 @@ class ResidualBlock:
 
         `keep` saves the layer's output too, which takes memory and saves backward some work.
         """
-        if fused.fits(self.norm, self.layer, self.gate, ctx):
-            return fused.forward(self.norm, self.layer, self.gate, params, x, ctx, state, moments, gather, keep)
+        parts = fused.parts_of(self.norm, self.layer, self.gate, ctx)
+        if parts is not None:
+            return fused.forward(parts, params, x, ctx, state, moments, gather, keep)
         z, norm = self.norm.forward(params["norm"], x, ctx)
         z, layer = self.layer.forward(params["layer"], z, ctx, state)
         z, gate = self.gate.forward(params["gate"], z, ctx)
-        z += x
-        return z, BlockSaved(norm, layer, gate, layer.state), None
+        z += mask_padding(x, ctx.lengths)
+        return z, BlockSaved(norm, layer, gate, layer.state, ctx.lengths), None
 
     def backward_in_stack(
         self,
@@ -82,12 +86,12 @@ class ResidualBlock:
     ) -> tuple[Array, Params, State, Later | None]:
         """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
         if isinstance(saved, FusedSaved):
-            return fused.backward(self.norm, self.layer, params, saved, dy, dstate, later)
+            return fused.backward(params, saved, dy, dstate, later)
         dy = settle(dy, later)
         dz, dgate = self.gate.backward(params["gate"], saved.gate, dy)
         dz, dlayer, dstate0 = self.layer.backward(params["layer"], saved.layer, dz, dstate)
         dx, dnorm = self.norm.backward(params["norm"], saved.norm, dz)
-        dx += dy
+        dx += mask_padding(dy, saved.lengths)
         return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0, None
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:

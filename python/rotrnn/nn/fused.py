@@ -23,9 +23,18 @@ from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import statistics_adjoint
 
 
-class FusedSaved(NamedTuple):
-    """What forward keeps: the op's arguments and own, what folding and the batch norm saved, and the state after x."""
+class Parts(NamedTuple):
+    """A block that runs fused."""
 
+    norm: BatchNorm | LayerNorm
+    layer: LinearRecurrence
+    gate: Gate
+
+
+class FusedSaved(NamedTuple):
+    """What forward keeps: the parts, the op's arguments and own, what folding and batch norm saved, the state after."""
+
+    parts: Parts
     norm: ChannelNorm | RowNorm
     system: System
     gating: Gating
@@ -36,22 +45,23 @@ class FusedSaved(NamedTuple):
     state: Array | None
 
 
-def fits(norm: Layer, layer: Recurrent, gate: Gate, ctx: Context) -> bool:
-    """Whether a block of these parts runs fused: engine 1 as it is, between norms and gates that the kernel knows."""
-    return (
+def parts_of(norm: Layer, layer: Recurrent, gate: Gate, ctx: Context) -> Parts | None:
+    """The parts of a block if it runs fused: engine 1 as it is, between norms and gates that the kernel knows."""
+    if (
         ctx.fused
+        and isinstance(norm, BatchNorm | LayerNorm)
         and type(norm) in (BatchNorm, LayerNorm)
         and isinstance(layer, LinearRecurrence)
         and type(layer).forward is LinearRecurrence.forward
         and type(layer).backward is LinearRecurrence.backward
         and type(gate) is Gate
-    )
+    ):
+        return Parts(norm, layer, gate)
+    return None
 
 
 def forward(
-    norm: BatchNorm | LayerNorm,
-    layer: LinearRecurrence,
-    gate: Gate,
+    parts: Parts,
     params: Params,
     x: Array,
     ctx: Context,
@@ -60,7 +70,8 @@ def forward(
     gather: bool,
     keep: bool,
 ) -> tuple[Array, FusedSaved, Moments | None]:
-    """As `ResidualBlock.forward_in_stack`, for parts that fit."""
+    """As `ResidualBlock.forward_in_stack`."""
+    norm, layer, gate = parts
     layer.check_state(state)
     system, folding = layer.checked_fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
@@ -76,20 +87,15 @@ def forward(
     gather = gather and ctx.train and isinstance(norm, BatchNorm)
     result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(part, system, gating, result.saved, folding, statistics, ctx.train, after)
+    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx.train, after)
     return result.y, saved, result.moments
 
 
 def backward(
-    norm: BatchNorm | LayerNorm,
-    layer: LinearRecurrence,
-    params: Params,
-    saved: FusedSaved,
-    dy: Array,
-    dstate: State,
-    later: Later | None,
+    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None
 ) -> tuple[Array, Params, State, Later | None]:
     """As `ResidualBlock.backward_in_stack`."""
+    norm, layer, _ = saved.parts
     dhT = None if dstate is None else dstate[None]
     grads = residual_block_backward(dy, saved.norm, saved.system, saved.gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None

@@ -11,6 +11,7 @@ import numpy as np
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
+    LinearLayerStates,
     System,
     linear_layer,
     linear_layer_backward,
@@ -23,7 +24,7 @@ class LinearSaved(NamedTuple):
 
     system: System
     folding: Any
-    layer: LinearLayerSaved
+    layer: LinearLayerSaved | LinearLayerStates
     state: Array | None
 
 

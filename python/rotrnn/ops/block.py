@@ -7,17 +7,26 @@ reaches memory; for backward it keeps x and the states before each tile.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
-from rotrnn.ops.linear_layer import System, block_arguments, checked_system, complex_of, new_states, planes
+from rotrnn.ops.linear_layer import (
+    System,
+    block_arguments,
+    check_carries,
+    checked_system,
+    complex_of,
+    new_states,
+    planes,
+)
 from rotrnn.ops.pointwise import check_dropout
 
 GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
+WEIGHTS = ("w_value", "b_value", "w_gate", "b_gate")
 
 
 class ChannelNorm(NamedTuple):
@@ -143,7 +152,8 @@ def residual_block(
     args = Boundary("residual_block")
     ax = args.array("x", x, "B T D")
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
-    ready, dtype = checked_system(args, system, ax, z0)
+    norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
+    ready, dtype = checked_system(args, system, ax, z0, *_arrays(norm), *_arrays(gating))
     ax = args.layout(ax, dtype)
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
     steps = args.lengths(lengths)
@@ -188,31 +198,32 @@ def residual_block_backward(
     args = Boundary("residual_block_backward")
     x, z0, steps, carries, layer = saved
     ady = args.array("dy", dy, "B T D")
-    args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+    check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
     args.array("saved.x", x, "B T D")
-    ready, dtype = checked_system(args, system, x)
+    norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
+    ready, dtype = checked_system(args, system, x, *_arrays(norm), *_arrays(gating))
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
-    following: tuple[Array | None, ...] = (None,) * 4
+    following: list[Array | None] = [None] * 4
     if later is not None:
-        forms = ("B T D", "D", "D", "D")
-        following = tuple(
-            args.layout(args.array(f"later.{name}", one, form), dtype)
-            for name, one, form in zip(Later._fields, later, forms, strict=False)
-        )
+        arrays = {"y": later.y, "center": later.center, "slope": later.slope, "shift": later.shift}
+        forms = {"y": "B T D"}
+        checked = [args.array(f"later.{name}", one, forms.get(name, "D")) for name, one in arrays.items()]
+        following = [args.layout(one, dtype) for one in checked]
     gate = _gate(args, gating, dtype)
     dsystem, dx = System(*map(empty_like, ready)), empty_like(x)
-    dw_value, db_value, dw_gate, db_gate = (None if one is None else empty_like(one) for one in gate[1:5])
+    dweights: dict[str, Any] = {
+        name: None if one is None else empty_like(one) for name, one in zip(WEIGHTS, gate[1:], strict=False)
+    }
     sums = empty((2, x.shape[2]), dtype)
     dh0, _ = new_states(ready, x)
     _cpu.block_backward(
         *(dx, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), sums[0], sums[1]),
-        *(dw_value, db_value, dw_gate, db_gate),
+        *dweights.values(),
         *(args.layout(ady, dtype), planes(carries), adhT, layer, *following),
         *block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
     )
-    dgating = gating._replace(w_value=dw_value, b_value=db_value, w_gate=dw_gate, b_gate=db_gate)
-    return BlockGrads(dx, dsystem, dgating, dh0, sums[0], sums[1])
+    return BlockGrads(dx, dsystem, gating._replace(**dweights), dh0, sums[0], sums[1])
 
 
 def settle(dy: Array, later: Later | None) -> Array:
@@ -225,31 +236,41 @@ def settle(dy: Array, later: Later | None) -> Array:
     return full
 
 
-def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype) -> tuple:
+def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
+    return [part for part in parts if isinstance(part, np.ndarray)]
+
+
+def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
     if isinstance(norm, RowNorm):
-        scale, bias = (
-            args.layout(args.array(f"norm.{name}", getattr(norm, name), "D"), dtype) for name in norm._fields[:2]
-        )
-        return (2, None, scale, bias, norm.eps)
-    return (1, *(args.layout(args.array(f"norm.{name}", one, "D"), dtype) for name, one in norm._asdict().items()), 0.0)
+        return RowNorm(args.array("norm.scale", norm.scale, "D"), args.array("norm.bias", norm.bias, "D"), norm.eps)
+    return ChannelNorm(*(args.array(f"norm.{name}", one, "D") for name, one in norm._asdict().items()))
 
 
-def _gate(args: Boundary, gating: Gating, dtype: np.dtype) -> tuple:
-    """The gate's part of `block_arguments`."""
+def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """The norm's part of `block_arguments`."""
+    arrays = [args.layout(one, dtype) for one in _arrays(norm)]
+    return (2, None, *arrays, norm.eps) if isinstance(norm, RowNorm) else (1, *arrays, 0.0)
+
+
+def _checked_gating(args: Boundary, gating: Gating) -> Gating:
     if gating.form not in GATE_KINDS:
         raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
     check_dropout(args.op, gating.rate, gating.seed, gating.step, gating.site)
-    names = ("w_value", "b_value", "w_gate", "b_gate")
-    weights = []
-    for name in names:
+    checked: dict[str, Any] = dict.fromkeys(WEIGHTS)
+    D = args.size["D"]
+    for name in WEIGHTS if gating.form == "full" else WEIGHTS[2:]:
         value = getattr(gating, name)
-        if gating.form != "full" and name.endswith("value"):
-            weights.append(None)
-            continue
+        if value is None:
+            raise ValueError(f"{args.op}: gating.{name} is None, expected an array for form '{gating.form}'")
         array = args.array(f"gating.{name}", value, "O D" if name.startswith("w") else "D")
-        if array.shape[0] != args.size["D"]:
-            raise ValueError(
-                f"{args.op}: gating.{name} has shape {array.shape}, expected (D, D) with D={args.size['D']}"
-            )
-        weights.append(args.layout(array, dtype))
-    return (GATE_KINDS[gating.form], *weights, gating.rate, gating.seed, gating.step, gating.site, gating.over_time)
+        if array.shape[0] != D:
+            raise ValueError(f"{args.op}: gating.{name} has shape {array.shape}, expected (D, D) with D={D}")
+        checked[name] = array
+    return gating._replace(**checked)
+
+
+def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """The gate's part of `block_arguments`."""
+    weights = [getattr(gating, name) for name in WEIGHTS]
+    arrays = [None if one is None else args.layout(one, dtype) for one in weights]
+    return (GATE_KINDS[gating.form], *arrays, gating.rate, gating.seed, gating.step, gating.site, gating.over_time)

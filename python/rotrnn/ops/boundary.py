@@ -80,6 +80,10 @@ class Boundary:
                 )
             self._source.setdefault(letter, name)
 
+    def bind(self, letter: str, size: int, source: str) -> None:
+        """Makes `letter` known before any array has it; `source` is what errors name."""
+        self.size[letter], self._source[letter] = size, source
+
     def common(self, *arrays: Array | None) -> list[Any]:
         """The arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copied only where needed."""
         dtype = np.result_type(*[array.dtype for array in arrays if array is not None])

@@ -31,15 +31,21 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """What forward keeps for backward: its input, h0, lengths, and complex states: those before each tile of `TILE`
-    steps, `carries` (K, B, tiles, N), or, unfused, all of them, `h` (K, B, T, N). Beyond lengths they are arbitrary.
-    """
+    """What the fused forward keeps: its input, h0, lengths, and the states before each tile, (K, B, tiles, N)."""
 
     u: Array
     h0: Array | None
     lengths: npt.NDArray[np.int64] | None
-    carries: Array | None
-    h: Array | None
+    carries: Array
+
+
+class LinearLayerStates(NamedTuple):
+    """What the unfused forward keeps: its input (padding zeroed), h0, lengths, and all states, (K, B, T, N)."""
+
+    u: Array
+    h0: Array | None
+    lengths: npt.NDArray[np.int64] | None
+    h: Array
 
 
 class LinearLayerGrads(NamedTuple):
@@ -61,7 +67,7 @@ def linear_layer(
     *,
     lengths: npt.ArrayLike | None = None,
     fused: bool = True,
-) -> tuple[Array, Array, LinearLayerSaved]:
+) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
 
     ``h_t = a * h_{t-1} + W_in u_t``, ``y_t = W_out h_t + D * u_t`` (LRU, Orvieto et al. 2023, eqs. 5-6 and fig. 1;
@@ -87,7 +93,7 @@ def linear_layer(
     y : (B, T, D)
     hT : (K, B, N) complex
         Final state of each direction.
-    saved : LinearLayerSaved
+    saved : LinearLayerSaved, or LinearLayerStates if not `fused`
         For `linear_layer_backward`.
 
     Raises
@@ -108,7 +114,7 @@ def linear_layer(
         hT, carries = new_states(ready, au)
         arguments = block_arguments(au, ready, z0, steps)
         _cpu.block_forward(y, planes(hT), planes(carries), None, None, None, *arguments)
-        return y, hT, LinearLayerSaved(au, z0, steps, carries, None)
+        return y, hT, LinearLayerSaved(au, z0, steps, carries)
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
     h = empty((len(w_out), *v.shape), v.dtype)
@@ -118,13 +124,19 @@ def linear_layer(
         start = None if z0 is None else z0[k]
         _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
         y += dense(h[k].view(dtype), out)
-    return y, hT, LinearLayerSaved(au, z0, steps, None, h)
+    return y, hT, LinearLayerStates(au, z0, steps, h)
 
 
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
     (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
     return empty((K, B, N), system.a.dtype), empty((K, B, -(-T // TILE), N), system.a.dtype)
+
+
+def check_carries(args: Boundary, carries: Array) -> None:
+    """The states that forward saved are there for every tile of dy."""
+    args.bind("tiles", -(-args.size["T"] // TILE), f"dy in tiles of {TILE} steps")
+    args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
 
 
 def planes(z: Array) -> Array:
@@ -175,7 +187,10 @@ def checked_system(args: Boundary, system: System, *others: Array | None) -> tup
 
 
 def linear_layer_backward(
-    dy: npt.ArrayLike, system: System, saved: LinearLayerSaved, dhT: npt.ArrayLike | None = None
+    dy: npt.ArrayLike,
+    system: System,
+    saved: LinearLayerSaved | LinearLayerStates,
+    dhT: npt.ArrayLike | None = None,
 ) -> LinearLayerGrads:
     """Adjoint of `linear_layer`, through the adjoints of its products and scans; every result is new.
 
@@ -197,41 +212,46 @@ def linear_layer_backward(
         As `linear_layer`.
     """
     args = Boundary("linear_layer_backward")
-    u, z0, steps, carries, h = saved
     dy = args.array("dy", dy, "B T D")
     dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = checked_system(args, system, u)
-    adhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
-    if carries is not None:
-        args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
-        ady, ready = args.layout(dy, dtype), System(w_in, a, w_out, skip)
-        dsystem, du = System(*map(empty_like, ready)), empty_like(u)
-        dh0, _ = new_states(ready, u)
-        outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
-        given = (ady, planes(carries), None if adhT is None else planes(adhT), *[None] * 5)
-        _cpu.block_backward(*outputs, *given, *block_arguments(u, ready, z0, steps))
-        return LinearLayerGrads(dsystem, du, dh0)
-    args.array("saved.h", h, "K B T N", kinds=COMPLEX)
-    ady = mask_padding(args.layout(dy, dtype), steps)
+    ready, dtype = checked_system(args, system, saved.u)
+    dy = args.layout(dy, dtype)
+    dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
+    if isinstance(saved, LinearLayerStates):
+        args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX)
+        return _backward_from_states(dy, ready, saved, dhT)
+    u, z0, steps, carries = saved
+    check_carries(args, carries)
+    dsystem, du = System(*map(empty_like, ready)), empty_like(u)
+    dh0, _ = new_states(ready, u)
+    outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
+    given = (dy, planes(carries), None if dhT is None else planes(dhT), *[None] * 5)
+    _cpu.block_backward(*outputs, *given, *block_arguments(u, ready, z0, steps))
+    return LinearLayerGrads(dsystem, du, dh0)
+
+
+def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
+    (w_in, a, w_out, skip), (u, z0, steps, h) = system, saved
+    dy = mask_padding(dy, steps)
     dw_out, dh0 = empty_like(w_out), empty((len(h), len(u), len(a)), h.dtype)
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
     for k, out in enumerate(w_out):
-        dh, dw_out[k], _ = dense_backward(ady, h[k].view(dtype), out)
+        dh, dw_out[k], _ = dense_backward(dy, h[k].view(dy.dtype), out)
         scan = diagonal_scan_backward(
             dh.view(h.dtype),
             a,
             h[k],
             None if z0 is None else z0[k],
-            dhT=None if adhT is None else adhT[k],
+            dhT=None if dhT is None else dhT[k],
             reverse=k == 1,
             lengths=steps,
         )
         da += scan.da
         dv += scan.dx
         dh0[k] = scan.dh0
-    du, dw_in, _ = dense_backward(dv.view(dtype), u, w_in)
-    du += skip * ady
-    dskip = np.einsum("btd,btd->d", ady, u)
+    du, dw_in, _ = dense_backward(dv.view(dy.dtype), u, w_in)
+    du += skip * dy
+    dskip = np.einsum("btd,btd->d", dy, u)
     return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
 
 
