@@ -3,7 +3,8 @@
     python -m benchmarks.scan [--threads 2] [--json] [--quick]
 
 Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
-The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
+The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. "One" is one sequence of as
+many steps as all others together, the same bytes again, whose time is cut into segments. All are minima over
 windows of seconds in which they take turns with the copy. Writes benchmarks/results/scan.json.
 """
 
@@ -35,11 +36,14 @@ def main() -> None:
     z = (rng.uniform(0.9, 0.999, N // 2) * np.exp(1j * rng.uniform(0, np.pi, N // 2))).astype(np.complex64)
     zx, zdh, zh, zout = (array.view(np.complex64) for array in (x, dh, h, out))
     forward, backward = plain_copy(h, x), plain_copy(out, dh)  # the same arrays, for their places in memory matter
+    one = [array.reshape(1, B * T, N) for array in (x, dh, h, out)]
     scans = {
         "real forward": (2, lambda: diagonal_scan(a, x, out=h), forward),
         "real backward": (3, lambda: diagonal_scan_backward(dh, a, h, out=out), backward),
         "complex forward": (2, lambda: diagonal_scan(z, zx, out=zh), forward),
         "complex backward": (3, lambda: diagonal_scan_backward(zdh, z, zh, out=zout), backward),
+        "one forward": (2, lambda: diagonal_scan(a, one[0], out=one[2]), forward),
+        "one backward": (3, lambda: diagonal_scan_backward(one[1], a, one[2], out=one[3]), backward),
     }
     rows = []
     for name, (passes, scan, copy) in scans.items():

@@ -195,9 +195,15 @@ SCANS = [
         for lengths in (None, (17, 0, 5))
         if varying or reverse or lengths
     ),
-    diagonal_case(2, 9, 300, lanes="real"),  # more than one block of lanes
-    diagonal_case(2, 9, 300, lanes="complex", varying=True, reverse=True),
-    diagonal_case(3, 130, 260, lanes="complex", lengths=(130, 7, 129)),  # enough lanes for threads
+    diagonal_case(2, 9, 300, lanes="real"),
+    diagonal_case(2, 9, 300, lanes="complex", varying=True, reverse=True),  # more than one block of lanes
+    diagonal_case(8, 40, 130, lanes="complex", lengths=(40, 0, 7, 39, 40, 1, 33, 40)),  # enough lanes for threads
+    diagonal_case(1, 40, 2100, lanes="complex", lengths=(35,)),  # more than one block of the widest
+    diagonal_case(3, 130, 260, lanes="complex", lengths=(130, 7, 129)),  # enough for segments of time
+    diagonal_case(1, 300, 130, lanes="real"),
+    diagonal_case(1, 300, 130, lanes="complex", reverse=True),
+    diagonal_case(2, 300, 130, lanes="real", reverse=True, lengths=(257, 0)),
+    diagonal_case(2, 300, 130, lanes="complex", lengths=(128, 300)),
     diagonal_case(3, 130, 260, lanes="real", varying=True),
     diagonal_case(1, 4, 0),
     diagonal_case(0, 4, 3, lanes="complex"),
@@ -924,6 +930,9 @@ CHANNELS = (2, 1, 40_000)  # sums over rows are merged by columns in threads
 
 LARGE = [
     diagonal_case(3, 130, 260, lanes="complex", varying=True, reverse=True, lengths=(130, 7, 129)),
+    diagonal_case(8, 40, 130, lanes="real"),
+    diagonal_case(1, 3000, 30, lanes="real", reverse=True),
+    diagonal_case(3, 2000, 130, lanes="complex", lengths=(2000, 129, 1537)),
     rotation_case(2, 150, 2, 130),
     dense_case((8200, 190), 190),  # all 16 groups of rows, whose sums are merged in threads too
     orthogonal_case((3, 90, 90)),
