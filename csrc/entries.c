@@ -41,6 +41,8 @@ CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
 CALL(adamw, P(0), P(1), P(2), P(3), I(4), F(5), F(6), F(7), F(8), F(9), F(10), I(11))
 CALL(norm, P(0), P(1), I(2))
+CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
+CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -80,6 +82,8 @@ const rot_entry K(rot_table)[] = {
     ROW(cross_entropy, "wwrinn"),
     ROW(adamw, "wwwrnddddddn"),
     ROW(norm, "ern"),
+    ROW(orthogonal_forward, "wrnn"),
+    ROW(orthogonal_backward, "wrrnn"),
 #endif
     {0, 0, 0},
 };

@@ -91,6 +91,10 @@ int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *re
 int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
              double beta1, double beta2, double eps, double decay, double scale, int64_t step);
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
+
+/* orthogonal.c */
+int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
+int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
 #endif
 
 #endif
