@@ -88,8 +88,8 @@ int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *re
                      const int64_t *restrict labels, int64_t B, int64_t C);
 
 /* optim.c */
-int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
-             double beta1, double beta2, double eps, double decay, double scale, int64_t step);
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restrict norms, const real *restrict grad,
+             int64_t n, double lr, double beta1, double beta2, double eps, double decay, double scale, int64_t step);
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
 
 /* orthogonal.c */

@@ -18,9 +18,28 @@ static void update(real *restrict p, real *restrict m, real *restrict v, const r
     for (int64_t i = 0; i < n; i++) adamw_step(p + i, m + i, v + i, grad[i], rule);
 }
 
-/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. */
-int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
-             double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
+static double sum_of_squares(const real *restrict x, int64_t n) {
+    double sum[SUMS] = {0};
+    int64_t i = 0;
+    for (; i + SUMS <= n; i += SUMS)
+        for (int k = 0; k < SUMS; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
+    for (int k = 0; i + k < n; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
+    double total = 0;
+    for (int k = 0; k < SUMS; k++) total += sum[k];
+    return total;
+}
+
+/* The root of sums[0] + sums[step] + ..., `blocks` of them. */
+static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
+    double total = 0;
+    for (int64_t block = 0; block < blocks; block++) total += sums[block * step];
+    return sqrt(total);
+}
+
+/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant: |p|
+ * and |v| after it, summed as `norm` does. */
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restrict norms, const real *restrict grad,
+             int64_t n, double lr, double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
     const double t = (double)step;
     const adamw_rule rule = {
         .scale = (real)scale,
@@ -34,23 +53,18 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *r
         .shrink = (real)(lr * decay),
     };
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    double *const sums = WORKSPACE(double, blocks, 2);
+    if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++) {
-        const int64_t lo = block * BLOCK;
-        update(p + lo, m + lo, v + lo, grad + lo, size_of_block(block, n), rule);
+        const int64_t lo = block * BLOCK, size = size_of_block(block, n);
+        update(p + lo, m + lo, v + lo, grad + lo, size, rule);
+        sums[2 * block] = sum_of_squares(p + lo, size);
+        sums[2 * block + 1] = sum_of_squares(v + lo, size);
     }
+    for (int k = 0; k < 2; k++) norms[k] = root_of_sum(sums + k, blocks, 2);
+    free(sums);
     return ROT_OK;
-}
-
-static double sum_of_squares(const real *restrict x, int64_t n) {
-    double sum[SUMS] = {0};
-    int64_t i = 0;
-    for (; i + SUMS <= n; i += SUMS)
-        for (int k = 0; k < SUMS; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
-    for (int k = 0; i + k < n; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
-    double total = 0;
-    for (int k = 0; k < SUMS; k++) total += sum[k];
-    return total;
 }
 
 /* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
@@ -61,9 +75,7 @@ int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
 #pragma omp parallel for schedule(static) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
         sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
-    double total = 0;
-    for (int64_t block = 0; block < blocks; block++) total += sums[block];
-    norm[0] = sqrt(total);
+    norm[0] = root_of_sum(sums, blocks, 1);
     free(sums);
     return ROT_OK;
 }

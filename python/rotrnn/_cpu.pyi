@@ -133,6 +133,7 @@ def adamw(
     p: _R,
     m: _R,
     v: _R,
+    norms: npt.NDArray[np.float64],
     grad: _R,
     n: int,
     lr: float,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +25,7 @@ def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
     array = np.asarray(x)
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
-    rows = int(np.prod(array.shape[:-1], dtype=object))
-    return args.array(name, array.reshape(rows, array.shape[-1]), f"M {letter}")
+    return args.array(name, array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), f"M {letter}")
 
 
 def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None) -> Array:
