@@ -9,7 +9,11 @@
 #include "kernels.h"
 #include "workspace.h"
 
-enum { BLOCK = 16384, SUMS = 16 };
+enum {
+    BLOCK = 16384,
+    SERIAL = 8, /* blocks up to which threads do not pay */
+    SUMS = 16,
+};
 
 static int64_t size_of_block(int64_t block, int64_t n) { return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK; }
 
@@ -55,7 +59,7 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restr
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
     double *const sums = WORKSPACE(double, blocks, 2);
     if (!sums) return ROT_NO_MEMORY;
-#pragma omp parallel for schedule(static) if (blocks > 1)
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t lo = block * BLOCK, size = size_of_block(block, n);
         update(p + lo, m + lo, v + lo, grad + lo, size, rule);
@@ -72,7 +76,7 @@ int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
     double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;
-#pragma omp parallel for schedule(static) if (blocks > 1)
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
     for (int64_t block = 0; block < blocks; block++)
         sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
     norm[0] = root_of_sum(sums, blocks, 1);
