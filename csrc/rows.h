@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gemm_tile.h"
 #include "philox.h"
 #include "vmath.h"
 
@@ -94,8 +95,8 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
 
 /* -------------------------------------------------------------------------------------------------- layer norm */
 
-enum { ROW_LANES = 64 / sizeof(real) };
-typedef real row_vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+enum { ROW_LANES = GEMM_VECTOR / sizeof(real) }; /* one register: of a wider vector gcc makes memory traffic */
+typedef real row_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
 
 /* The sum of the lanes, pairwise. */
 static inline real lane_total(const row_vec *lanes) {

@@ -114,10 +114,7 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)
 #define ROT_GELU_CUBIC  ((real)0.071354816272600248777440935059862)
 
-ROT_INLINE real gelu(real x) {
-    const real c = x < -64 ? -64 : x;
-    return vmath_gated(c, c * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * c * c));
-}
+ROT_INLINE real gelu(real x) { return vmath_gated(x < -64 ? -64 : x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
 ROT_INLINE real gelu_slope(real x) {
     const real low = x < -64 ? -64 : x, c = low > 64 ? 64 : low;
