@@ -39,7 +39,7 @@ CALL(embedding_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(mean_pool_forward, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
-CALL(adamw, P(0), P(1), P(2), P(3), I(4), F(5), F(6), F(7), F(8), F(9), F(10), I(11))
+CALL(adamw, P(0), P(1), P(2), P(3), P(4), I(5), F(6), F(7), F(8), F(9), F(10), F(11), I(12))
 CALL(norm, P(0), P(1), I(2))
 
 /* The fused block's arguments are too many for a list: 14 arrays and 14 numbers from s on. */
@@ -104,6 +104,8 @@ static int call_block_backward(const rot_slot *s) {
                                  .later_shift = P(19)};
     return K(block_backward)(&b, &in, &out);
 }
+CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
+CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -141,10 +143,12 @@ const rot_entry K(rot_table)[] = {
     ROW(mean_pool_forward, "wrInnn"),
     ROW(mean_pool_backward, "wrInnn"),
     ROW(cross_entropy, "wwrinn"),
-    ROW(adamw, "wwwrnddddddn"),
+    ROW(adamw, "wwwernddddddn"),
     ROW(norm, "ern"),
     ROW(block_forward, "wwwWWW" BLOCK_SIGNATURE),
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
+    ROW(orthogonal_forward, "wrnn"),
+    ROW(orthogonal_backward, "wrrnn"),
 #endif
     {0, 0, 0},
 };

@@ -24,6 +24,7 @@ enum {
 typedef struct {
     int64_t B, T, D;
     const int64_t *lengths;
+    int64_t longest;            /* rows of a chunk at most, or 0 */
     real *out[MAX_ARRAYS];      /* (B,T,D); the driver zeroes their padding */
     const real *in[MAX_ARRAYS]; /* (B,T,D) */
     const real *channel[4];     /* (D) */
@@ -32,7 +33,8 @@ typedef struct {
     const real *row_in[2];      /* (B,T) */
     real *sums;                 /* (chunks,...) */
     const int64_t *ids;         /* (B,T) */
-    const real *table;
+    const real *table;          /* (V,D) */
+    int64_t V;
     int64_t function;
     dropout_key key;
     real eps;
@@ -41,7 +43,10 @@ typedef struct {
 /* Works on `rows` valid rows, the first of which is row `first` of (B*T). */
 typedef void body(const job *j, int64_t chunk, int64_t first, int64_t rows);
 
-static int64_t chunk_rows(const job *j) { return j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16; }
+static int64_t chunk_rows(const job *j) {
+    const int64_t rows = j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16;
+    return j->longest && j->longest < rows ? j->longest : rows;
+}
 
 static int64_t chunks_of(const job *j) { return (j->T + chunk_rows(j) - 1) / chunk_rows(j); }
 
@@ -69,17 +74,25 @@ static void each_chunk(body *f, const job *j) {
 /* Room for `count` rows of sums of every chunk. */
 static real *new_sums(const job *j, int64_t count) { return WORKSPACE(real, j->B, chunks_of(j), count, j->D); }
 
-/* out[d] = factor * sum over c of sums[c*stride + d]. */
+static void add(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+/* out[d] = factor * sum over c of sums[c*stride + d], for d < n <= COLUMNS. */
+static void merge_columns(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t n,
+                          double factor) {
+    double total[COLUMNS] = {0};
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t d = 0; d < n; d++) total[d] += (double)sums[c * stride + d];
+    for (int64_t d = 0; d < n; d++) out[d] = (real)(factor * total[d]);
+}
+
+/* The same for any D. */
 static void merge(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t D,
                   double factor) {
 #pragma omp parallel for schedule(static) if (chunks * D > SMALL)
-    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
-        const int64_t n = D - lo < COLUMNS ? D - lo : COLUMNS;
-        double total[COLUMNS] = {0};
-        for (int64_t c = 0; c < chunks; c++)
-            for (int64_t d = 0; d < n; d++) total[d] += (double)sums[c * stride + lo + d];
-        for (int64_t d = 0; d < n; d++) out[lo + d] = (real)(factor * total[d]);
-    }
+    for (int64_t lo = 0; lo < D; lo += COLUMNS)
+        merge_columns(out + lo, sums + lo, chunks, stride, D - lo < COLUMNS ? D - lo : COLUMNS, factor);
 }
 
 #define AT(array) ((array) + first * j->D)
@@ -435,10 +448,9 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
     g->start[0] = 0;
 }
 
-/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v: runs of RUN places
- * in order, then the runs in order. */
-int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
-                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
+/* dtable (V,D) from the rows sorted by id: each id's rows in order in runs of RUN, then its runs in order. */
+static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
     const int64_t places = B * T, most_runs = places / RUN + (places < V ? places : V);
     int64_t *const work = WORKSPACE(int64_t, places + 2 * (V + 1) + most_runs);
     real *const sums = WORKSPACE(real, most_runs, D);
@@ -449,21 +461,49 @@ int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const 
     }
     const grouping g = {work, work + places, work + places + V + 1, work + places + 2 * (V + 1)};
     group_by_id(&g, ids, lengths, B, T, V);
-#pragma omp parallel for schedule(dynamic) if (places * D > SMALL)
-    for (int64_t run = 0; run < g.first_run[V]; run++) {
-        const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
-        const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
-        real *restrict sum = sums + run * D;
-        memset(sum, 0, (size_t)D * sizeof(real));
-        for (int64_t i = begin; i < end; i++) {
-            const real *restrict row = dy + g.rows[i] * D;
-            for (int64_t d = 0; d < D; d++) sum[d] += row[d];
+#pragma omp parallel if (places * D > SMALL)
+    {
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t run = 0; run < g.first_run[V]; run++) {
+            const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
+            const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
+            real *restrict sum = g.start[v + 1] - g.start[v] > RUN ? sums + run * D : dtable + v * D;
+            memset(sum, 0, (size_t)D * sizeof(real));
+            for (int64_t i = begin; i < end; i++) add(sum, dy + g.rows[i] * D, D);
+        }
+#pragma omp for schedule(static)
+        for (int64_t v = 0; v < V; v++) {
+            const int64_t runs = g.first_run[v + 1] - g.first_run[v];
+            if (runs == 1) continue; /* it is there */
+            for (int64_t lo = 0; lo < D; lo += COLUMNS)
+                merge_columns(dtable + v * D + lo, sums + g.first_run[v] * D + lo, runs, D,
+                              D - lo < COLUMNS ? D - lo : COLUMNS, 1);
         }
     }
-    for (int64_t v = 0; v < V; v++)
-        merge(dtable + v * D, sums + g.first_run[v] * D, g.first_run[v + 1] - g.first_run[v], D, D, 1);
     pool_give(work);
     pool_give(sums);
+    return ROT_OK;
+}
+
+/* sums (chunks,V,D) */
+static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *const sums = j->sums + chunk * j->V * D;
+    memset(sums, 0, (size_t)(j->V * D) * sizeof(real));
+    for (int64_t row = first; row < first + rows; row++) add(sums + j->ids[row] * D, j->in[0] + row * D, D);
+}
+
+/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v. Where a table is small
+ * beside the rows of a chunk, each chunk of RUN rows at most sums into one of its own, and dy is read in order. */
+int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
+    job j = {.B = B, .T = T, .D = D, .V = V, .lengths = lengths, .longest = RUN, .in = {dy}, .ids = ids};
+    if (V > chunk_rows(&j) / 4) return sum_by_id(dtable, dy, ids, lengths, B, T, D, V);
+    j.sums = new_sums(&j, V);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(embedding_sum_rows, &j);
+    merge(dtable, j.sums, B * chunks_of(&j), V * D, V * D, 1);
+    pool_give(j.sums);
     return ROT_OK;
 }
 

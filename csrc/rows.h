@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gemm_tile.h"
 #include "philox.h"
 #include "vmath.h"
 
@@ -29,16 +30,13 @@ static inline dropout_key dropout_key_of(double rate, int64_t seed, int64_t step
 /* Draws for elements lo .. lo+n-1, n <= DRAW, scale where the random number reaches the threshold, else 0. Returns
  * where in `drawn` (DRAW + 4) the first of them lies. */
 static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t lo, int64_t n) {
-    const uint32_t key0 = (uint32_t)key->seed, key1 = (uint32_t)(key->seed >> 32), threshold = key->threshold;
-    const uint32_t step = (uint32_t)key->stream, site = (uint32_t)(key->stream >> 32);
-    const uint32_t block = (uint32_t)(lo / 4), high = (uint32_t)(lo >> 34), skip = (uint32_t)(lo % 4);
-    const uint32_t blocks = (skip + (uint32_t)n + 3) / 4;
+    uint32_t words[DRAW + 4 * PHILOX_LANES]; /* a register's counters at a time: the last may be more than are used */
+    const uint32_t threshold = key->threshold;
     const real scale = key->scale;
-    for (uint32_t i = 0; i < blocks; i++) { /* 32-bit counters with a carry: a loop that compilers vectorise */
-        const philox4 counter = {{block + i, high + (block + i < block), step, site}};
-        const philox4 random = philox_block(counter, key0, key1);
-        for (uint32_t k = 0; k < 4; k++) drawn[4 * i + k] = random.v[k] >= threshold ? scale : 0;
-    }
+    const int64_t skip = lo % 4, used = skip + n;
+    for (int64_t i = 0; i < used; i += 4 * PHILOX_LANES)
+        philox_at(words + i, key->seed, key->stream, (uint64_t)((lo - skip + i) / 4));
+    for (int64_t i = skip; i < used; i++) drawn[i] = words[i] >= threshold ? scale : 0;
     return drawn + skip;
 }
 
@@ -97,8 +95,8 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
 
 /* -------------------------------------------------------------------------------------------------- layer norm */
 
-enum { ROW_LANES = 64 / sizeof(real) };
-typedef real row_vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+enum { ROW_LANES = GEMM_VECTOR / sizeof(real) }; /* one register: of a wider vector gcc makes memory traffic */
+typedef real row_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
 
 /* The sum of the lanes, pairwise. */
 static inline real lane_total(const row_vec *lanes) {

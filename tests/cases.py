@@ -760,7 +760,8 @@ POINTWISE = [
             (3, 0, 2, 2, None),
             (0, 3, 2, 2, None),
             (3, 7, 5, 4, (7, 0, 2)),
-            (4, 150, 3, 33, (150, 149, 0, 7)),  # several runs of one id
+            (4, 150, 3, 33, (150, 149, 0, 7)),  # several chunks, each with a table of its own
+            (2, 300, 5, 1030, None),  # several runs of an id in rows sorted by it
             (2, 3, 40, 2, None),  # more ids than places
         )
     ),
@@ -959,6 +960,8 @@ LARGE = [
     layer_norm_case(CHANNELS),
     embedding_case(4, 300, 3, 33, (300, 299, 0, 7)),
     embedding_case(2, 1, 2, 40_000),
+    embedding_case(4, 300, 5, 1030, (300, 299, 0, 7)),
+    embedding_case(4, 300, 200, 33, (300, 299, 0, 7)),
     pool_case("mean_pool", CHANNELS),
     cross_entropy_case(40, 1000, 1),
     linear_layer_case(40, 100, 20, 30, 2, lengths=tuple(range(61, 101))),  # more sequences than partial sums

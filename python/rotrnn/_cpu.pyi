@@ -135,6 +135,7 @@ def adamw(
     p: _R,
     m: _R,
     v: _R,
+    norms: npt.NDArray[np.float64],
     grad: _R,
     n: int,
     lr: float,
@@ -149,3 +150,5 @@ def adamw(
 def norm(norm: npt.NDArray[np.float64], x: _R, n: int, /) -> None: ...
 def block_forward(*args: Any) -> None: ...  # csrc/block.h, by way of rotrnn.ops.linear_layer.block_arguments
 def block_backward(*args: Any) -> None: ...
+def orthogonal_forward(P: _R, M: _R, G: int, n: int, /) -> None: ...
+def orthogonal_backward(dM: _R, dP: _R, M: _R, G: int, n: int, /) -> None: ...

@@ -85,6 +85,8 @@ def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """GELU in its tanh form, ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel 2016).
 
+    At -infinity it is its limit, -0.
+
     Parameters
     ----------
     x : (B, T, D) with `lengths`; any shape without
