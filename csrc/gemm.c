@@ -3,7 +3,6 @@
  * Not a general BLAS. Weights are packed once per call (gemm_tile.h); rows are cut into blocks by the shapes alone and
  * every sum has one order, so that, unlike a BLAS, the result is the same bits for any number of threads.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "gemm_tile.h"
@@ -34,7 +33,7 @@ int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, 
         const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
         product(y + m * out, out, bias, 0, (gemm_view){x + m * in, in, 1}, packed, rows, in, out);
     }
-    free(packed);
+    pool_give(packed);
     return ROT_OK;
 }
 
@@ -48,8 +47,8 @@ int K(matmul_weight_grad)(real *restrict dw, real *restrict dbias, const real *r
     real *const sums = WORKSPACE(real, groups, in + 1, out);
     real *const packed = WORKSPACE(real, groups, packed_columns(in), CHUNK);
     if (!sums || !packed) {
-        free(sums);
-        free(packed);
+        pool_give(sums);
+        pool_give(packed);
         return ROT_NO_MEMORY;
     }
     const int64_t size = (in + 1) * out;
@@ -73,8 +72,8 @@ int K(matmul_weight_grad)(real *restrict dw, real *restrict dbias, const real *r
         memset(dbias, 0, (size_t)out * sizeof(real));
         for (int64_t group = 0; group < groups; group++) add(dbias, sums + group * size + in * out, out);
     }
-    free(sums);
-    free(packed);
+    pool_give(sums);
+    pool_give(packed);
     return ROT_OK;
 }
 
@@ -93,6 +92,6 @@ int K(matmul_stack)(real *restrict y, const real *restrict x, const real *restri
                     rows, in, out);
         }
     }
-    free(packed);
+    pool_give(packed);
     return ROT_OK;
 }

@@ -78,8 +78,9 @@ static inline void tile(real *y, int64_t y_row, const real *start, int64_t start
 
 /* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y, w packed. `start` is y
  * itself, or one row for all (start_row 0), or NULL for zero. */
-static inline void product(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                           const real *packed, int64_t rows, int64_t depth, int64_t columns) {
+__attribute__((noinline, unused)) static void product(real *y, int64_t y_row, const real *start, int64_t start_row,
+                                                      gemm_view x, const real *packed, int64_t rows, int64_t depth,
+                                                      int64_t columns) {
     static const real zeros[NR];
     for (int64_t n = 0; n < columns; n += NR, packed += depth * NR) {
         const int64_t width = columns - n < NR ? columns - n : NR;

@@ -6,6 +6,7 @@
 #ifndef ROT_KERNELS_H
 #define ROT_KERNELS_H
 
+#include "block.h"
 #include "real.h"
 
 /* scan.c */
@@ -95,6 +96,10 @@ int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
 /* orthogonal.c */
 int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
 int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
+
+/* block.c */
+int K(block_forward)(const block_in *b, const block_out *out);
+int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out);
 #endif
 
 #endif

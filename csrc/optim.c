@@ -3,7 +3,6 @@
  * Blocks of one size whatever the number of threads, and each sum in one order: the same bits for any number.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "adamw.h"
 #include "kernels.h"
@@ -67,7 +66,7 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restr
         sums[2 * block + 1] = sum_of_squares(v + lo, size);
     }
     for (int k = 0; k < 2; k++) norms[k] = root_of_sum(sums + k, blocks, 2);
-    free(sums);
+    pool_give(sums);
     return ROT_OK;
 }
 
@@ -80,6 +79,6 @@ int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
     for (int64_t block = 0; block < blocks; block++)
         sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
     norm[0] = root_of_sum(sums, blocks, 1);
-    free(sums);
+    pool_give(sums);
     return ROT_OK;
 }

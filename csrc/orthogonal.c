@@ -5,7 +5,6 @@
  * the padding never reaches a result.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "gemm_tile.h"
@@ -167,7 +166,7 @@ int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, i
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++) P[(g * n + i) * n + j] = (real)t.E[i * t.row + j];
     }
-    free(work);
+    pool_give(work);
     return ROT_OK;
 }
 
@@ -188,6 +187,6 @@ int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const rea
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++) dM[(g * n + i) * n + j] = (real)(t.dE[i * t.row + j] - t.dE[j * t.row + i]);
     }
-    free(work);
+    pool_give(work);
     return ROT_OK;
 }

@@ -6,7 +6,6 @@
  * Every output is overwritten.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -231,7 +230,7 @@ int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict
     }
     j.sequence = masks;
     each_chunk(scale_rows, &j);
-    free(masks);
+    pool_give(masks);
     return ROT_OK;
 }
 
@@ -250,8 +249,8 @@ int K(channel_moments)(real *restrict mean, real *restrict var, const real *rest
     int64_t *const rows = WORKSPACE(int64_t, chunks);
     j.sums = new_sums(&j, 3);
     if (!j.sums || !rows) {
-        free(j.sums);
-        free(rows);
+        pool_give(j.sums);
+        pool_give(rows);
         return ROT_NO_MEMORY;
     }
     each_chunk(moments_chunk, &j);
@@ -260,8 +259,8 @@ int K(channel_moments)(real *restrict mean, real *restrict var, const real *rest
         rows[c] = valid_rows(&j, c, &first, &total);
     }
     merge_moments(mean, var, j.sums, rows, chunks, D);
-    free(j.sums);
-    free(rows);
+    pool_give(j.sums);
+    pool_give(rows);
     return ROT_OK;
 }
 
@@ -306,7 +305,7 @@ int K(channel_sums)(real *restrict sum, real *restrict product, const real *rest
     each_chunk(channel_sums_rows, &j);
     merge(sum, j.sums, B * chunks_of(&j), 2 * D, D, 1);
     merge(product, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -394,7 +393,7 @@ int K(layer_norm_backward)(real *restrict dx, real *restrict dscale, real *restr
     each_chunk(layer_norm_backward_rows, &j);
     merge(dscale, j.sums, B * chunks_of(&j), 2 * D, D, 1);
     merge(dbias, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -456,8 +455,8 @@ static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64
     int64_t *const work = WORKSPACE(int64_t, places + 2 * (V + 1) + most_runs);
     real *const sums = WORKSPACE(real, most_runs, D);
     if (!work || !sums) {
-        free(work);
-        free(sums);
+        pool_give(work);
+        pool_give(sums);
         return ROT_NO_MEMORY;
     }
     const grouping g = {work, work + places, work + places + V + 1, work + places + 2 * (V + 1)};
@@ -481,8 +480,8 @@ static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64
                               D - lo < COLUMNS ? D - lo : COLUMNS, 1);
         }
     }
-    free(work);
-    free(sums);
+    pool_give(work);
+    pool_give(sums);
     return ROT_OK;
 }
 
@@ -504,7 +503,7 @@ int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const 
     if (!j.sums) return ROT_NO_MEMORY;
     each_chunk(embedding_sum_rows, &j);
     merge(dtable, j.sums, B * chunks_of(&j), V * D, V * D, 1);
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -533,7 +532,7 @@ int K(mean_pool_forward)(real *restrict y, const real *restrict x, const int64_t
     if (!j.sums) return ROT_NO_MEMORY;
     each_chunk(sum_rows, &j);
     for (int64_t b = 0; b < B; b++) merge(y + b * D, j.sums + b * chunks * D, chunks, D, D, share_of(&j, b));
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 

@@ -6,7 +6,6 @@
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -152,6 +151,6 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
         memset(da, 0, (size_t)N * sizeof(lane));
         for (int64_t b = 0; b < B; b++) add_row(da, sums + b * N, N);
     }
-    free(sums);
+    pool_give(sums);
     return ROT_OK;
 }

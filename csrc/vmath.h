@@ -116,10 +116,18 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
 
 ROT_INLINE real gelu(real x) { return vmath_gated(x < -64 ? -64 : x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
-ROT_INLINE real gelu_slope(real x) {
+/* GELU and its slope together, by one exponential. */
+typedef struct {
+    real value, slope;
+} gelu_parts;
+
+ROT_INLINE gelu_parts gelu_and_slope(real x) {
     const real low = x < -64 ? -64 : x, c = low > 64 ? 64 : low;
     const sigmoid_parts s = vmath_sigmoid_parts(c * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * c * c));
-    return s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off);
+    const gelu_parts g = {x * s.on, s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off)};
+    return g;
 }
+
+ROT_INLINE real gelu_slope(real x) { return gelu_and_slope(x).slope; }
 
 #endif

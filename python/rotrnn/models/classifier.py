@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class SequenceClassifier:
 
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
         """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
-        _, saved = self.forward(params, inputs, ctx)
+        _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
         norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks.blocks])
         lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
         reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)

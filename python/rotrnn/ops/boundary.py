@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
+
 Array = npt.NDArray[Any]
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
@@ -21,6 +23,16 @@ ADDRESSABLE = 2**47
 @functools.cache
 def _letters(form: str) -> tuple[str, ...]:
     return tuple(form.split())
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/pool.c)."""
+    return _cpu.empty(shape, dtype)
+
+
+def empty_like(x: Array) -> Array:
+    """`empty` of the shape and dtype of x."""
+    return _cpu.empty(x.shape, x.dtype)
 
 
 class Boundary:
@@ -117,7 +129,7 @@ class Boundary:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
         self.check_size(shape, dtype)
         if out is None:
-            return np.empty(shape, dtype)
+            return empty(shape, dtype)
         if not isinstance(out, np.ndarray) or out.dtype != dtype:
             raise TypeError(
                 f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"

@@ -1,4 +1,4 @@
-"""Engine 1: in-projection, scan, out-projection. The one seam behind which they will be fused.
+"""Engine 1: in-projection, scan, out-projection; fused over tiles of time (csrc/block.c), or one after the other.
 
 ``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``, all real products on planes: lanes (2i, 2i+1) of ``W_in u`` are one
 complex number under the complex transition a_i. Direction 0 runs forwards in time, direction 1, if there, backwards.
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn import _cpu
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -30,12 +31,15 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """What forward keeps for backward: its input (padding zeroed), h0, lengths and the states, (K, B, T, N) complex."""
+    """What forward keeps for backward: its input, h0, lengths, and complex states: those before each tile of `TILE`
+    steps, `carries` (K, B, tiles, N), or, unfused, all of them, `h` (K, B, T, N). Beyond lengths they are arbitrary.
+    """
 
     u: Array
     h0: Array | None
     lengths: npt.NDArray[np.int64] | None
-    h: Array
+    carries: Array | None
+    h: Array | None
 
 
 class LinearLayerGrads(NamedTuple):
@@ -46,8 +50,17 @@ class LinearLayerGrads(NamedTuple):
     dh0: Array
 
 
+TILE = 96
+"""Steps of a tile of the fused kernels: a multiple of the matrix kernel's rows, few enough for level 2 cache."""
+
+
 def linear_layer(
-    system: System, u: npt.ArrayLike, h0: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
+    system: System,
+    u: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    fused: bool = True,
 ) -> tuple[Array, Array, LinearLayerSaved]:
     """Linear recurrent layer with a constant diagonal transition.
 
@@ -65,6 +78,9 @@ def linear_layer(
         Initial state of each direction; that of the backward direction enters at the last valid step.
     lengths : (B,), optional
         Valid steps of each sequence; beyond them u is never used and y is zero.
+    fused : bool
+        One pass over tiles of time, in which states never reach memory and backward makes them again from the carries;
+        or products and scans one after the other, which keeps every state. Equal but for rounding.
 
     Returns
     -------
@@ -82,22 +98,66 @@ def linear_layer(
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, au, z0)
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
     steps = args.lengths(lengths)
-    au = mask_padding(args.layout(au, dtype), steps)
+    au = args.layout(au, dtype)
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
+    ready = System(w_in, a, w_out, skip)
+    if fused:
+        y = empty_like(au)
+        hT, carries = new_states(ready, au)
+        arguments = block_arguments(au, ready, z0, steps)
+        _cpu.block_forward(y, planes(hT), planes(carries), None, None, None, *arguments)
+        return y, hT, LinearLayerSaved(au, z0, steps, carries, None)
+    au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
-    h = np.empty((len(w_out), *v.shape), v.dtype)
-    hT = np.empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
+    h = empty((len(w_out), *v.shape), v.dtype)
+    hT = empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
         _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
         y += dense(h[k].view(dtype), out)
-    return y, hT, LinearLayerSaved(au, z0, steps, h)
+    return y, hT, LinearLayerSaved(au, z0, steps, None, h)
 
 
-def _system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
+def new_states(system: System, u: Array) -> tuple[Array, Array]:
+    """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
+    (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
+    return empty((K, B, N), system.a.dtype), empty((K, B, -(-T // TILE), N), system.a.dtype)
+
+
+def planes(z: Array) -> Array:
+    """Complex numbers as the kernels of real variants take them, (re, im) pairs."""
+    return z.view(z.real.dtype)
+
+
+NO_NORM = (0, None, None, None, 0.0)
+NO_GATE = (0, None, None, None, None, 0.0, 0, 0, 0, False)
+
+
+def block_arguments(
+    x: Array,
+    system: System,
+    h0: Array | None,
+    lengths: Array | None,
+    norm: tuple[Any, ...] = NO_NORM,
+    gate: tuple[Any, ...] = NO_GATE,
+) -> tuple[Any, ...]:
+    """The inputs of the fused kernels (csrc/block.h, block_in) in the order of their entries, all checked before.
+
+    norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, rate, seed, step, site, over_time.
+    """
+    w_in, a, w_out, skip = system
+    norm_kind, *channels, eps = norm
+    gate_kind, *weights, rate, seed, step, site, over_time = gate
+    start = None if h0 is None else planes(h0)
+    arrays = (x, w_in, planes(a), w_out, skip, start, *channels, *weights, lengths)
+    sizes = (*x.shape, w_in.shape[0], len(w_out), TILE)
+    return (*arrays, *sizes, norm_kind, gate_kind, eps, rate, seed, step, site, over_time)
+
+
+def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
     """The system checked, and in the common precision of it and `others`; that precision as a real dtype."""
     w_in = args.array("w_in", system.w_in, "L D")
     a = args.array("a", system.a, "N", kinds=COMPLEX)
@@ -137,14 +197,23 @@ def linear_layer_backward(
         As `linear_layer`.
     """
     args = Boundary("linear_layer_backward")
-    u, z0, steps, h = saved
+    u, z0, steps, carries, h = saved
     dy = args.array("dy", dy, "B T D")
     dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, u)
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, u)
+    adhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
+    if carries is not None:
+        args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+        ady, ready = args.layout(dy, dtype), System(w_in, a, w_out, skip)
+        dsystem, du = System(*map(empty_like, ready)), empty_like(u)
+        dh0, _ = new_states(ready, u)
+        outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
+        given = (ady, planes(carries), None if adhT is None else planes(adhT), *[None] * 5)
+        _cpu.block_backward(*outputs, *given, *block_arguments(u, ready, z0, steps))
+        return LinearLayerGrads(dsystem, du, dh0)
     args.array("saved.h", h, "K B T N", kinds=COMPLEX)
     ady = mask_padding(args.layout(dy, dtype), steps)
-    adhT = None if dhT is None else args.layout(dhT, h.dtype)
-    dw_out, dh0 = np.empty_like(w_out), np.empty((len(h), len(u), len(a)), h.dtype)
+    dw_out, dh0 = empty_like(w_out), empty((len(h), len(u), len(a)), h.dtype)
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
     for k, out in enumerate(w_out):
         dh, dw_out[k], _ = dense_backward(ady, h[k].view(dtype), out)
@@ -192,7 +261,7 @@ def linear_step(system: System, state: npt.ArrayLike | None, u_t: npt.ArrayLike)
     args = Boundary("linear_step")
     au = args.array("u_t", u_t, "B D")
     z = args.optional("state", state, "B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, au, z)
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z)
     if len(w_out) != 1:
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
     z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))
