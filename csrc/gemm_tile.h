@@ -21,6 +21,7 @@ enum { GEMM_VECTOR = 16, NV = 1 };
 #endif
 typedef real gemm_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
 
+enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
 enum { GEMM_LANES = GEMM_VECTOR / sizeof(real), NR = NV * GEMM_LANES, MR = 6 };
 
 /* Room that a packed matrix takes, in numbers. */
@@ -89,6 +90,9 @@ __attribute__((noinline, unused)) static void product(real *y, int64_t y_row, co
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
             if (width == NR) {
+                /* the next rows of y, in case they are far away: hardware does not guess them */
+                for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
+                    for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
                 tile(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, mr);
                 continue;
             }
