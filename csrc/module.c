@@ -329,6 +329,7 @@ static int exec_module(PyObject *module) {
     PyObject *const available = PyList_New(0);
     if (!available) return -1;
     module_state *const state = PyModule_GetState(module);
+    pool_survive_fork();
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) goto fail;
     for (int level = 0; level < SIMD_COUNT; level++) {

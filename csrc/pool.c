@@ -6,6 +6,7 @@
 #define _DEFAULT_SOURCE
 #include "pool.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -44,6 +45,8 @@ static void lock(void) {
 }
 
 static void unlock(void) { atomic_flag_clear_explicit(&pool.busy, memory_order_release); }
+
+void pool_survive_fork(void) { (void)pthread_atfork(lock, unlock, unlock); }
 
 static header *remove_piece(size_t i) {
     header *const piece = pool.pieces[i];
