@@ -17,7 +17,7 @@ help:
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  the test suite on that wheel, outside the source tree"
-	@echo "make bench       timings beside this machine's limits, into benchmarks/results/"
+	@echo "make bench       timings beside this machine's limits and beside peers, into README.md and benchmarks/results/"
 	@echo "make clean       remove what these made, less .venv and runs/"
 
 demo: .venv/installed
@@ -58,8 +58,7 @@ test-wheel: build
 	cd build/wheel && OMP_WAIT_POLICY=passive venv/bin/python -m pytest -n 2
 
 bench: .venv/installed
-	$(BIN)/python -m benchmarks.scan
-	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info python/rotrnn/*.so

@@ -1,4 +1,4 @@
-"""What every benchmark shares: minima over a window of time, the machine's own copy, and records of results.
+"""What every benchmark shares: minima over a window of time, this machine's limits, memory, and where a run came from.
 
 These machines share their memory bus with others and stall at times, so a time is the least of many short runs, and
 what is to be compared runs in turn in the same window.
@@ -6,13 +6,16 @@ what is to be compared runs in turn in the same window.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +23,50 @@ import numpy as np
 
 from rotrnn import _cpu
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
-def seconds_in_turn(
-    functions: Sequence[Callable[[], Any]], *, window: float = 2.0, repeats: int | None = None
-) -> list[float]:
-    """The least time of one call of each function, run in turn for `window` seconds in all, or `repeats` times.
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The options of every benchmark. OMP_NUM_THREADS sets the threads of the kernels and of NumPy's products alike."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the benchmark itself")
+    return parser
 
-    Each runs at least three times, the first of them unmeasured.
-    """
-    least = [float("inf")] * len(functions)
-    for function in functions:
-        function()
+
+def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[float]:
+    """The least time that each gives in its turns, one after the other for `window` seconds and at least twice."""
+    least = [float("inf")] * len(turns)
     start, rounds = time.perf_counter(), 0
-    while rounds < 2 or (rounds < repeats if repeats else time.perf_counter() - start < window):
-        for i, function in enumerate(functions):
-            before = time.perf_counter()
-            function()
-            least[i] = min(least[i], time.perf_counter() - before)
+    while rounds < 2 or time.perf_counter() - start < window:
+        least = [min(seconds, turn()) for seconds, turn in zip(least, turns, strict=True)]
         rounds += 1
     return least
+
+
+def turn(function: Callable[[], Any], window: float) -> float:
+    """The least time of one call, in a turn of 0.1 s or one call (less if the window for all turns is short).
+
+    OpenBLAS's threads spin some 25 ms after a product before they sleep, and take a core from whatever follows: only a
+    turn's first calls meet them. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
+    OMP_WAIT_POLICY=passive.
+    """
+    least, begin = float("inf"), time.perf_counter()
+    before = begin
+    while before - begin < min(0.1, window / 8):
+        function()
+        after = time.perf_counter()
+        least = min(least, after - before)
+        before = after
+    return least
+
+
+def seconds_in_turn(functions: Sequence[Callable[[], Any]], *, window: float) -> list[float]:
+    """The least time of one call of each function; each is called once unmeasured, then they take turns."""
+    for function in functions:
+        function()
+    return in_turn([partial(turn, function, window) for function in functions], window=window)
 
 
 def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:
@@ -48,48 +74,117 @@ def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:
     return lambda: _cpu.copy(y.reshape(-1), x.reshape(-1), x.size)
 
 
-def row(name: str, seconds: float, limit_seconds: float, **more: Any) -> dict[str, Any]:
-    """One result: a time, and the time of what limits it."""
-    ratio = seconds / limit_seconds
-    return {"name": name, "seconds": seconds, "limit_seconds": limit_seconds, "ratio": ratio, **more}
+def products(M: int, shapes: Sequence[tuple[int, int]], backward: bool) -> tuple[Callable[[], None], float]:
+    """Runs products of M rows with matrices (d_out, d_in) by NumPy, and how many floating-point operations they are.
+
+    Forward is ``y = x W^T``; backward adds ``dx = dy W`` and ``dW = dy^T x``.
+    """
+    rng = np.random.default_rng(0)
+    rows = {width: rng.standard_normal((2, M, width), dtype=np.float32) for shape in shapes for width in shape}
+    weights = [rng.standard_normal((d_out, d_in), dtype=np.float32) for d_in, d_out in shapes]
+
+    def run() -> None:
+        for w in weights:
+            d_out, d_in = w.shape
+            np.matmul(rows[d_in][0], w.T, out=rows[d_out][1])
+        if backward:
+            for w in reversed(weights):
+                d_out, d_in = w.shape
+                np.matmul(rows[d_out][0], w, out=rows[d_in][1])
+                np.matmul(rows[d_out][0].T, rows[d_in][0])
+
+    return run, (3 if backward else 1) * sum(2.0 * M * d_in * d_out for d_in, d_out in shapes)
+
+
+def layer_products(D: int, N: int) -> list[tuple[int, int]]:
+    """(d_in, d_out) of the products of a recurrent layer with N real lanes: in and out."""
+    return [(D, N), (N, D)]
+
+
+def block_products(D: int, N: int) -> list[tuple[int, int]]:
+    """(d_in, d_out) of the products of a block: its layer's, and the gate's two."""
+    return [*layer_products(D, N), (D, D), (D, D)]
+
+
+def memory() -> tuple[int, int]:
+    """Bytes that this process holds now, and the most that it ever held (Linux; getrusage would count the parent's)."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    held, peak = (1024 * int(status[key].split()[0]) for key in ("VmRSS", "VmHWM"))
+    return held, peak
+
+
+def row(name: str, seconds: float, limit_seconds: float | None = None, **more: Any) -> dict[str, Any]:
+    """One result: a time, and the time of what limits it, of which `limit` in `more` says what it is."""
+    if limit_seconds is not None:
+        more = {"limit_seconds": limit_seconds, "ratio": seconds / limit_seconds, **more}
+    return {"name": name, "seconds": seconds, "threads": _cpu.threads(), "simd": _cpu.simd(), **more}
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     """Prints the results, for people or one JSON object a line."""
     for one in rows:
-        if as_json:
-            print(json.dumps(one))
-            continue
-        rates = "".join(f"  {value:7.1f} {key}" for key, value in one.items() if key in ("GB/s", "GFLOP/s"))
-        times = f"{1e3 * one['seconds']:9.3f} ms{rates}  limit {1e3 * one['limit_seconds']:9.3f} ms"
-        print(f"{one['name']:28s}{times}  ratio {one['ratio']:.2f}")
+        print(json.dumps(one) if as_json else line(one), flush=True)
 
 
-def record(name: str, results: dict[str, Any]) -> None:
-    """Writes benchmarks/results/<name>.json: the results, and where they come from."""
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"results": results, **origin()}, indent=2) + "\n"
-    (RESULTS / f"{name}.json").write_text(text)
+def line(one: dict[str, Any]) -> str:
+    """A result for people."""
+    head = f"{one['name']:50s}"
+    if "error" in one:
+        return f"{head}{one['error']}"
+    parts = [f"{1e3 * one['seconds']:11.3f} ms"]
+    if "ratio" in one:
+        parts.append(f"limit {1e3 * one['limit_seconds']:11.3f} ms  ratio {one['ratio']:5.2f}")
+    parts += [f"{one[key]:7.1f} {key}" for key in ("GB/s", "GFLOP/s", "ns/token") if key in one]
+    if "activations" in one:
+        parts.append(f"{one['activations']:.1f} activations of (B, T, D)")
+    if "peak_bytes" in one:
+        parts.append(f"peak {one['peak_bytes'] / 2**20:.0f} MiB")
+    if "compile_seconds" in one:
+        parts.append(f"compiled in {one['compile_seconds']:.1f} s")
+    if "error_bound" in one:
+        parts.append(f"differs by {one['difference']:.1e} (bound {one['error_bound']:.1e})")
+    return head + "  ".join(parts)
+
+
+def rows_of_child(module: str, *args: str, **environment: str) -> Iterator[dict[str, Any]]:
+    """The rows that ``python -m module args`` prints, as it prints them, in a process of its own.
+
+    Threads that wait sleep, so that the pools of OpenMP and of other libraries leave one another the cores.
+    """
+    command = [sys.executable, "-m", module, *args]
+    env = {**os.environ, "OMP_WAIT_POLICY": "passive", **environment}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for text in child.stdout:
+            yield json.loads(text)
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
 
 
 def origin() -> dict[str, Any]:
     """Command, commit, machine and versions."""
     return {
-        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "commit": commit(),
-        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "threads": _cpu.threads()},
+        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "simd": _cpu.simd()},
         "versions": {
             "python": platform.python_version(),
-            "numpy": np.__version__,
             "compiler": _cpu.COMPILER,
-            "simd": _cpu.simd(),
+            **{name: version(name) for name in ("numpy", "scipy", "jax", "torch", "torchlpc")},
         },
     }
 
 
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def commit() -> str | None:
     """The commit this runs at, with a mark if files have changed since."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

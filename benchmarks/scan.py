@@ -1,31 +1,22 @@
 """Time of the diagonal scan beside a plain copy of as many bytes.
 
-    python -m benchmarks.scan [--threads 2] [--json] [--quick]
+    python -m benchmarks.scan [--json] [--quick]
 
 Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
-The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. "One" is one sequence of as
-many steps as all others together, the same bytes again, whose time is cut into segments. All are minima over
-windows of seconds in which they take turns with the copy. Writes benchmarks/results/scan.json.
+The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
+windows of seconds in which they take turns with the copy..
 """
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
-from benchmarks.measure import plain_copy, record, row, seconds_in_turn, show
-from rotrnn import _cpu
+from benchmarks.measure import arguments, plain_copy, row, seconds_in_turn, show
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--quick", action="store_true", help="a small size, to try the benchmark itself; not recorded")
-    args = parser.parse_args()
-    _cpu.use_threads(args.threads)
+    args = arguments(__doc__).parse_args()
     B, T, N = (4, 256, 256) if args.quick else (32, 2048, 256)
     window = 0.2 if args.quick else 4.0
 
@@ -36,23 +27,19 @@ def main() -> None:
     z = (rng.uniform(0.9, 0.999, N // 2) * np.exp(1j * rng.uniform(0, np.pi, N // 2))).astype(np.complex64)
     zx, zdh, zh, zout = (array.view(np.complex64) for array in (x, dh, h, out))
     forward, backward = plain_copy(h, x), plain_copy(out, dh)  # the same arrays, for their places in memory matter
-    one = [array.reshape(1, B * T, N) for array in (x, dh, h, out)]
     scans = {
         "real forward": (2, lambda: diagonal_scan(a, x, out=h), forward),
         "real backward": (3, lambda: diagonal_scan_backward(dh, a, h, out=out), backward),
         "complex forward": (2, lambda: diagonal_scan(z, zx, out=zh), forward),
         "complex backward": (3, lambda: diagonal_scan_backward(zdh, z, zh, out=zout), backward),
-        "one forward": (2, lambda: diagonal_scan(a, one[0], out=one[2]), forward),
-        "one backward": (3, lambda: diagonal_scan_backward(one[1], a, one[2], out=one[3]), backward),
     }
     rows = []
     for name, (passes, scan, copy) in scans.items():
         scan_s, copy_s = seconds_in_turn([scan, copy], window=window)
         rate = {"GB/s": passes * x.nbytes / scan_s / 1e9}
-        rows.append(row(f"scan {name}", scan_s, copy_s * passes / 2, **rate, copy_seconds=copy_s))
+        limit = "plain copy" if passes == 2 else "3/2 plain copies"
+        rows.append(row(f"scan {name}", scan_s, copy_s * passes / 2, limit=limit, **rate, B=B, T=T, N=N))
     show(rows, args.json)
-    if not args.quick:
-        record("scan", {"B": B, "T": T, "N": N, "dtype": "float32", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmarks run and print what their readers count on."""
+"""The benchmarks run, print what their readers count on, and count no time of a wrong answer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,126 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from benchmarks import report
+from benchmarks.measure import seconds_in_turn
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["scan", "train_step"])
-def test_quick_run_prints_json(name: str) -> None:
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json"]
+def files() -> dict[Path, bytes]:
+    """What a recorded run writes to."""
+    return {path: path.read_bytes() for path in (ROOT / "README.md", *(ROOT / "benchmarks" / "results").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """Rows of a quick run of everything."""
+    before = files()
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert rows
+    assert files() == before
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
+    assert {row["subject"] for row in rows} == {"machine", "scan", "layer", "block", "train_step", "length", "peers"}
     for row in rows:
-        assert row["ratio"] == pytest.approx(row["seconds"] / row["limit_seconds"])
+        if "error" in row:
+            assert row["subject"] == "peers"
+            assert "not installed" in row["error"]
+            continue
         assert row["seconds"] > 0
+        if "limit_seconds" in row:
+            assert row["ratio"] == pytest.approx(row["seconds"] / row["limit_seconds"])
+
+
+def test_every_peer_is_ours_within_rounding_or_not_installed(rows: list[dict[str, Any]]) -> None:
+    found = [row for row in rows if row["subject"] == "peers"]
+    assert [(row["task"], row["peer"]) for row in found] == [
+        (task, peer.label) for task, (ours, *others) in peers.TASKS.items() for peer in (*others, ours)
+    ]
+    timed = [row for row in found if "ratio" in row]
+    assert "SciPy lfilter" in {row["peer"] for row in timed}  # SciPy is there wherever the tests are
+    assert all(row["difference"] <= row["error_bound"] for row in timed)
+
+
+def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
+    machine = {"cpu": "cpu", "cores": 2, "simd": "avx512"}
+    text = report.tables({"rows": rows, "machine": machine, "versions": {"numpy": "2", "jax": None}})
+    for row in rows:
+        if row["subject"] == "peers":
+            assert f"| {report.TASKS[row['task']]} | {row['peer']} |" in text
+        elif row["subject"] == "length":
+            assert f"| {row['T']:,} |" in text
+        elif row["subject"] != "machine":
+            assert f"| {report.label(row)} |" in text
+    for table in text.split("\n\n")[1:-1]:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_refresh_writes_between_the_markers_alone(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    for text in ("one", "two"):
+        report.refresh(readme, text)
+        assert readme.read_text() == f"before\n{report.BEGIN}\n\n{text}\n\n{report.END}\nafter\n"
+    readme.write_text("no markers")
+    with pytest.raises(ValueError, match="expected the markers"):
+        report.refresh(readme, "text")
+
+
+SIZE = Size(2, 64, 16, 32)
+BOUND = error_bound(SIZE, ROUNDINGS)
+
+
+@pytest.mark.parametrize(
+    ("grad", "complaint"),
+    [
+        (np.array([1.0, 2 + 0.9 * BOUND]), None),
+        (np.array([1.0, 2 + 3 * BOUND]), "differs by"),
+        (np.array([1.0, np.nan]), "differs by inf"),
+        (None, "answers"),
+    ],
+)
+def test_a_time_counts_only_with_our_answer(tmp_path: Path, grad: np.ndarray | None, complaint: str | None) -> None:
+    mine, theirs = tmp_path / "mine.npz", tmp_path / "theirs.npz"
+    np.savez(mine, loss=np.array(1.0), grad=np.array([1.0, 2.0]))
+    np.savez(theirs, loss=np.array(1.0), **({} if grad is None else {"grad": grad}))
+    if complaint is None:
+        assert peers.compare(theirs, mine, BOUND) == pytest.approx(0.9 * BOUND / np.sqrt(5))
+    else:
+        with pytest.raises(peers.Failed, match=complaint):
+            peers.compare(theirs, mine, BOUND)
+
+
+def test_what_a_peer_lacks_is_a_row_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = peers.TASKS["scan"][0]
+    others = (
+        peers.Peer("absent", "no_such_package", "nobody", "scan"),
+        peers.Peer("broken", "rotrnn", "ours", "no_such_function"),
+    )
+    monkeypatch.setitem(peers.TASKS, "scan", (ours, *others))
+    absent, broken, own = peers.contest("scan", SIZE, 0.02)
+    assert "not installed" in absent["error"]
+    assert "no_such_function" in broken["error"]
+    assert own["seconds"] > 0
+    huge = SIZE._replace(B=1 << 20, T=1 << 10)  # x and dh alone are 256 GiB
+    with pytest.raises(peers.Failed, match="out of memory"):
+        peers.Process(ours, "scan", huge, 0.02, tmp_path / "answer.npz")
+
+
+def test_functions_take_turns_and_the_least_time_counts() -> None:
+    calls: list[int] = []
+    first, second = seconds_in_turn([lambda: calls.append(0), lambda: calls.append(1)], window=0.02)
+    assert calls[:2] == [0, 1]
+    turns = 1 + int(np.count_nonzero(np.diff(calls[2:])))
+    assert turns >= 4  # two rounds at least
+    assert 0 < first < 0.02
+    assert 0 < second < 0.02

@@ -1,0 +1,67 @@
+"""All benchmarks: this machine's rates; scan, layer, block, training step and long sequences beside them; then peers.
+
+    python -m benchmarks [--large] [--json] [--quick]
+
+Every subject runs in a process of its own, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
+run again with AVX2 alone, kernels and NumPy both, where the machine has more. Writes benchmarks/results/bench.json and
+bench.png, and the tables in the README; `--quick` goes every way at small sizes, in a minute, and leaves them alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measure import RESULTS, ROOT, arguments, line, origin, rows_of_child
+from benchmarks.model import PATHS
+from benchmarks.report import chart, refresh, tables
+from rotrnn import _cpu
+
+AVX2 = {"ROTRNN_SIMD": "avx2", "OPENBLAS_CORETYPE": "Haswell"}
+
+
+def runs(large: bool) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """Subject, arguments and environment of each process."""
+    yield "machine", [], {}
+    yield "scan", [], {}
+    for environment in ({}, AVX2) if _cpu.simd() == "avx512" else ({},):
+        yield "layer", [], environment
+        yield "block", [], environment
+        for path in PATHS:
+            yield "train_step", ["--path", path], environment
+            if large and not environment:
+                yield "train_step", ["--path", path, "--large"], environment
+    for threads in range(1, _cpu.threads() + 1):
+        yield "length", [], {"OMP_NUM_THREADS": str(threads)}
+    yield "peers", [], {}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--large", action="store_true", help="also the training step of D 512, N 384: minutes more")
+    args = parser.parse_args()
+    came_from = origin()  # before the results change what git says of the tree
+    rows = []
+    for subject, extra, environment in runs(args.large):
+        for one in rows_of_child(f"benchmarks.{subject}", "--json", *extra, *["--quick"] * args.quick, **environment):
+            rows.append({"subject": subject, **one})
+            print(json.dumps(rows[-1]) if args.json else f"{subject:11s}{line(one)}", flush=True)
+    results = {"rows": rows, **came_from}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, readme = RESULTS, ROOT / "README.md"
+        if args.quick:
+            folder, readme = Path(scratch), Path(shutil.copy(readme, scratch))
+        (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+        refresh(readme, tables(results))
+        try:
+            chart(rows, folder / "bench.png")
+        except ImportError as missing:
+            print(f"no chart: {missing}, pip install 'rotrnn[plot]'", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What a run of all benchmarks looks like: tables for the README, and a bar chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+BEGIN, END = "<!-- written by python -m benchmarks -->", "<!-- end of what python -m benchmarks wrote -->"
+TASKS = {
+    "scan": "scan, forward",
+    "scan gradient": "scan, forward and backward",
+    "lru": "training step of one block, LRU",
+    "rotrnn": "training step of one block, RotRNN",
+}
+
+
+def tables(results: dict[str, Any]) -> str:
+    """Markdown: beside this machine's limits, long sequences, beside peers, and the chart."""
+    rows: list[Row] = results["rows"]
+    machine, versions = results["machine"], results["versions"]
+    rates = "; ".join(f"{one['name']} {rate(one)}" for one in of(rows, "machine"))
+    seen = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+    parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['simd']}, float32: {rates} ({seen})."]
+    parts.append(limits_table(rows))
+    parts.append(length_table(of(rows, "length")))
+    parts.append(peers_table(of(rows, "peers")))
+    parts.append("![Time beside limits, and peers beside rotrnn](benchmarks/results/bench.png)")
+    return "\n\n".join(parts)
+
+
+def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
+    return [one for one in rows if one["subject"] in subjects]
+
+
+def rate(one: Row) -> str:
+    return next(f"{one[unit]:.0f} {unit}" for unit in ("GB/s", "GFLOP/s") if unit in one)
+
+
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def duration(seconds: float) -> str:
+    return (
+        f"{seconds:.2f} s"
+        if seconds >= 1
+        else f"{1e3 * seconds:.2f} ms"
+        if seconds < 0.1
+        else f"{1e3 * seconds:.0f} ms"
+    )
+
+
+def size(one: Row) -> str:
+    return ", ".join(f"{letter} {one[letter]}" for letter in "BTDN" if letter in one)
+
+
+def identity(one: Row) -> tuple[Any, ...]:
+    """What tells a row from others, less the instruction set."""
+    return (one["name"], one.get("path"), size(one))
+
+
+def main_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows beside limits that ran with the machine's own instruction set."""
+    found = of(rows, "scan", "layer", "block", "train_step")
+    return [one for one in found if one["simd"] == found[0]["simd"]]
+
+
+def label(one: Row) -> str:
+    return f"{one['name']}, {one['path']}" if "path" in one else str(one["name"])
+
+
+def limits_table(rows: Sequence[Row]) -> str:
+    own = main_rows(rows)
+    other = {identity(one): one for one in of(rows, "layer", "block", "train_step") if one not in own}
+    avx2 = bool(other) and "avx2" in {one["simd"] for one in other.values()}
+    again = ["on AVX2 alone"] if avx2 else []
+    head = ["", "size", "time", "limit", "time / limit", *again, "activations", "peak memory"]
+
+    def cells(one: Row) -> list[str]:
+        second = other.get(identity(one))
+        return [
+            label(one),
+            size(one),
+            duration(one["seconds"]),
+            f"{one['limit']}, {duration(one['limit_seconds'])}",
+            f"{one['ratio']:.3g}",
+            *([f"{second['ratio']:.3g}" if second else ""] if avx2 else []),
+            f"{one['activations']:.1f} (B, T, D)" if "activations" in one else "",
+            memory(one) if "peak_bytes" in one else "",
+        ]
+
+    return markdown(head, map(cells, own))
+
+
+def memory(one: Row) -> str:
+    return f"{one['peak_bytes'] / 2**30:.2f} GiB"
+
+
+def length_table(rows: Sequence[Row]) -> str:
+    """One line a length, one column for what and how many threads."""
+    columns = list(dict.fromkeys((one["name"], one["threads"]) for one in rows))
+    cells = {(one["T"], one["name"], one["threads"]): f"{one['ns/token']:.0f} ({one['ratio']:.2f})" for one in rows}
+    head = ["T, with B 1", *(f"{name}, {n} thread{'s' * (n > 1)}: ns per token (ratio)" for name, n in columns)]
+    lengths = sorted({one["T"] for one in rows})
+    return markdown(head, [[f"{T:,}", *(cells.get((T, *column), "") for column in columns)] for T in lengths])
+
+
+def peers_table(rows: Sequence[Row]) -> str:
+    """Task by task, ours first."""
+    order = list(TASKS)
+    rows = sorted(rows, key=lambda one: (order.index(one["task"]), one["peer"] != "rotrnn"))
+
+    def cells(one: Row) -> list[str]:
+        first = [TASKS[one["task"]], one["peer"], size(one)]
+        if "error" in one:
+            return [*first, one["error"], "", "", ""]
+        return [
+            *first,
+            duration(one["seconds"]),
+            f"{one['ratio']:.1f}" if "ratio" in one else "1",
+            memory(one),
+            duration(one["compile_seconds"]) if "compile_seconds" in one else "none",
+        ]
+
+    return markdown(["", "by", "size", "time", "time / ours", "peak memory", "compile time"], map(cells, rows))
+
+
+def refresh(readme: Path, text: str) -> None:
+    """Puts the text between the README's two markers."""
+    before, _, rest = readme.read_text().partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"{readme}: expected the markers {BEGIN} and {END}")
+    readme.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def chart(rows: Sequence[Row], path: Path) -> None:
+    """Bars: time over limit on the left, peers' time over ours on the right."""
+    from matplotlib.figure import Figure
+
+    beside = [
+        (label(one) + (f", D {one['D']}" if "activations" in one else ""), one["ratio"])
+        for one in main_rows(rows)
+        if "activations" in one or one["subject"] != "train_step"
+    ]
+    peers = [(f"{TASKS[one['task']]}\n{one['peer']}", one["ratio"]) for one in of(rows, "peers") if "ratio" in one]
+    figure = Figure(figsize=(13, 0.9 + 0.3 * max(len(beside), len(peers))), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.set_xlabel("time / limit (copy of the same bytes, or matrix products alone)")
+    right.set_xlabel("time / rotrnn's time")
+    right.set_xscale("log")
+    for axes, bars, colour in ((left, beside, "#4878a8"), (right, peers, "#b85c38")):
+        places = range(len(bars))
+        axes.barh(places, [ratio for _, ratio in bars], color=colour)
+        axes.set_yticks(places, [name for name, _ in bars])
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.invert_yaxis()
+        axes.tick_params(labelsize=8)
+        for place, (_, ratio) in zip(places, bars, strict=True):
+            axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=8)
+        axes.margins(x=0.12)
+    figure.savefig(path, dpi=110)
