@@ -66,9 +66,11 @@ class BuildVariants(build_ext):
         return True
 
 
-kernels = sorted(str(path) for path in Path("csrc").glob("*.c") if path.name != "module.c")
+PLAIN = ("module.c", "pool.c")  # compiled once
+kernels = sorted(str(path) for path in Path("csrc").glob("*.c") if path.name not in PLAIN)
 headers = sorted(str(path) for path in Path("csrc").glob("*.h"))
-extension = Extension("rotrnn._cpu", ["csrc/module.c"], include_dirs=[np.get_include()], depends=headers)
+plain = [f"csrc/{name}" for name in PLAIN]
+extension = Extension("rotrnn._cpu", plain, include_dirs=[np.get_include()], depends=headers)
 extension.kernels = kernels
 
 setup(ext_modules=[extension], cmdclass={"build_ext": BuildVariants})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,7 @@ from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.training.optimiser import AdamW
 
-HAS_FUSED = "fused" in {field.name for field in fields(Context)}
-PATHS: dict[str, Context] = {"fused": Context(train=True)} if HAS_FUSED else {}
-PATHS["unfused"] = Context(train=True, **({"fused": False} if HAS_FUSED else {}))
+PATHS = {"fused": Context(train=True), "unfused": Context(train=True, fused=False)}
 """How a model can be run: time in tiles through the whole block, or op after op."""
 
 

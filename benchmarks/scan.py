@@ -4,7 +4,7 @@
 
 Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
 The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
-windows of seconds in which they take turns with the copy..
+windows of seconds in which they take turns with the copy.
 """
 
 from __future__ import annotations

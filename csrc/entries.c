@@ -39,8 +39,73 @@ CALL(embedding_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(mean_pool_forward, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
-CALL(adamw, P(0), P(1), P(2), P(3), I(4), F(5), F(6), F(7), F(8), F(9), F(10), I(11))
+CALL(adamw, P(0), P(1), P(2), P(3), P(4), I(5), F(6), F(7), F(8), F(9), F(10), F(11), I(12))
 CALL(norm, P(0), P(1), I(2))
+
+/* The fused block's arguments are too many for a list: 14 arrays and 14 numbers from s on. */
+static block_in block_from(const rot_slot *s) {
+    const block_in b = {.x = P(0),
+                        .w_in = P(1),
+                        .a = P(2),
+                        .w_out = P(3),
+                        .skip = P(4),
+                        .h0 = P(5),
+                        .center = P(6),
+                        .gain = P(7),
+                        .offset = P(8),
+                        .w_value = P(9),
+                        .b_value = P(10),
+                        .w_gate = P(11),
+                        .b_gate = P(12),
+                        .lengths = P(13),
+                        .B = I(14),
+                        .T = I(15),
+                        .D = I(16),
+                        .L = I(17),
+                        .K = I(18),
+                        .tile = I(19),
+                        .norm = I(20),
+                        .gate = I(21),
+                        .eps = F(22),
+                        .rate = F(23),
+                        .seed = I(24),
+                        .step = I(25),
+                        .site = I(26),
+                        .over_time = I(27)};
+    return b;
+}
+#define BLOCK_SIGNATURE "rrrrrRRRRRRRRInnnnnnnnddnnnn"
+static int call_block_forward(const rot_slot *s) {
+    const block_in b = block_from(s + 6);
+    const block_out out = {.y = P(0), .hT = P(1), .carries = P(2), .mean = P(3), .var = P(4), .layer = P(5)};
+    return K(block_forward)(&b, &out);
+}
+static int call_block_backward(const rot_slot *s) {
+    const block_in b = block_from(s + 20);
+    const block_adjoint_out out = {.dx = P(0),
+                                   .dw_in = P(1),
+                                   .da = P(2),
+                                   .dw_out = P(3),
+                                   .dskip = P(4),
+                                   .dh0 = P(5),
+                                   .d_norm_sum = P(6),
+                                   .d_norm_product = P(7),
+                                   .dw_value = P(8),
+                                   .db_value = P(9),
+                                   .dw_gate = P(10),
+                                   .db_gate = P(11)};
+    const block_adjoint_in in = {.dy = P(12),
+                                 .carries = P(13),
+                                 .dhT = P(14),
+                                 .layer = P(15),
+                                 .y = P(16),
+                                 .later_center = P(17),
+                                 .later_slope = P(18),
+                                 .later_shift = P(19)};
+    return K(block_backward)(&b, &in, &out);
+}
+CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
+CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -78,8 +143,12 @@ const rot_entry K(rot_table)[] = {
     ROW(mean_pool_forward, "wrInnn"),
     ROW(mean_pool_backward, "wrInnn"),
     ROW(cross_entropy, "wwrinn"),
-    ROW(adamw, "wwwrnddddddn"),
+    ROW(adamw, "wwwernddddddn"),
     ROW(norm, "ern"),
+    ROW(block_forward, "wwwWWW" BLOCK_SIGNATURE),
+    ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
+    ROW(orthogonal_forward, "wrnn"),
+    ROW(orthogonal_backward, "wrrnn"),
 #endif
     {0, 0, 0},
 };

@@ -25,6 +25,6 @@ typedef struct {
     int (*call)(const rot_slot *s);
 } rot_entry;
 
-enum { ROT_MAX_SLOTS = 32 };
+enum { ROT_MAX_SLOTS = 64 };
 
 #endif

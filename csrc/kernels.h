@@ -6,6 +6,7 @@
 #ifndef ROT_KERNELS_H
 #define ROT_KERNELS_H
 
+#include "block.h"
 #include "real.h"
 
 /* scan.c */
@@ -88,9 +89,16 @@ int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *re
                      const int64_t *restrict labels, int64_t B, int64_t C);
 
 /* optim.c */
-int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
-             double beta1, double beta2, double eps, double decay, double scale, int64_t step);
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restrict norms, const real *restrict grad,
+             int64_t n, double lr, double beta1, double beta2, double eps, double decay, double scale, int64_t step);
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n);
+
+/* block.c */
+int K(block_forward)(const block_in *b, const block_out *out);
+int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out);
+/* orthogonal.c */
+int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
+int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
 #endif
 
 #endif

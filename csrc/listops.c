@@ -63,14 +63,16 @@ static int value_of(const uint8_t *tokens, int64_t n) {
 
 /* ---- sampling ---- */
 
+enum { WORDS = 4 * PHILOX_LANES };
+
 typedef struct {
     uint64_t seed, tree, drawn;
-    philox4 block;
+    uint32_t words[WORDS]; /* the last few drawn */
 } stream;
 
 static uint32_t draw(stream *s) {
-    if (s->drawn % 4 == 0) s->block = philox_at(s->seed, s->tree, s->drawn / 4);
-    return s->block.v[s->drawn++ % 4];
+    if (s->drawn % WORDS == 0) philox_at(s->words, s->seed, s->tree, s->drawn / 4);
+    return s->words[s->drawn++ % WORDS];
 }
 
 /* A random expression of min_length < length < max_length, or 0 if this stream's is not. Above max_depth a node is an

@@ -6,7 +6,6 @@
  * `lengths` (B) or NULL: tokens at t >= lengths[b] are neither read nor counted, and are written as zero.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -101,7 +100,7 @@ int K(householder_forward)(real *restrict y, const real *restrict u, const real 
             for (int64_t i = R - 1; i >= 0; i--) reflect(v, w + i * D, gain[i], D);
         }
     }
-    free(rows);
+    pool_give(rows);
     return ROT_OK;
 }
 
@@ -145,9 +144,9 @@ int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict
     real *const scratch = WORKSPACE(real, groups, R, D + 1);
     real *const sums = WORKSPACE(real, groups, R, D + 1); /* of du, then dalpha */
     if (!rows || !scratch || !sums) {
-        free(rows);
-        free(scratch);
-        free(sums);
+        pool_give(rows);
+        pool_give(scratch);
+        pool_give(sums);
         return ROT_NO_MEMORY;
     }
     const int64_t size = R * (D + 1);
@@ -178,8 +177,8 @@ int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict
         memset(dalpha, 0, (size_t)R * sizeof(real));
         for (int64_t group = 0; group < groups; group++) add_row(dalpha, sums + group * size + R * D, R);
     }
-    free(rows);
-    free(scratch);
-    free(sums);
+    pool_give(rows);
+    pool_give(scratch);
+    pool_give(sums);
     return ROT_OK;
 }

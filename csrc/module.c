@@ -24,6 +24,7 @@
 #endif
 
 #include "entries.h"
+#include "pool.h"
 #include "real.h"
 
 enum { F32, F64, C64, C128, DTYPES };
@@ -64,7 +65,8 @@ static bool simd_supported(int level) {
 }
 
 typedef struct {
-    int level; /* the instruction set in use */
+    int level;         /* the instruction set in use */
+    PyObject *handler; /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
 typedef struct {
@@ -259,7 +261,62 @@ static PyObject *use_threads(PyObject *module, PyObject *argument) {
     return before;
 }
 
+/* NumPy's allocator interface (NEP 49) over pool.h: arrays that take and give their memory there. */
+static void *pool_malloc(void *context, size_t bytes) {
+    (void)context;
+    return pool_take(bytes);
+}
+
+static void *pool_calloc(void *context, size_t count, size_t size) {
+    (void)context;
+    if (size && count > SIZE_MAX / size) return NULL;
+    void *const memory = pool_take(count * size);
+    return memory ? memset(memory, 0, count * size) : NULL;
+}
+
+static void *pool_realloc(void *context, void *memory, size_t bytes) {
+    (void)context;
+    return pool_resize(memory, bytes);
+}
+
+static void pool_free(void *context, void *memory, size_t bytes) {
+    (void)context, (void)bytes;
+    pool_give(memory);
+}
+
+static PyDataMem_Handler POOL_HANDLER = {"rotrnn_pool", 1, {NULL, pool_malloc, pool_calloc, pool_realloc, pool_free}};
+
+static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    PyArray_Descr *dtype = NULL;
+    PyArray_Dims shape = {NULL, 0};
+    PyObject *array = NULL;
+    const module_state *const state = PyModule_GetState(module);
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "empty: takes 2 arguments, got %zd", count);
+    if (PyArray_IntpConverter(args[0], &shape) && PyArray_DescrConverter(args[1], &dtype)) {
+        PyObject *const before = PyDataMem_SetHandler(state->handler);
+        if (before) {
+            array = PyArray_Empty(shape.len, shape.ptr, dtype, 0); /* steals dtype */
+            dtype = NULL;
+            PyObject *const ours = PyDataMem_SetHandler(before);
+            Py_DECREF(before);
+            Py_XDECREF(ours);
+        }
+    }
+    Py_XDECREF(dtype);
+    PyDimMem_FREE(shape.ptr);
+    return array;
+}
+
+static PyObject *release_memory(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromSize_t(pool_release());
+}
+
 static PyMethodDef METHODS[] = {
+    {"empty", (PyCFunction)(void (*)(void))empty, METH_FASTCALL,
+     "empty(shape, dtype): numpy.empty in memory that is kept for reuse when the array is gone."},
+    {"release_memory", release_memory, METH_NOARGS,
+     "release_memory(): returns memory kept for reuse to the system; how many bytes that was."},
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
     {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
@@ -272,6 +329,9 @@ static int exec_module(PyObject *module) {
     PyObject *const available = PyList_New(0);
     if (!available) return -1;
     module_state *const state = PyModule_GetState(module);
+    pool_survive_fork();
+    state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
+    if (!state->handler) goto fail;
     for (int level = 0; level < SIMD_COUNT; level++) {
         for (int dtype = 0; dtype < DTYPES; dtype++)
             for (const rot_entry *entry = SIMDS[level].tables[dtype]; entry->name; entry++)
@@ -303,21 +363,20 @@ fail:
     return -1;
 }
 
+static int clear_module(PyObject *module) {
+    module_state *const state = PyModule_GetState(module);
+    Py_CLEAR(state->handler);
+    return 0;
+}
+
 static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_exec, (void *)(uintptr_t)exec_module}, /* NOLINT: the C API's own idiom */
     {0, NULL},
 };
 
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT,
-    "rotrnn._cpu",
-    "C kernels of rotrnn on the CPU.",
-    sizeof(module_state),
-    METHODS,
-    SLOTS,
-    NULL,
-    NULL,
-    NULL,
+    PyModuleDef_HEAD_INIT, "rotrnn._cpu", "C kernels of rotrnn on the CPU.", sizeof(module_state), METHODS, SLOTS, NULL,
+    clear_module,          NULL,
 };
 
 PyMODINIT_FUNC PyInit__cpu(void);

@@ -3,43 +3,22 @@
  * Blocks of one size whatever the number of threads, and each sum in one order: the same bits for any number.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "adamw.h"
 #include "kernels.h"
 #include "workspace.h"
 
-enum { BLOCK = 16384, SUMS = 16 };
+enum {
+    BLOCK = 16384,
+    SERIAL = 8, /* blocks up to which threads do not pay */
+    SUMS = 16,
+};
 
 static int64_t size_of_block(int64_t block, int64_t n) { return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK; }
 
 static void update(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n,
                    adamw_rule rule) {
     for (int64_t i = 0; i < n; i++) adamw_step(p + i, m + i, v + i, grad[i], rule);
-}
-
-/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. */
-int K(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n, double lr,
-             double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
-    const double t = (double)step;
-    const adamw_rule rule = {
-        .scale = (real)scale,
-        .beta1 = (real)beta1,
-        .fresh1 = (real)(1 - beta1),
-        .beta2 = (real)beta2,
-        .fresh2 = (real)(1 - beta2),
-        .rate = (real)(lr / (1 - pow(beta1, t))),
-        .unbias = (real)(1 / sqrt(1 - pow(beta2, t))),
-        .eps = (real)eps,
-        .shrink = (real)(lr * decay),
-    };
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) if (blocks > 1)
-    for (int64_t block = 0; block < blocks; block++) {
-        const int64_t lo = block * BLOCK;
-        update(p + lo, m + lo, v + lo, grad + lo, size_of_block(block, n), rule);
-    }
-    return ROT_OK;
 }
 
 static double sum_of_squares(const real *restrict x, int64_t n) {
@@ -53,17 +32,53 @@ static double sum_of_squares(const real *restrict x, int64_t n) {
     return total;
 }
 
+/* The root of sums[0] + sums[step] + ..., `blocks` of them. */
+static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
+    double total = 0;
+    for (int64_t block = 0; block < blocks; block++) total += sums[block * step];
+    return sqrt(total);
+}
+
+/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant: |p|
+ * and |v| after it, summed as `norm` does. */
+int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restrict norms, const real *restrict grad,
+             int64_t n, double lr, double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
+    const double t = (double)step;
+    const adamw_rule rule = {
+        .scale = (real)scale,
+        .beta1 = (real)beta1,
+        .fresh1 = (real)(1 - beta1),
+        .beta2 = (real)beta2,
+        .fresh2 = (real)(1 - beta2),
+        .rate = (real)(lr / (1 - pow(beta1, t))),
+        .unbias = (real)(1 / sqrt(1 - pow(beta2, t))),
+        .eps = (real)eps,
+        .shrink = (real)(lr * decay),
+    };
+    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    double *const sums = WORKSPACE(double, blocks, 2);
+    if (!sums) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t lo = block * BLOCK, size = size_of_block(block, n);
+        update(p + lo, m + lo, v + lo, grad + lo, size, rule);
+        sums[2 * block] = sum_of_squares(p + lo, size);
+        sums[2 * block + 1] = sum_of_squares(v + lo, size);
+    }
+    for (int k = 0; k < 2; k++) norms[k] = root_of_sum(sums + k, blocks, 2);
+    pool_give(sums);
+    return ROT_OK;
+}
+
 /* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
     double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;
-#pragma omp parallel for schedule(static) if (blocks > 1)
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
     for (int64_t block = 0; block < blocks; block++)
         sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
-    double total = 0;
-    for (int64_t block = 0; block < blocks; block++) total += sums[block];
-    norm[0] = sqrt(total);
-    free(sums);
+    norm[0] = root_of_sum(sums, blocks, 1);
+    pool_give(sums);
     return ROT_OK;
 }

@@ -6,20 +6,17 @@
  * Every output is overwritten.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
-#include "philox.h"
+#include "rows.h"
 #include "vmath.h"
 #include "workspace.h"
 
 enum {
     CHUNK = 16384,  /* elements of one task */
     SMALL = 32768,  /* elements below which threads do not pay */
-    COLUMNS = 64,   /* columns whose sums are merged at once */
     RUN = 128,      /* rows of one partial sum of the embedding's gradient */
-    DRAW = 1024,    /* random numbers drawn at once */
     MAX_ARRAYS = 3, /* of one kind in a job */
 };
 
@@ -27,6 +24,7 @@ enum {
 typedef struct {
     int64_t B, T, D;
     const int64_t *lengths;
+    int64_t longest;            /* rows of a chunk at most, or 0 */
     real *out[MAX_ARRAYS];      /* (B,T,D); the driver zeroes their padding */
     const real *in[MAX_ARRAYS]; /* (B,T,D) */
     const real *channel[4];     /* (D) */
@@ -35,17 +33,20 @@ typedef struct {
     const real *row_in[2];      /* (B,T) */
     real *sums;                 /* (chunks,...) */
     const int64_t *ids;         /* (B,T) */
-    const real *table;
+    const real *table;          /* (V,D) */
+    int64_t V;
     int64_t function;
-    uint64_t seed, stream;
-    uint32_t threshold;
-    real scale, eps;
+    dropout_key key;
+    real eps;
 } job;
 
 /* Works on `rows` valid rows, the first of which is row `first` of (B*T). */
 typedef void body(const job *j, int64_t chunk, int64_t first, int64_t rows);
 
-static int64_t chunk_rows(const job *j) { return j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16; }
+static int64_t chunk_rows(const job *j) {
+    const int64_t rows = j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16;
+    return j->longest && j->longest < rows ? j->longest : rows;
+}
 
 static int64_t chunks_of(const job *j) { return (j->T + chunk_rows(j) - 1) / chunk_rows(j); }
 
@@ -73,17 +74,25 @@ static void each_chunk(body *f, const job *j) {
 /* Room for `count` rows of sums of every chunk. */
 static real *new_sums(const job *j, int64_t count) { return WORKSPACE(real, j->B, chunks_of(j), count, j->D); }
 
-/* out[d] = factor * sum over c of sums[c*stride + d]. */
+static void add(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+/* out[d] = factor * sum over c of sums[c*stride + d], for d < n <= COLUMNS. */
+static void merge_columns(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t n,
+                          double factor) {
+    double total[COLUMNS] = {0};
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t d = 0; d < n; d++) total[d] += (double)sums[c * stride + d];
+    for (int64_t d = 0; d < n; d++) out[d] = (real)(factor * total[d]);
+}
+
+/* The same for any D. */
 static void merge(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t D,
                   double factor) {
 #pragma omp parallel for schedule(static) if (chunks * D > SMALL)
-    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
-        const int64_t n = D - lo < COLUMNS ? D - lo : COLUMNS;
-        double total[COLUMNS] = {0};
-        for (int64_t c = 0; c < chunks; c++)
-            for (int64_t d = 0; d < n; d++) total[d] += (double)sums[c * stride + lo + d];
-        for (int64_t d = 0; d < n; d++) out[lo + d] = (real)(factor * total[d]);
-    }
+    for (int64_t lo = 0; lo < D; lo += COLUMNS)
+        merge_columns(out + lo, sums + lo, chunks, stride, D - lo < COLUMNS ? D - lo : COLUMNS, factor);
 }
 
 #define AT(array) ((array) + first * j->D)
@@ -182,22 +191,6 @@ int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *res
 
 /* ---------------------------------------------------------------------------------------------------- dropout */
 
-/* Draws for elements lo .. lo+n-1, n <= DRAW, scale where the random number reaches the threshold, else 0. Returns
- * where in `drawn` the first of them lies. */
-static const real *draw_mask(real *restrict drawn, const job *j, int64_t lo, int64_t n) {
-    const uint32_t key0 = (uint32_t)j->seed, key1 = (uint32_t)(j->seed >> 32), threshold = j->threshold;
-    const uint32_t step = (uint32_t)j->stream, site = (uint32_t)(j->stream >> 32);
-    const uint32_t block = (uint32_t)(lo / 4), high = (uint32_t)(lo >> 34), skip = (uint32_t)(lo % 4);
-    const uint32_t blocks = (skip + (uint32_t)n + 3) / 4;
-    const real scale = j->scale;
-    for (uint32_t i = 0; i < blocks; i++) { /* 32-bit counters with a carry: a loop that compilers vectorise */
-        const philox4 counter = {{block + i, high + (block + i < block), step, site}};
-        const philox4 random = philox_block(counter, key0, key1);
-        for (uint32_t k = 0; k < 4; k++) drawn[4 * i + k] = random.v[k] >= threshold ? scale : 0;
-    }
-    return drawn + skip;
-}
-
 static void dropout_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     real *restrict y = AT(j->out[0]);
     const real *restrict x = AT(j->in[0]);
@@ -205,7 +198,7 @@ static void dropout_rows(const job *j, int64_t chunk, int64_t first, int64_t row
     (void)chunk;
     for (int64_t lo = 0; lo < rows * j->D; lo += DRAW) {
         const int64_t n = rows * j->D - lo < DRAW ? rows * j->D - lo : DRAW;
-        const real *restrict mask = draw_mask(drawn, j, first * j->D + lo, n);
+        const real *restrict mask = draw_mask(drawn, &j->key, first * j->D + lo, n);
         for (int64_t i = 0; i < n; i++) y[lo + i] = x[lo + i] * mask[i];
     }
 }
@@ -222,12 +215,8 @@ static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows)
  * (index / 4, step, site) at index % 4; index runs over (B,T,D), or over (B,D) with `over_time`. */
 int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                int64_t D, double rate, int64_t seed, int64_t step, int64_t site, int64_t over_time) {
-    const double threshold = rate * 0x1p32;
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}};
-    j.seed = (uint64_t)seed;
-    j.stream = (uint64_t)site << 32 | (uint64_t)step;
-    j.threshold = threshold < 0x1p32 - 1 ? (uint32_t)threshold : UINT32_MAX;
-    j.scale = (real)(1 / (1 - rate));
+    j.key = dropout_key_of(rate, seed, step, site);
     if (!over_time) {
         each_chunk(dropout_rows, &j);
         return ROT_OK;
@@ -237,72 +226,41 @@ int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict
     for (int64_t lo = 0; lo < B * D; lo += DRAW) {
         real drawn[DRAW + 4];
         const int64_t n = B * D - lo < DRAW ? B * D - lo : DRAW;
-        memcpy(masks + lo, draw_mask(drawn, &j, lo, n), (size_t)n * sizeof(real));
+        memcpy(masks + lo, draw_mask(drawn, &j.key, lo, n), (size_t)n * sizeof(real));
     }
     j.sequence = masks;
     each_chunk(scale_rows, &j);
-    free(masks);
+    pool_give(masks);
     return ROT_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------ channel norm */
 
-/* sums (chunks, 3, D): a chunk's rounded mean m_c, and about it the sums of squares and of what rounding left; two
- * passes while the rows are in cache. */
-static void moments_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
-    const int64_t D = j->D;
-    const real *restrict x = AT(j->in[0]);
-    real *restrict mean = j->sums + chunk * 3 * D, *restrict squares = mean + D, *restrict rest = squares + D;
-    memset(mean, 0, (size_t)(3 * D) * sizeof(real));
-    if (!rows) return;
-    const real share = 1 / (real)rows;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < D; d++) mean[d] += x[r * D + d];
-    for (int64_t d = 0; d < D; d++) mean[d] *= share;
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t d = 0; d < D; d++) {
-            const real c = x[r * D + d] - mean[d];
-            rest[d] += c;
-            squares[d] += c * c;
-        }
-    }
+/* sums (chunks, 3, D) */
+static void moments_chunk(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    moments_rows(j->sums + chunk * 3 * j->D, AT(j->in[0]), rows, j->D);
 }
 
-/* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. With n_c rows in chunk c and a_c = m_c - mean,
- *   mean = sum_c (n_c m_c + rest_c) / n,   var = sum_c (squares_c + 2 a_c rest_c + n_c a_c^2) / n. */
+/* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. */
 int K(channel_moments)(real *restrict mean, real *restrict var, const real *restrict x, const int64_t *restrict lengths,
                        int64_t B, int64_t T, int64_t D) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = B * chunks_of(&j);
+    int64_t *const rows = WORKSPACE(int64_t, chunks);
     j.sums = new_sums(&j, 3);
-    if (!j.sums) return ROT_NO_MEMORY;
-    each_chunk(moments_rows, &j);
-#pragma omp parallel for schedule(static) if (chunks * D > SMALL)
-    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
-        const int64_t width = D - lo < COLUMNS ? D - lo : COLUMNS;
-        double m[COLUMNS] = {0}, v[COLUMNS] = {0}, n = 0;
-        int64_t first, total;
-        for (int64_t c = 0; c < chunks; c++) {
-            const double rows = (double)valid_rows(&j, c, &first, &total);
-            const real *const part = j.sums + c * 3 * D + lo;
-            n += rows;
-            for (int64_t d = 0; d < width; d++) m[d] += rows * (double)part[d] + (double)part[2 * D + d];
-        }
-        for (int64_t d = 0; d < width; d++) m[d] /= n;
-        for (int64_t c = 0; c < chunks; c++) {
-            const double rows = (double)valid_rows(&j, c, &first, &total);
-            const real *const part = j.sums + c * 3 * D + lo;
-            for (int64_t d = 0; d < width; d++) {
-                const double apart = (double)part[d] - m[d];
-                v[d] += (double)part[D + d] + apart * (2 * (double)part[2 * D + d] + rows * apart);
-            }
-        }
-        for (int64_t d = 0; d < width; d++) {
-            mean[lo + d] = (real)m[d];
-            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may fall short of zero; NaN stays */
-        }
+    if (!j.sums || !rows) {
+        pool_give(j.sums);
+        pool_give(rows);
+        return ROT_NO_MEMORY;
     }
-    free(j.sums);
+    each_chunk(moments_chunk, &j);
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t first, total;
+        rows[c] = valid_rows(&j, c, &first, &total);
+    }
+    merge_moments(mean, var, j.sums, rows, chunks, D);
+    pool_give(j.sums);
+    pool_give(rows);
     return ROT_OK;
 }
 
@@ -347,7 +305,7 @@ int K(channel_sums)(real *restrict sum, real *restrict product, const real *rest
     each_chunk(channel_sums_rows, &j);
     merge(sum, j.sums, B * chunks_of(&j), 2 * D, D, 1);
     merge(product, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -379,51 +337,15 @@ int K(channel_adjoint)(real *restrict dx, const real *restrict dy, const real *r
 
 /* -------------------------------------------------------------------------------------------------- layer norm */
 
-enum { LANES = 64 / sizeof(real) };
-typedef real vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
-
-/* The sum of the lanes, pairwise. */
-static real lane_total(const vec *lanes) {
-    real sum[LANES];
-    memcpy(sum, lanes, sizeof sum);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int k = 0; k < width; k++) sum[k] += sum[k + width];
-    return sum[0];
-}
-
-static real row_sum(const real *x, int64_t n) {
-    vec lanes = {0};
-    real rest = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) lanes += *(const vec *)(x + i);
-    for (; i < n; i++) rest += x[i];
-    return lane_total(&lanes) + rest;
-}
-
-static real row_squares(const real *x, real center, int64_t n) {
-    vec lanes = {0};
-    real rest = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const vec c = *(const vec *)(x + i) - center;
-        lanes += c * c;
-    }
-    for (; i < n; i++) rest += (x[i] - center) * (x[i] - center);
-    return lane_total(&lanes) + rest;
-}
-
 static void layer_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     (void)chunk;
     for (int64_t row = first; row < first + rows; row++) {
         real *restrict y = j->out[0] + row * D;
         const real *restrict x = j->in[0] + row * D;
-        const real *restrict scale = j->channel[0], *restrict bias = j->channel[1];
-        const real mean = row_sum(x, D) / (real)D, var = row_squares(x, mean, D) / (real)D;
-        const real rstd = (real)(1 / sqrt((double)(var + j->eps)));
-        for (int64_t d = 0; d < D; d++) y[d] = (x[d] - mean) * rstd * scale[d] + bias[d];
-        j->row_out[0][row] = mean;
-        j->row_out[1][row] = rstd;
+        const row_moments m = layer_norm_row(y, x, j->channel[0], j->channel[1], D, j->eps);
+        j->row_out[0][row] = m.mean;
+        j->row_out[1][row] = m.rstd;
     }
 }
 
@@ -444,34 +366,6 @@ int K(layer_norm_forward)(real *restrict y, real *restrict mean, real *restrict 
     return ROT_OK;
 }
 
-/* dx <- g = dy scale for now; dscale += dy xhat, dbias += dy; the sums of g and of g xhat. */
-static void layer_norm_sums(real *restrict dx, real *restrict dscale, real *restrict dbias, const real *restrict dy,
-                            const real *restrict x, const real *restrict scale, real mean, real rstd, int64_t n,
-                            real *sum, real *product) {
-    vec sums = {0}, products = {0};
-    real sum_rest = 0, product_rest = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const vec d = *(const vec *)(dy + i), xhat = (*(const vec *)(x + i) - mean) * rstd;
-        const vec g = d * *(const vec *)(scale + i);
-        *(vec *)(dscale + i) += d * xhat;
-        *(vec *)(dbias + i) += d;
-        *(vec *)(dx + i) = g;
-        sums += g;
-        products += g * xhat;
-    }
-    for (; i < n; i++) {
-        const real xhat = (x[i] - mean) * rstd;
-        dscale[i] += dy[i] * xhat;
-        dbias[i] += dy[i];
-        dx[i] = dy[i] * scale[i];
-        sum_rest += dx[i];
-        product_rest += dx[i] * xhat;
-    }
-    *sum = lane_total(&sums) + sum_rest;
-    *product = lane_total(&products) + product_rest;
-}
-
 static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     real *const dscale = j->sums + chunk * 2 * D, *const dbias = dscale + D;
@@ -479,12 +373,8 @@ static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first,
     for (int64_t row = first; row < first + rows; row++) {
         real *restrict dx = j->out[0] + row * D;
         const real *restrict x = j->in[1] + row * D;
-        const real mean = j->row_in[0][row], rstd = j->row_in[1][row];
-        real sum, product;
-        layer_norm_sums(dx, dscale, dbias, j->in[0] + row * D, x, j->channel[0], mean, rstd, D, &sum, &product);
-        sum /= (real)D;
-        product /= (real)D;
-        for (int64_t d = 0; d < D; d++) dx[d] = rstd * (dx[d] - sum - (x[d] - mean) * rstd * product);
+        const row_moments m = {j->row_in[0][row], j->row_in[1][row]};
+        layer_norm_row_adjoint(dx, dscale, dbias, j->in[0] + row * D, x, j->channel[0], m, D);
     }
 }
 
@@ -503,7 +393,7 @@ int K(layer_norm_backward)(real *restrict dx, real *restrict dscale, real *restr
     each_chunk(layer_norm_backward_rows, &j);
     merge(dscale, j.sums, B * chunks_of(&j), 2 * D, D, 1);
     merge(dbias, j.sums + D, B * chunks_of(&j), 2 * D, D, 1);
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -558,35 +448,62 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
     g->start[0] = 0;
 }
 
-/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v: runs of RUN places
- * in order, then the runs in order. */
-int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
-                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
+/* dtable (V,D) from the rows sorted by id: each id's rows in order in runs of RUN, then its runs in order. */
+static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
     const int64_t places = B * T, most_runs = places / RUN + (places < V ? places : V);
     int64_t *const work = WORKSPACE(int64_t, places + 2 * (V + 1) + most_runs);
     real *const sums = WORKSPACE(real, most_runs, D);
     if (!work || !sums) {
-        free(work);
-        free(sums);
+        pool_give(work);
+        pool_give(sums);
         return ROT_NO_MEMORY;
     }
     const grouping g = {work, work + places, work + places + V + 1, work + places + 2 * (V + 1)};
     group_by_id(&g, ids, lengths, B, T, V);
-#pragma omp parallel for schedule(dynamic) if (places * D > SMALL)
-    for (int64_t run = 0; run < g.first_run[V]; run++) {
-        const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
-        const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
-        real *restrict sum = sums + run * D;
-        memset(sum, 0, (size_t)D * sizeof(real));
-        for (int64_t i = begin; i < end; i++) {
-            const real *restrict row = dy + g.rows[i] * D;
-            for (int64_t d = 0; d < D; d++) sum[d] += row[d];
+#pragma omp parallel if (places * D > SMALL)
+    {
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t run = 0; run < g.first_run[V]; run++) {
+            const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
+            const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
+            real *restrict sum = g.start[v + 1] - g.start[v] > RUN ? sums + run * D : dtable + v * D;
+            memset(sum, 0, (size_t)D * sizeof(real));
+            for (int64_t i = begin; i < end; i++) add(sum, dy + g.rows[i] * D, D);
+        }
+#pragma omp for schedule(static)
+        for (int64_t v = 0; v < V; v++) {
+            const int64_t runs = g.first_run[v + 1] - g.first_run[v];
+            if (runs == 1) continue; /* it is there */
+            for (int64_t lo = 0; lo < D; lo += COLUMNS)
+                merge_columns(dtable + v * D + lo, sums + g.first_run[v] * D + lo, runs, D,
+                              D - lo < COLUMNS ? D - lo : COLUMNS, 1);
         }
     }
-    for (int64_t v = 0; v < V; v++)
-        merge(dtable + v * D, sums + g.first_run[v] * D, g.first_run[v + 1] - g.first_run[v], D, D, 1);
-    free(work);
-    free(sums);
+    pool_give(work);
+    pool_give(sums);
+    return ROT_OK;
+}
+
+/* sums (chunks,V,D) */
+static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *const sums = j->sums + chunk * j->V * D;
+    memset(sums, 0, (size_t)(j->V * D) * sizeof(real));
+    for (int64_t row = first; row < first + rows; row++) add(sums + j->ids[row] * D, j->in[0] + row * D, D);
+}
+
+/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v. Where a table is small
+ * beside the rows of a chunk, each chunk of RUN rows at most sums into one of its own, and dy is read in order. */
+int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
+                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
+    job j = {.B = B, .T = T, .D = D, .V = V, .lengths = lengths, .longest = RUN, .in = {dy}, .ids = ids};
+    if (V > chunk_rows(&j) / 4) return sum_by_id(dtable, dy, ids, lengths, B, T, D, V);
+    j.sums = new_sums(&j, V);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(embedding_sum_rows, &j);
+    merge(dtable, j.sums, B * chunks_of(&j), V * D, V * D, 1);
+    pool_give(j.sums);
     return ROT_OK;
 }
 
@@ -615,7 +532,7 @@ int K(mean_pool_forward)(real *restrict y, const real *restrict x, const int64_t
     if (!j.sums) return ROT_NO_MEMORY;
     each_chunk(sum_rows, &j);
     for (int64_t b = 0; b < B; b++) merge(y + b * D, j.sums + b * chunks * D, chunks, D, D, share_of(&j, b));
-    free(j.sums);
+    pool_give(j.sums);
     return ROT_OK;
 }
 

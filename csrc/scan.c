@@ -1,12 +1,16 @@
 /* Diagonal scan  h_t = a_t h_{t-1} + x_t  over (B, T, N), and its adjoint. Compiled for real and complex lanes.
  *
- * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes): the cut depends on the shapes
- * alone and every sum has one order, so results are the same bits for any number of threads.
+ * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). Where these are few and `a` is
+ * constant, time is cut too, into segments of K steps: each is run from zero for its last state f alone; the true
+ * states between them follow by  s <- a^K s + f,  and from these each is run again, while x is still in cache. The cut
+ * depends on the shapes alone and every sum has one order, so results are the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
-#include <stdlib.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -14,74 +18,231 @@
 #include "workspace.h"
 
 enum {
-    BLOCK = 1024 / sizeof(lane), /* lanes of one task */
-    SUM_STEPS = 128,             /* steps of one partial sum */
-    TILE = 64,                   /* steps that a walk down through memory fetches at a time */
-    SERIAL = 32768,              /* lanes in all below which threads do not pay */
+    BLOCK =
+        16384 / sizeof(lane), /* lanes of one task: whole rows, if they are not wider; memory is fastest in one go */
+    NARROW = 1024 / sizeof(lane),    /* where only narrower blocks give tasks enough */
+    SPAN = 128 / sizeof(lane),       /* lanes of a row taken at a time */
+    SUM_STEPS = 128,                 /* steps of one partial sum */
+    SEGMENT = 131072 / sizeof(lane), /* lanes of one segment, steps times lanes of its block, about */
+    SEGMENT_STEPS = 32,              /* its least steps */
+    FEW = 4,                         /* sequences times blocks of lanes below which time is cut */
+    SERIAL = 32768,                  /* lanes in all below which threads do not pay */
 };
 
 static const lane ZEROS[BLOCK];
 
-/* One sequence's walk: row(k) is the offset of the k-th step in scan order. */
+/* Steps in the order they are taken: lanes from first + k stride on belong to the k-th. */
 typedef struct {
     ptrdiff_t first, stride;
     int64_t steps;
 } walk;
 
-static walk walk_of(const int64_t *lengths, int64_t b, int64_t T, int64_t N, int64_t reverse) {
-    const int64_t steps = lengths ? lengths[b] : T;
-    walk w = {(b * T + (reverse && steps ? steps - 1 : 0)) * N, reverse ? -N : N, steps};
-    return w;
+static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
+static int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
+
+/* How the work is cut: blocks of so many lanes, segments of so many steps, a power of two unless there is but one. */
+typedef struct {
+    int64_t blocks, lanes, segments, steps;
+} cut;
+
+static cut cut_of(int64_t B, int64_t T, int64_t N, int64_t varying) {
+    const int64_t lanes = varying && B < FEW ? NARROW : BLOCK;
+    cut c = {.blocks = (N + lanes - 1) / lanes, .lanes = lanes, .segments = 1, .steps = T};
+    if (varying || B * c.blocks >= FEW || B * T * N <= SERIAL) return c;
+    int64_t steps = SEGMENT_STEPS;
+    while (2 * steps * least(N, lanes) <= SEGMENT) steps *= 2;
+    if (steps < T) c.segments = (T + steps - 1) / steps, c.steps = steps;
+    return c;
 }
 
-static void zero_padding(lane *rows, int64_t b, int64_t T, int64_t N, int64_t from, int64_t n) {
-    for (int64_t t = from; t < T; t++) memset(rows + (b * T + t) * N, 0, (size_t)n * sizeof(lane));
+/* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding that lie
+ * in its range of time. It is the first and the last of its sequence, which may be without steps, or more follow. */
+typedef struct {
+    int64_t b, lo, n;
+    walk w;
+    int64_t padding, padding_end;
+    bool first, last, more;
+} piece;
+
+/* The i-th piece, with time running down through memory or not. */
+static piece piece_of(cut c, int64_t i, const int64_t *lengths, int64_t T, int64_t N, bool down) {
+    const int64_t segment = i % c.segments, k = i / c.segments % c.blocks, b = i / c.segments / c.blocks;
+    const int64_t lo = k * c.lanes, from = segment * c.steps, all = lengths ? lengths[b] : T;
+    const int64_t steps = least(most(all - from, 0), c.steps), t = down && steps ? all - 1 - from : from;
+    const piece p = {.b = b,
+                     .lo = lo,
+                     .n = least(N - lo, c.lanes),
+                     .w = {(b * T + t) * N + lo, down ? -N : N, steps},
+                     .padding = most(from, all),
+                     .padding_end = least(from + c.steps, T),
+                     .first = segment == 0,
+                     .last = from + steps == all && (steps || segment == 0),
+                     .more = from + c.steps < all};
+    return p;
 }
 
-/* Reads one word of every cache line of the n lanes at `row`, where a walk down has `left` steps to go, and of up to
- * TILE - 1 rows below, from the lowest up. Hardware fetches ahead of a walk up through memory, and hardly of one down:
- * with its tiles walked up first, the walk down takes about two thirds of the time. */
-static void fetch(const lane *x, ptrdiff_t row, int64_t left, int64_t N, int64_t n) {
-    const int64_t rows = left < TILE ? left : TILE;
-    for (int64_t t = 1 - rows; t <= 0; t++)
-        for (int64_t j = 0; j < n; j += 64 / (int64_t)sizeof(lane)) (void)*(const volatile real *)(x + row + t * N + j);
+static void copy_row(lane *restrict y, const lane *restrict x, int64_t n) { memcpy(y, x, (size_t)n * sizeof(lane)); }
+
+static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
+    for (int64_t j = 0; j < n; j++) sum[j] = lane_add(sum[j], x[j]);
+}
+
+static void zero_padding(lane *rows, piece p, int64_t T, int64_t N) {
+    for (int64_t t = p.padding; t < p.padding_end; t++)
+        memset(rows + (p.b * T + t) * N + p.lo, 0, (size_t)p.n * sizeof(lane));
+}
+
+/* The span of lanes that is i-th in a row of n. Hardware fetches ahead of a walk through memory in either direction, as
+ * long as it does not turn around: a walk down to lower addresses takes its rows from their ends, too. */
+typedef struct {
+    int64_t lo, lanes;
+} span;
+
+static span span_of(int64_t i, int64_t n, bool down) {
+    const int64_t left = n - i, lanes = left < SPAN ? left : SPAN;
+    const span s = {down ? left - lanes : i, lanes};
+    return s;
+}
+
+static void step_lanes(lane *restrict h, const lane *restrict a, const lane *restrict prev, const lane *restrict x,
+                       int64_t n) {
+    for (int64_t j = 0; j < n; j++) h[j] = scan_step(a[j], prev[j], x[j]);
 }
 
 static void step_row(lane *restrict h, const lane *restrict a, const lane *restrict prev, const lane *restrict x,
-                     int64_t n) {
-    for (int64_t j = 0; j < n; j++) h[j] = scan_step(a[j], prev[j], x[j]);
+                     int64_t n, bool down) {
+    for (int64_t i = 0; i < n; i += SPAN) {
+        const span s = span_of(i, n, down);
+        if (s.lanes == SPAN) /* a constant leaves no loop over lanes */
+            step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, SPAN);
+        else
+            step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, s.lanes);
+    }
+}
+
+/* h <- the states of the steps of p, state <- the last of them. */
+static void run_forward(lane *restrict h, lane *restrict state, const lane *restrict a, const lane *restrict x, piece p,
+                        bool varying) {
+    const lane *prev = state;
+    ptrdiff_t row = p.w.first;
+    for (int64_t k = 0; k < p.w.steps; k++, row += p.w.stride) {
+        step_row(h + row, a + (varying ? row : p.lo), prev, x + row, p.n, p.w.stride < 0);
+        prev = h + row;
+    }
+    if (p.w.steps) copy_row(state, prev, p.n);
+}
+
+/* state <- the last state of p, an even number of steps, from zero. */
+static void run_from_zero(lane *restrict state, const lane *restrict a, const lane *restrict x, piece p) {
+    const bool down = p.w.stride < 0;
+    lane other[BLOCK];
+    memset(state, 0, (size_t)p.n * sizeof(lane));
+    ptrdiff_t row = p.w.first;
+    for (int64_t k = 0; k < p.w.steps; k += 2, row += 2 * p.w.stride) {
+        step_row(other, a + p.lo, state, x + row, p.n, down);
+        step_row(state, a + p.lo, other, x + row + p.w.stride, p.n, down);
+    }
+}
+
+/* Powers a^K are kept in double: used for every segment, they may not lose what single steps do not. */
+#if ROT_COMPLEX
+typedef struct {
+    double re, im;
+} wide;
+static wide wide_of(lane a) { return (wide){a.re, a.im}; }
+static wide wide_mul(wide a, wide b) { return (wide){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
+static lane narrow(wide a) { return (lane){(real)a.re, (real)a.im}; }
+static bool is_finite(wide a) { return isfinite(a.re) && isfinite(a.im); }
+static lane conjugate(lane a) { return (lane){a.re, -a.im}; }
+#else
+typedef double wide;
+static wide wide_of(lane a) { return a; }
+static wide wide_mul(wide a, wide b) { return a * b; }
+static lane narrow(wide a) { return (lane)a; }
+static bool is_finite(wide a) { return isfinite(a); }
+static lane conjugate(lane a) { return a; }
+#endif
+
+/* power <- a^K and, unless NULL, below <- a^(K-1) = a a^2 a^4 ... a^(K/2); K is a power of two. */
+static void raise(wide *restrict power, wide *restrict below, const lane *restrict a, int64_t K, int64_t N) {
+    for (int64_t j = 0; j < N; j++) power[j] = wide_of(a[j]);
+    for (int64_t k = 1; k < K; k *= 2) {
+        for (int64_t j = 0; below && j < N; j++) below[j] = k > 1 ? wide_mul(below[j], power[j]) : power[j];
+        for (int64_t j = 0; j < N; j++) power[j] = wide_mul(power[j], power[j]);
+    }
+}
+
+/* carry <- a^K state + last. A product that is not finite is taken in single steps, as the recurrence takes it: a^K may
+ * overflow where the state is zero, or vanish where it is infinite. */
+static void pass_on(lane *restrict carry, const lane *restrict state, const lane *restrict last, const lane *restrict a,
+                    const wide *restrict power, int64_t K, int64_t n) {
+    bool finite = true;
+    for (int64_t j = 0; j < n; j++) {
+        const wide moved = wide_mul(power[j], wide_of(state[j]));
+        carry[j] = lane_add(narrow(moved), last[j]);
+        finite &= is_finite(moved);
+    }
+    for (int64_t j = 0; !finite && j < n; j++) {
+        wide moved = wide_mul(power[j], wide_of(state[j]));
+        if (is_finite(moved)) continue;
+        moved = wide_of(state[j]);
+        for (int64_t k = 0; k < K; k++) moved = wide_mul(wide_of(a[j]), moved);
+        carry[j] = lane_add(narrow(moved), last[j]);
+    }
+}
+
+/* Waits until the pieces before the i-th have passed on their states: awake at first, for that is a matter of
+ * microseconds. (OpenMP's `ordered` would do, but libgomp has it last to the end of the iteration.) */
+static void await(const atomic_int_fast64_t *turn, int64_t i) {
+    enum { LOOKS = 10000 };
+    for (int64_t looks = 0; atomic_load_explicit(turn, memory_order_acquire) < i; looks++)
+        if (looks > LOOKS) sched_yield();
 }
 
 /* h (B,T,N), hT (B,N) or NULL; a (N) or (B,T,N), x (B,T,N), h0 (B,N) or NULL. */
 int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a, const lane *restrict x,
                     const lane *restrict h0, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
                     int64_t varying, int64_t reverse) {
-    const int64_t blocks = (N + BLOCK - 1) / BLOCK;
-#pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
-    for (int64_t b = 0; b < B; b++) {
-        for (int64_t k = 0; k < blocks; k++) {
-            const int64_t lo = k * BLOCK, n = N - lo < BLOCK ? N - lo : BLOCK;
-            const walk w = walk_of(lengths, b, T, N, reverse);
-            const lane *prev = h0 ? h0 + b * N + lo : ZEROS;
-            ptrdiff_t row = w.first + lo;
-            for (int64_t s = 0; s < w.steps; s++, row += w.stride) {
-                if (reverse && s % TILE == 0) {
-                    fetch(x, row, w.steps - s, N, n);
-                    fetch(h, row, w.steps - s, N, n);
-                }
-                step_row(h + row, varying ? a + row : a + lo, prev, x + row, n);
-                prev = h + row;
-            }
-            if (hT) memcpy(hT + b * N + lo, prev, (size_t)n * sizeof(lane));
-            zero_padding(h + lo, b, T, N, w.steps, n);
+    const cut c = cut_of(B, T, N, varying);
+    const int64_t pieces = B * c.blocks * c.segments;
+    if (c.segments == 1) {
+#pragma omp parallel for schedule(dynamic) if (B * T * N > SERIAL)
+        for (int64_t i = 0; i < pieces; i++) {
+            const piece p = piece_of(c, i, lengths, T, N, reverse);
+            lane state[BLOCK];
+            copy_row(state, h0 ? h0 + p.b * N + p.lo : ZEROS, p.n);
+            run_forward(h, state, a, x, p, varying);
+            if (hT) copy_row(hT + p.b * N + p.lo, state, p.n);
+            zero_padding(h, p, T, N);
         }
+        return ROT_OK;
     }
+    wide *const power = WORKSPACE(wide, N);
+    if (!power) return ROT_NO_MEMORY;
+    raise(power, NULL, a, c.steps, N);
+    lane carry[BLOCK];
+    atomic_int_fast64_t turn = 0;
+    /* In turn and one by one: the piece that others wait for is always in the hands of a thread */
+#pragma omp parallel for schedule(static, 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        const piece p = piece_of(c, i, lengths, T, N, reverse);
+        lane state[BLOCK], last[BLOCK];
+        if (p.more) run_from_zero(last, a, x, p);
+        await(&turn, i);
+        copy_row(state, p.first ? h0 ? h0 + p.b * N + p.lo : ZEROS : carry, p.n);
+        if (p.more) pass_on(carry, state, last, a + p.lo, power + p.lo, c.steps, p.n);
+        atomic_store_explicit(&turn, i + 1, memory_order_release);
+        run_forward(h, state, a, x, p, false);
+        if (hT && p.last) copy_row(hT + p.b * N + p.lo, state, p.n);
+        zero_padding(h, p, T, N);
+    }
+    pool_give(power);
     return ROT_OK;
 }
 
 /* g <- dh + conj(a_next) g, or dh + g without a_next;  dx <- g;  da += g conj(h_prev). */
-static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
-                        const lane *restrict dh, const lane *restrict h_prev, int64_t n) {
+static void adjoint_lanes(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
+                          const lane *restrict dh, const lane *restrict h_prev, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
         const lane gj = a_next ? scan_step_adjoint(a_next[j], g[j], dh[j]) : lane_add(dh[j], g[j]);
         g[j] = gj;
@@ -90,8 +251,48 @@ static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, 
     }
 }
 
-static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) sum[j] = lane_add(sum[j], x[j]);
+static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
+                        const lane *restrict dh, const lane *restrict h_prev, int64_t n, bool down) {
+    for (int64_t i = 0; i < n; i += SPAN) {
+        const span s = span_of(i, n, down);
+        const lane *const as = a_next ? a_next + s.lo : NULL;
+        if (s.lanes == SPAN)
+            adjoint_lanes(g + s.lo, dx + s.lo, da + s.lo, as, dh + s.lo, h_prev + s.lo, SPAN);
+        else
+            adjoint_lanes(g + s.lo, dx + s.lo, da + s.lo, as, dh + s.lo, h_prev + s.lo, s.lanes);
+    }
+}
+
+/* The adjoint of the steps of p, the latest first: g enters as the gradient of the state after them, less the product
+ * with the transition from there, and becomes that of the earliest. `start` is the state before the sequence. A varying
+ * da is overwritten, the sum over the steps is added to a constant one. */
+static void run_backward(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a,
+                         const lane *restrict dh, const lane *restrict h, const lane *restrict start, piece p,
+                         bool varying) {
+    lane run[BLOCK];
+    memset(run, 0, (size_t)p.n * sizeof(lane));
+    const lane *a_next = p.first ? NULL : a + p.lo; /* dhT enters as it is */
+    ptrdiff_t row = p.w.first;
+    for (int64_t k = 1; k <= p.w.steps; k++, row += p.w.stride) {
+        const lane *const h_prev = p.last && k == p.w.steps ? start : h + row + p.w.stride;
+        if (varying) memset(da + row, 0, (size_t)p.n * sizeof(lane));
+        adjoint_row(g, dx + row, varying ? da + row : run, a_next, dh + row, h_prev, p.n, p.w.stride < 0);
+        if (!varying && (k % SUM_STEPS == 0 || k == p.w.steps)) {
+            add_row(da, run, p.n);
+            memset(run, 0, (size_t)p.n * sizeof(lane));
+        }
+        a_next = a + (varying ? row : p.lo);
+    }
+}
+
+/* What is left where the walk back has ended: dh0 <- conj(a_0) g_0, or g if there was no step; zeros in padding. */
+static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *restrict g, const lane *restrict a, piece p,
+                         int64_t T, int64_t N, bool varying) {
+    zero_padding(dx, p, T, N);
+    if (!dh0 || !p.last) return;
+    const lane *const a_first = a + (varying ? p.w.first + most(p.w.steps - 1, 0) * p.w.stride : p.lo);
+    for (int64_t j = 0; j < p.n; j++)
+        dh0[p.b * N + p.lo + j] = p.w.steps ? lane_fma_conj(a_first[j], g[j], ZEROS[j]) : g[j];
 }
 
 /* dx (B,T,N), da like a, dh0 (B,N) or NULL, all overwritten; dh (B,T,N), dhT (B,N) or NULL, h as forward wrote it.
@@ -99,59 +300,57 @@ static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
  *   g_t = dh_t + conj(a_{t+1}) g_{t+1}     with boundary g_{T-1} = dh_{T-1} + dhT
  *   dx_t = g_t,   da_t = g_t conj(h_{t-1})  with h_{-1} = h0,   dh0 = conj(a_0) g_0   (dh0 = dhT if no steps)
  *
- * A constant `a` sums da over b and t: runs of SUM_STEPS, then t, then b, always in that order. */
+ * A constant `a` sums da over b and t: runs of SUM_STEPS, then segments, then b, always in that order. */
 int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, const lane *restrict dh,
                      const lane *restrict dhT, const lane *restrict a, const lane *restrict h, const lane *restrict h0,
                      const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
                      int64_t reverse) {
-    const int64_t blocks = (N + BLOCK - 1) / BLOCK;
-    lane *const sums = varying ? NULL : WORKSPACE(lane, B, N);
-    if (!varying && !sums) return ROT_NO_MEMORY;
-#pragma omp parallel for collapse(2) schedule(dynamic) if (B * T * N > SERIAL)
-    for (int64_t b = 0; b < B; b++) {
-        for (int64_t k = 0; k < blocks; k++) {
-            const int64_t lo = k * BLOCK, n = N - lo < BLOCK ? N - lo : BLOCK;
-            const walk w = walk_of(lengths, b, T, N, reverse);
-            const lane *const start = h0 ? h0 + b * N + lo : ZEROS;
-            lane g[BLOCK], run[BLOCK];
-            const lane *a_next = NULL; /* dhT enters g_{T-1} as it is */
-            if (dhT)
-                memcpy(g, dhT + b * N + lo, (size_t)n * sizeof(lane));
-            else
-                memset(g, 0, sizeof g);
-            memset(run, 0, sizeof run);
-            if (!varying) memset(sums + b * N + lo, 0, (size_t)n * sizeof(lane));
-            ptrdiff_t row = w.first + (w.steps - 1) * w.stride + lo;
-            for (int64_t s = w.steps - 1; s >= 0; s--, row -= w.stride) {
-                if (!reverse && (w.steps - 1 - s) % TILE == 0) {
-                    fetch(dh, row, s + 1, N, n);
-                    fetch(h, row, s + 1, N, n);
-                    fetch(dx, row, s + 1, N, n);
-                }
-                const lane *const h_prev = s ? h + row - w.stride : start;
-                if (varying) {
-                    memset(da + row, 0, (size_t)n * sizeof(lane));
-                    adjoint_row(g, dx + row, da + row, a_next, dh + row, h_prev, n);
-                } else {
-                    adjoint_row(g, dx + row, run, a_next, dh + row, h_prev, n);
-                    if (s % SUM_STEPS == 0) {
-                        add_row(sums + b * N + lo, run, n);
-                        memset(run, 0, sizeof run);
-                    }
-                }
-                a_next = varying ? a + row : a + lo;
-            }
-            if (dh0)
-                for (int64_t j = 0; j < n; j++)
-                    dh0[b * N + lo + j] = a_next ? lane_fma_conj(a_next[j], g[j], ZEROS[j]) : g[j];
-            zero_padding(dx + lo, b, T, N, w.steps, n);
-            if (varying) zero_padding(da + lo, b, T, N, w.steps, n);
+    const cut c = cut_of(B, T, N, varying);
+    const int64_t pieces = B * c.blocks * c.segments;
+    /* Of a constant a: sums of da, conj(a) for the scouts, its powers */
+    lane *const sums = varying ? NULL : WORKSPACE(lane, B, c.segments, N), *const turned = WORKSPACE(lane, N);
+    wide *const power = WORKSPACE(wide, N), *const below = WORKSPACE(wide, N);
+    int status = ROT_NO_MEMORY;
+    if ((!varying && !sums) || !turned || !power || !below) goto end;
+    status = ROT_OK;
+    if (c.segments == 1) {
+#pragma omp parallel for schedule(dynamic) if (B * T * N > SERIAL)
+        for (int64_t i = 0; i < pieces; i++) {
+            const piece p = piece_of(c, i, lengths, T, N, !reverse);
+            lane *const sum = varying ? da : sums + p.b * N + p.lo;
+            lane g[BLOCK];
+            copy_row(g, dhT ? dhT + p.b * N + p.lo : ZEROS, p.n);
+            if (!varying) memset(sum, 0, (size_t)p.n * sizeof(lane));
+            run_backward(g, dx, sum, a, dh, h, h0 ? h0 + p.b * N + p.lo : ZEROS, p, varying);
+            end_backward(dx, dh0, g, a, p, T, N, varying);
+            if (varying) zero_padding(da, p, T, N);
+        }
+    } else {
+        for (int64_t j = 0; j < N; j++) turned[j] = conjugate(a[j]);
+        raise(power, below, turned, c.steps, N);
+        lane carry[BLOCK];
+        atomic_int_fast64_t turn = 0;
+#pragma omp parallel for schedule(static, 1)
+        for (int64_t i = 0; i < pieces; i++) {
+            const piece p = piece_of(c, i, lengths, T, N, !reverse);
+            lane *const sum = sums + (p.b * c.segments + i % c.segments) * N + p.lo;
+            lane g[BLOCK], last[BLOCK];
+            memset(sum, 0, (size_t)p.n * sizeof(lane));
+            if (p.more) run_from_zero(last, turned, dh, p);
+            await(&turn, i);
+            copy_row(g, p.first ? dhT ? dhT + p.b * N + p.lo : ZEROS : carry, p.n);
+            const wide *const moves = p.first ? below : power; /* dhT enters without a product */
+            if (p.more) pass_on(carry, g, last, turned + p.lo, moves + p.lo, c.steps - p.first, p.n);
+            atomic_store_explicit(&turn, i + 1, memory_order_release);
+            run_backward(g, dx, sum, a, dh, h, h0 ? h0 + p.b * N + p.lo : ZEROS, p, false);
+            end_backward(dx, dh0, g, a, p, T, N, false);
         }
     }
     if (!varying) {
         memset(da, 0, (size_t)N * sizeof(lane));
-        for (int64_t b = 0; b < B; b++) add_row(da, sums + b * N, N);
+        for (int64_t i = 0; i < B * c.segments; i++) add_row(da, sums + i * N, N);
     }
-    free(sums);
-    return ROT_OK;
+end:
+    pool_give(sums), pool_give(turned), pool_give(power), pool_give(below);
+    return status;
 }

@@ -13,21 +13,24 @@
 #define ROT_INLINE static inline
 #endif
 
-#if ROT_COMPLEX
 /* a*b + c */
-ROT_INLINE lane lane_fma(lane a, lane b, lane c) {
-    lane r = {a.re * b.re - a.im * b.im + c.re, a.re * b.im + a.im * b.re + c.im};
+ROT_INLINE cplx cplx_fma(cplx a, cplx b, cplx c) {
+    cplx r = {a.re * b.re - a.im * b.im + c.re, a.re * b.im + a.im * b.re + c.im};
     return r;
 }
 /* conj(a)*b + c */
-ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) {
-    lane r = {a.re * b.re + a.im * b.im + c.re, a.re * b.im - a.im * b.re + c.im};
+ROT_INLINE cplx cplx_fma_conj(cplx a, cplx b, cplx c) {
+    cplx r = {a.re * b.re + a.im * b.im + c.re, a.re * b.im - a.im * b.re + c.im};
     return r;
 }
-ROT_INLINE lane lane_add(lane a, lane b) {
-    lane r = {a.re + b.re, a.im + b.im};
+ROT_INLINE cplx cplx_add(cplx a, cplx b) {
+    cplx r = {a.re + b.re, a.im + b.im};
     return r;
 }
+#if ROT_COMPLEX
+ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return cplx_fma(a, b, c); }
+ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return cplx_fma_conj(a, b, c); }
+ROT_INLINE lane lane_add(lane a, lane b) { return cplx_add(a, b); }
 #else
 ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return a * b + c; }

@@ -109,17 +109,25 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
 }
 
 /* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (L + C x^2), L = sqrt(8/pi), C = 0.044715 L: the tanh form of Hendrycks
- * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'; beyond |x| = 64 that is 0 or 1 in either dtype, and a clamp
- * keeps infinity out of the product. */
+ * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64, in either dtype, s(u) is 0 or 1 and so is the
+ * slope; clamps keep 0 times infinity out of the products, so that GELU(-infinity) is its limit, -0. */
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)
 #define ROT_GELU_CUBIC  ((real)0.071354816272600248777440935059862)
 
-ROT_INLINE real gelu(real x) { return vmath_gated(x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
+ROT_INLINE real gelu(real x) { return vmath_gated(x < -64 ? -64 : x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
-ROT_INLINE real gelu_slope(real x) {
+/* GELU and its slope together, by one exponential. */
+typedef struct {
+    real value, slope;
+} gelu_parts;
+
+ROT_INLINE gelu_parts gelu_and_slope(real x) {
     const real low = x < -64 ? -64 : x, c = low > 64 ? 64 : low;
     const sigmoid_parts s = vmath_sigmoid_parts(c * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * c * c));
-    return s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off);
+    const gelu_parts g = {x * s.on, s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off)};
+    return g;
 }
+
+ROT_INLINE real gelu_slope(real x) { return gelu_and_slope(x).slope; }
 
 #endif

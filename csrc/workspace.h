@@ -4,20 +4,20 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
-/* WORKSPACE(type, n, m, ...): room for n*m*... items, starting a cache line, for free(); NULL if there is none or the
- * number of bytes overflows. Factors are not negative; their product is taken nowhere else before this is known. */
+#include "pool.h"
+
+/* WORKSPACE(type, n, m, ...): room for n*m*... items, starting a cache line, for pool_give; NULL if there is none or
+ * the number of bytes overflows. Factors are not negative; their product is taken nowhere else before this is known. */
 #define WORKSPACE(type, ...)                                                                                           \
     workspace((const int64_t[]){(int64_t)sizeof(type), __VA_ARGS__},                                                   \
               sizeof((const int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t))
 
 static inline void *workspace(const int64_t *factors, size_t count) {
-    enum { LINE = 64 };
     size_t bytes = 1;
     for (size_t i = 0; i < count; i++)
         if (__builtin_mul_overflow(bytes, (size_t)factors[i], &bytes)) return NULL;
-    return bytes > PTRDIFF_MAX - LINE ? NULL : aligned_alloc(LINE, (bytes / LINE + 1) * LINE);
+    return pool_take(bytes);
 }
 
 #endif

@@ -164,7 +164,7 @@ def test_what_is_recurrent_and_what_it_can_say() -> None:
     norms = model.state_norms(params, inputs, Context(lengths=LENGTHS))
     assert norms.shape == (2, 9)
     assert np.all(norms > 0)
-    _, saved = model.forward(params, inputs[:1])
+    _, saved = model.forward(params, inputs[:1], Context(fused=False))
     alone = np.linalg.norm(saved.blocks.blocks[1].layer.layer.h[0, 0], axis=-1)
     # only the first sequence is longer than 6 steps
     np.testing.assert_allclose(norms[1, 6:], alone[6:], rtol=1e-4)

@@ -114,7 +114,10 @@ def test_sums_over_many_steps_keep_their_digits() -> None:
     np.testing.assert_allclose(batch_norm_backward(dy, dy, one, zero, one).dbias, exact, rtol=tolerance)
     np.testing.assert_allclose(mean_pool(dy), dy.astype(np.float64).mean(1), rtol=tolerance)
     ids = np.zeros(dy.shape[:2], np.int64)
-    np.testing.assert_allclose(embedding_backward(dy, ids, 2).dtable, [exact, zero], rtol=4 * np.sqrt(128) * EPS32)
+    for V in (2, 200):  # a table for each chunk, and rows sorted by their id
+        dtable = embedding_backward(dy, ids, V).dtable
+        np.testing.assert_allclose(dtable[0], exact, rtol=4 * np.sqrt(128) * EPS32)
+        np.testing.assert_array_equal(dtable[1:], 0)
 
 
 def test_nan_at_a_valid_step_reaches_its_channel_or_its_step_and_no_other() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import rotation_loop, scan_loop
+from cases import normal, rotation_loop, scan_loop
 from rotrnn import _cpu
 from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
@@ -87,6 +87,82 @@ def test_nan_and_infinity_go_where_the_recurrence_takes_them() -> None:
     assert np.isnan(h[0, 1:, 2]).all()
     assert np.isfinite(np.delete(h[0], 2, axis=1)).all()
     assert np.isfinite(h[1]).all()
+
+
+LONG = 2**17 + 3
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_long_sequences_of_whole_numbers_are_exact(dtype: Any, reverse: bool) -> None:
+    """Transitions that round nothing: sums stay below 2^24, so a segment of time off by one step or sign shows."""
+    a = np.array([1, -1, 0] + [1j, -1j] * np.iscomplexobj(dtype(0)), dtype)
+    rng = np.random.default_rng(0)
+    x, dh = rng.integers(-9, 10, (2, 1, LONG, len(a))).astype(dtype)
+    h0, dhT = rng.integers(-9, 10, (2, 1, len(a))).astype(dtype)
+
+    def expected(a: Any, x: Any, first: Any) -> Any:
+        """sum_{s <= t} a^(t-s) x_s + a^(t+1) first, by a^t sum a^-s x_s for the four units; a = 0 gives x."""
+        t = np.arange(LONG)[:, None]
+        phase = np.round(2 * np.angle(a) / np.pi).astype(int)
+        powers = np.array([1, 1j, -1, -1j])
+        sums = powers[phase * t % 4] * (np.cumsum(powers[-phase * t % 4] * x, 0) + powers[phase] * first)
+        return np.where(a == 0, x, sums)
+
+    h, hT = diagonal_scan(a, x, h0, reverse=reverse, return_state=True)
+    time = slice(None, None, -1) if reverse else slice(None)
+    np.testing.assert_array_equal(h[0, time], expected(a, x[0, time], h0[0]))
+    np.testing.assert_array_equal(hT, h[:, 0 if reverse else -1])
+    grads = diagonal_scan_backward(dh, a, h, h0, dhT=dhT, reverse=reverse)
+    back = dh[0, time][::-1].copy()
+    back[0] += dhT[0]
+    g = expected(a.conj(), back, np.zeros_like(h0[0]))
+    np.testing.assert_array_equal(grads.dx[0, time][::-1], g)
+    np.testing.assert_array_equal(grads.dh0[0], a.conj() * g[-1])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_sequences_on_the_unit_circle(reverse: bool) -> None:
+    """|a| = 1: nothing decays, so every rounding of a step stays, at most 2 eps of the state it is made on (a complex
+    product and a sum); passing a segment's state on adds those of a^K, at most as many as its steps. The states of the
+    segments from zero are differences of states: at most twice the largest."""
+    rng = np.random.default_rng(0)
+    a = np.exp(1j * rng.uniform(-np.pi, np.pi, 3))
+    x, dh = normal(rng, (2, 1, LONG, 3), True)
+    h, hT = diagonal_scan(a, x, return_state=True, reverse=reverse)
+    wide, wide_T = scan_loop(a.astype(np.clongdouble), x, None, reverse)
+    np.testing.assert_allclose(h, wide, rtol=0, atol=8 * LONG * EPS * np.max(np.abs(wide)))
+    np.testing.assert_allclose(hT, wide_T, rtol=0, atol=8 * LONG * EPS * np.max(np.abs(wide)))
+    g, _ = scan_loop(a.conj().astype(np.clongdouble), dh, None, not reverse)
+    grads = diagonal_scan_backward(dh, a, h, reverse=reverse)
+    np.testing.assert_allclose(grads.dx, g, rtol=0, atol=8 * LONG * EPS * np.max(np.abs(g)))
+    before = np.zeros_like(h)
+    if reverse:
+        before[:, :-1] = h[:, 1:]
+    else:
+        before[:, 1:] = h[:, :-1]
+    da = np.sum(g * before.conj(), (0, 1))
+    size = np.sum(np.abs(g) * np.max(np.abs(before)) + np.max(np.abs(g)) * np.abs(before), (0, 1))
+    assert np.all(np.abs(grads.da - da) <= 8 * LONG * EPS * size)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_states_pass_between_segments_as_the_steps_take_them(dtype: Any, reverse: bool) -> None:
+    """a^K overflows where the state is still zero, and vanishes where it is infinite."""
+    x = np.zeros((1, 40_000, 2), dtype)
+    a = np.array([1e30, 1e-30], dtype)
+    time = slice(None, None, -1) if reverse else slice(None)
+    steps = x[:, time]
+    steps[0, -1, 0] = 3
+    assert np.array_equal(diagonal_scan(a, x, reverse=reverse), x)
+    assert np.array_equal(diagonal_scan_backward(x, a, x, reverse=not reverse).dx, x)
+    steps[0, 0, 1] = np.inf
+    h = diagonal_scan(a.real, x.real, reverse=reverse)
+    assert np.all(np.isposinf(h[..., 1]))
+    dx = diagonal_scan_backward(x.real, a.real, h, reverse=not reverse).dx
+    assert np.all(np.isposinf(dx[..., 1]))
+    assert not np.any(np.isfinite(diagonal_scan(a, x, reverse=reverse)[..., 1]))
 
 
 @settings(max_examples=60, deadline=None)

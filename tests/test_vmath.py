@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rotrnn import _cpu
-from rotrnn.ops.pointwise import exp, gelu, gelu_backward, sigmoid, tanh
+from rotrnn.ops.pointwise import exp, gelu, gelu_backward, glu, glu_backward, sigmoid, tanh
 
 DTYPES = [np.float32, np.float64]
 LIMITS = {np.float32: 88.72, np.float64: 709.78}  # e^x overflows just beyond
@@ -96,8 +96,14 @@ def test_infinities_nan_and_the_largest_numbers(dtype: Any) -> None:
     np.testing.assert_array_equal(y[sigmoid], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
     np.testing.assert_array_equal(y[tanh], np.array([1, -1, nan, 1, -1, 0, 0], dtype))
     np.testing.assert_array_equal(np.signbit(y[tanh][[0, 1, 3, 4, 5, 6]]), [False, True, False, True, False, True])
-    np.testing.assert_array_equal(y[gelu], np.array([inf, nan, nan, big, 0, 0, 0], dtype))  # -inf * 0
+    np.testing.assert_array_equal(y[gelu], np.array([inf, 0, nan, big, 0, 0, 0], dtype))
+    np.testing.assert_array_equal(np.signbit(y[gelu][[0, 1, 3, 4, 5, 6]]), [False, True, False, True, False, True])
     slope = gelu_backward(np.ones_like(x), x)[:7]
     np.testing.assert_array_equal(slope, np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    one = np.ones_like(x)
+    np.testing.assert_array_equal(glu(one, x)[:7], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    dvalue, dgate = glu_backward(one, one, x)
+    np.testing.assert_array_equal(dvalue[:7], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    np.testing.assert_array_equal(dgate[:7], np.array([0, 0, nan, 0, 0, 0.25, 0.25], dtype))
     limit = LIMITS[dtype]
     np.testing.assert_array_equal(np.isfinite(exp(np.array([limit, limit + 0.02], dtype))), [True, False])

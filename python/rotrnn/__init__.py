@@ -24,4 +24,13 @@ if _simd := os.environ.get("ROTRNN_SIMD"):
 # OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
 os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
 
-__all__ = ["SequenceClassifier", *_layers, *_ops]
+
+def release_memory() -> int:
+    """Gives memory that is kept for coming arrays back to the system; returns how many bytes that was.
+
+    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/pool.c).
+    """
+    return _cpu.release_memory()
+
+
+__all__ = ["SequenceClassifier", "release_memory", *_layers, *_ops]

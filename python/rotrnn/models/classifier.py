@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.block import ResidualStack, StackSaved
+from rotrnn.nn.block import BlockSaved, ResidualStack, StackSaved
 from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params
 from rotrnn.nn.linear import LinearRecurrence
@@ -52,9 +52,11 @@ class SequenceClassifier:
 
     def backward(self, params: Params, saved: ClassifierSaved, dlogits: Array) -> Params:
         """Gradients of all parameters, nested as `params`."""
-        dx, dhead = self.head.backward(params["head"], saved.head, dlogits)
-        dx, _ = self.pool.backward({}, saved.pool, dx)
-        dx, dblocks, _ = self.stack.backward(params["blocks"], saved.blocks, dx)
+        dpooled, dhead = self.head.backward(params["head"], saved.head, dlogits)
+        # passed on without a name here, so that each gradient is gone as soon as the next one is there
+        dx, dblocks, _ = self.stack.backward(
+            params["blocks"], saved.blocks, self.pool.backward({}, saved.pool, dpooled)[0]
+        )
         _, dencoder = self.encoder.backward(params["encoder"], saved.encoder, dx)
         return {"encoder": dencoder, "blocks": dblocks, "head": dhead}
 
@@ -68,8 +70,9 @@ class SequenceClassifier:
 
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
         """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
-        _, saved = self.forward(params, inputs, ctx)
-        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in saved.blocks.blocks])
+        _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
+        unfused = [block for block in saved.blocks.blocks if isinstance(block, BlockSaved)]
+        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in unfused])
         lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
         reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)
         mean: Array = norms.sum(1) / np.maximum(reached, 1)

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from rotrnn.nn import fused
+from rotrnn.nn.fused import FusedSaved
 from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent, State
+from rotrnn.nn.norm import Moments
+from rotrnn.ops.block import Later, settle
+from rotrnn.ops.pointwise import mask_padding
 
 
 class BlockSaved(NamedTuple):
-    """What each part saved, and the state after x."""
+    """What each part saved, unfused, the state after x, and lengths."""
 
     norm: Any
     layer: Any
     gate: Any
     state: State
+    lengths: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -36,21 +43,56 @@ class ResidualBlock:
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, BlockSaved]:
+    ) -> tuple[Array, BlockSaved | FusedSaved]:
+        y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=ctx.train)
+        return y, saved
+
+    def backward(
+        self, params: Params, saved: BlockSaved | FusedSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate)
+        return settle(dx, later), dparams, dstate0
+
+    def forward_in_stack(
+        self,
+        params: Params,
+        x: Array,
+        ctx: Context,
+        state: State,
+        moments: Moments | None = None,
+        gather: bool = False,
+        keep: bool = False,
+    ) -> tuple[Array, BlockSaved | FusedSaved, Moments | None]:
+        """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x.
+
+        `keep` saves the layer's output too, which takes memory and saves backward some work.
+        """
+        parts = fused.parts_of(self.norm, self.layer, self.gate, ctx)
+        if parts is not None:
+            return fused.forward(parts, params, x, ctx, state, moments, gather, keep)
         z, norm = self.norm.forward(params["norm"], x, ctx)
         z, layer = self.layer.forward(params["layer"], z, ctx, state)
         z, gate = self.gate.forward(params["gate"], z, ctx)
-        z += x
-        return z, BlockSaved(norm, layer, gate, layer.state)
+        z += mask_padding(x, ctx.lengths)
+        return z, BlockSaved(norm, layer, gate, layer.state, ctx.lengths), None
 
-    def backward(
-        self, params: Params, saved: BlockSaved, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, State]:
+    def backward_in_stack(
+        self,
+        params: Params,
+        saved: BlockSaved | FusedSaved,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+    ) -> tuple[Array, Params, State, Later | None]:
+        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
+        if isinstance(saved, FusedSaved):
+            return fused.backward(params, saved, dy, dstate, later)
+        dy = settle(dy, later)
         dz, dgate = self.gate.backward(params["gate"], saved.gate, dy)
         dz, dlayer, dstate0 = self.layer.backward(params["layer"], saved.layer, dz, dstate)
         dx, dnorm = self.norm.backward(params["norm"], saved.norm, dz)
-        dx += dy
-        return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0
+        dx += mask_padding(dy, saved.lengths)
+        return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0, None
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:
         z, _ = self.norm.forward(params["norm"], x_t[:, None])
@@ -62,7 +104,7 @@ class ResidualBlock:
 class StackSaved(NamedTuple):
     """What each block saved, and their states after x."""
 
-    blocks: tuple[BlockSaved, ...]
+    blocks: tuple[BlockSaved | FusedSaved, ...]
     state: tuple[State, ...]
 
 
@@ -78,9 +120,14 @@ class ResidualStack:
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, StackSaved]:
-        saved = []
+        saved: list[BlockSaved | FusedSaved] = []
+        moments = None
         for i, block in enumerate(self.blocks):
-            x, one = block.forward(params[str(i)], x, ctx, None if state is None else state[i])
+            before = None if state is None else state[i]
+            gather = i + 1 < len(self.blocks)
+            # every second block keeps more: half as much memory again as the blocks' inputs and gradients, no more
+            keep = ctx.train and (len(self.blocks) - i) % 2 == 1
+            x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
         return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
 
@@ -89,10 +136,13 @@ class ResidualStack:
     ) -> tuple[Array, Params, State]:
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
+        later = None
         for i in reversed(range(len(self.blocks))):
             given = None if dstate is None else dstate[i]
-            dy, dparams[str(i)], dstate0[i] = self.blocks[i].backward(params[str(i)], saved.blocks[i], dy, given)
-        return dy, dict(reversed(dparams.items())), tuple(dstate0)
+            dy, dparams[str(i)], dstate0[i], later = self.blocks[i].backward_in_stack(
+                params[str(i)], saved.blocks[i], dy, given, later
+            )
+        return settle(dy, later), dict(reversed(dparams.items())), tuple(dstate0)
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:
         after = []

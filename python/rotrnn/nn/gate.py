@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.dense import Dense, DenseSaved
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.ops.block import Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
 
 
@@ -134,3 +135,20 @@ class Gate:
         if self.form == "half2":
             dx += dvalue
         return dx, dparams
+
+    def gating(self, params: Params, ctx: Context) -> Gating:
+        """This gate as `rotrnn.ops.residual_block` takes it."""
+        rate = self.dropout if ctx.train else 0.0
+        value = params.get("value", {"w": None, "bias": None})
+        return Gating(
+            *(self.form, params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]),
+            *(rate, self.over_time, ctx.seed, ctx.step, self.site),
+        )
+
+    @staticmethod
+    def parameters(gating: Gating) -> Params:
+        """The params, or their gradients, that a `Gating` holds."""
+        params: Params = {"gate": {"w": gating.w_gate, "bias": gating.b_gate}}
+        if gating.w_value is not None:
+            params = {"value": {"w": gating.w_value, "bias": gating.b_value}, **params}
+        return params

@@ -44,12 +44,16 @@ class Context:
         Batch statistics and dropout on.
     seed, step : int
         Key of the random numbers of this step (with `train`); the same key gives the same masks on any device.
+    fused : bool
+        Run what can be fused (`rotrnn.nn.fused`) in one pass, which keeps little more than its input for backward;
+        else part by part, keeping everything, the states of recurrences too. Results differ by rounding alone.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
     train: bool = False
     seed: int = 0
     step: int = 0
+    fused: bool = True
 
 
 EVALUATION = Context()

@@ -11,6 +11,7 @@ import numpy as np
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
+    LinearLayerStates,
     System,
     linear_layer,
     linear_layer_backward,
@@ -23,7 +24,7 @@ class LinearSaved(NamedTuple):
 
     system: System
     folding: Any
-    layer: LinearLayerSaved
+    layer: LinearLayerSaved | LinearLayerStates
     state: Array | None
 
 
@@ -67,11 +68,10 @@ class LinearRecurrence(ABC):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
         """y (B, T, D) for x (B, T, D); `state` (B, N) complex continues an earlier call (one direction only)."""
-        if self.bidirectional and state is not None:
-            raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
-        self._check(params)
-        system, folding = self.fold(params)
-        y, hT, layer = linear_layer(system, x, None if state is None else state[None], lengths=ctx.lengths)
+        self.check_state(state)
+        system, folding = self.checked_fold(params)
+        start = None if state is None else state[None]
+        y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, fused=ctx.fused)
         return y, LinearSaved(system, folding, layer, None if self.bidirectional else hT[0])
 
     def backward(
@@ -88,16 +88,20 @@ class LinearRecurrence(ABC):
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
         if system is None:
-            self._check(params)
-            system = self.fold(params)[0]
+            system, _ = self.checked_fold(params)
         return linear_step(system, state, x_t)
 
     def eigenvalues(self, params: Params) -> Array:
         """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
         return self.fold(params)[0].a
 
-    def _check(self, params: Params) -> None:
-        """All parameters are there, fit, and are finite: NaN here would spread to every output without a trace."""
+    def check_state(self, state: State) -> None:
+        """Only one direction can be continued."""
+        if self.bidirectional and state is not None:
+            raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
+
+    def checked_fold(self, params: Params) -> tuple[System, Any]:
+        """`fold` of parameters that are all there, fit, and are finite: NaN in one would spread without a trace."""
         layer = type(self).__name__
         for name, shape in self.shapes.items():
             if name not in params:
@@ -108,6 +112,7 @@ class LinearRecurrence(ABC):
             if not np.isfinite(value).all():
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
+        return self.fold(params)
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:

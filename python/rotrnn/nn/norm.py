@@ -10,13 +10,16 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params
 from rotrnn.ops.pointwise import (
-    batch_norm,
     batch_norm_backward,
     batch_norm_inference,
     batch_norm_inference_backward,
+    batch_norm_statistics,
     layer_norm,
     layer_norm_backward,
 )
+
+Moments = tuple[Array, Array]
+"""Mean and biased variance of each channel, (D,)."""
 
 
 class BatchNormSaved(NamedTuple):
@@ -48,17 +51,22 @@ class BatchNorm:
         ones, zeros = np.ones(self.d_model, np.float32), np.zeros(self.d_model, np.float32)
         return {"scale": ones, "bias": zeros, "running_mean": zeros.copy(), "running_var": ones.copy()}
 
-    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
-        scale, bias = params["scale"], params["bias"]
-        if ctx.train:
-            y, mean, var = batch_norm(x, scale, bias, eps=self.eps, lengths=ctx.lengths)
-            for running, batch in ((params["running_mean"], mean), (params["running_var"], var)):
-                running *= self.momentum
-                running += (1 - self.momentum) * batch
-        else:
+    def statistics(self, params: Params, x: Array, ctx: Context, batch: Moments | None = None) -> Moments:
+        """The mean and variance to normalise by. In training the batch's own, taken from x unless already known, and
+        the running ones move."""
+        running = params["running_mean"], params["running_var"]
+        if not ctx.train:
             # copies: training updates the running ones in place, and this call's backward needs today's
-            mean, var = params["running_mean"].copy(), params["running_var"].copy()
-            y = batch_norm_inference(x, scale, bias, mean, var, eps=self.eps, lengths=ctx.lengths)
+            return running[0].copy(), running[1].copy()
+        batch = batch_norm_statistics(x, lengths=ctx.lengths) if batch is None else batch
+        for average, one in zip(running, batch, strict=True):
+            average *= self.momentum
+            average += (1 - self.momentum) * one
+        return batch
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
+        mean, var = self.statistics(params, x, ctx)
+        y = batch_norm_inference(x, params["scale"], params["bias"], mean, var, eps=self.eps, lengths=ctx.lengths)
         return y, BatchNormSaved(x, mean, var, ctx)
 
     def backward(self, params: Params, saved: BatchNormSaved, dy: Array) -> tuple[Array, Params]:

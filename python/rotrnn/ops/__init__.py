@@ -1,5 +1,16 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.block import (
+    BlockGrads,
+    BlockResult,
+    ChannelNorm,
+    Gating,
+    Later,
+    RowNorm,
+    residual_block,
+    residual_block_backward,
+    settle,
+)
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
 from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
@@ -12,6 +23,7 @@ from rotrnn.ops.pointwise import (
     batch_norm_backward,
     batch_norm_inference,
     batch_norm_inference_backward,
+    batch_norm_statistics,
     cross_entropy,
     dropout,
     dropout_backward,
@@ -45,19 +57,26 @@ from rotrnn.ops.scan import (
 )
 
 __all__ = [
+    "BlockGrads",
+    "BlockResult",
+    "ChannelNorm",
     "DenseGrads",
     "DiagonalScanGrads",
     "EmbeddingGrads",
+    "Gating",
     "GluGrads",
     "HouseholderMixGrads",
+    "Later",
     "LinearLayerGrads",
     "NormGrads",
     "RotationScanGrads",
+    "RowNorm",
     "System",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_inference_backward",
+    "batch_norm_statistics",
     "cross_entropy",
     "dense",
     "dense_backward",
@@ -86,8 +105,11 @@ __all__ = [
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "residual_block",
+    "residual_block_backward",
     "rotation_scan",
     "rotation_scan_backward",
+    "settle",
     "sigmoid",
     "sigmoid_backward",
     "tanh",

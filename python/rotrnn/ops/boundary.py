@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +10,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
+
 Array = npt.NDArray[Any]
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 ADDRESSABLE = 2**47
 """Bytes that a program can address on today's 64-bit machines."""
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/pool.c)."""
+    return _cpu.empty(shape, dtype)
+
+
+def empty_like(x: Array) -> Array:
+    """`empty` of the shape and dtype of x."""
+    return _cpu.empty(x.shape, x.dtype)
+
+
+@functools.cache
+def _letters(form: str) -> tuple[str, ...]:
+    return tuple(form.split())
 
 
 class Boundary:
@@ -37,12 +55,13 @@ class Boundary:
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
         array = np.asarray(value)
-        if array.dtype not in kinds and array.dtype.newbyteorder("=") not in kinds:
+        native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+        if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        array = array.astype(native, copy=False)
         for form in forms:
-            letters = form.split()
+            letters = _letters(form)
             if len(letters) == array.ndim:
                 self._bind(name, array.shape, letters)
                 break
@@ -58,7 +77,7 @@ class Boundary:
         """As `array`, with None passed through."""
         return None if value is None else self.array(name, value, *forms, kinds=kinds)
 
-    def _bind(self, name: str, shape: tuple[int, ...], letters: list[str]) -> None:
+    def _bind(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...]) -> None:
         for letter, size in zip(letters, shape, strict=True):
             if self.size.setdefault(letter, size) != size:
                 wanted = ", ".join(f"{one}={self.size[one]}" if one in self.size else one for one in letters)
@@ -67,6 +86,10 @@ class Boundary:
                     f"{self._source[letter]}"
                 )
             self._source.setdefault(letter, name)
+
+    def bind(self, letter: str, size: int, source: str) -> None:
+        """Makes `letter` known before any array has it; `source` is what errors name."""
+        self.size[letter], self._source[letter] = size, source
 
     def common(self, *arrays: Array | None) -> list[Any]:
         """The arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copied only where needed."""
@@ -85,7 +108,8 @@ class Boundary:
 
         So no product of sizes overflows in C: kernels need no more workspace than a few thousand times an array.
         """
-        if math.prod(max(size, 1) for size in shape) * dtype.itemsize > ADDRESSABLE:
+        numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
+        if numbers * dtype.itemsize > ADDRESSABLE:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
@@ -109,7 +133,7 @@ class Boundary:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
         self.check_size(shape, dtype)
         if out is None:
-            return np.empty(shape, dtype)
+            return empty(shape, dtype)
         if not isinstance(out, np.ndarray) or out.dtype != dtype:
             raise TypeError(
                 f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +25,7 @@ def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
     array = np.asarray(x)
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
-    rows = int(np.prod(array.shape[:-1], dtype=object))
-    return args.array(name, array.reshape(rows, array.shape[-1]), f"M {letter}")
+    return args.array(name, array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), f"M {letter}")
 
 
 def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None) -> Array:
@@ -100,14 +100,8 @@ def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     if ax.ndim != ay.ndim:
         raise ValueError(f"matmul: x has shape {ax.shape} and y {ay.shape}, expected two matrices or two stacks")
     ax, ay = args.common(ax, ay)
-    args.check_size((*ax.shape[:-1], ay.shape[-1]), ax.dtype)
-    return stack_product(ax, ay)
-
-
-def stack_product(x: Array, y: Array) -> Array:
-    """`matmul` of what is known to fit: two contiguous arrays of one dtype, both matrices or both stacks of them."""
-    M, K = x.shape[-2:]
-    N = y.shape[-1]
-    out = np.empty((*x.shape[:-1], N), x.dtype)
-    _cpu.matmul_stack(out, x, y, len(x) if x.ndim == 3 else 1, M, K, N)
+    (M, K), N = ax.shape[-2:], ay.shape[-1]
+    args.check_size((*ax.shape[:-1], N), ax.dtype)
+    out: Array = np.empty((*ax.shape[:-1], N), ax.dtype)
+    _cpu.matmul_stack(out, ax, ay, len(ax) if ax.ndim == 3 else 1, M, K, N)
     return out

@@ -1,4 +1,4 @@
-"""Engine 1: in-projection, scan, out-projection. The one seam behind which they will be fused.
+"""Engine 1: in-projection, scan, out-projection; fused over tiles of time (csrc/block.c), or one after the other.
 
 ``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``, all real products on planes: lanes (2i, 2i+1) of ``W_in u`` are one
 complex number under the complex transition a_i. Direction 0 runs forwards in time, direction 1, if there, backwards.
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn import _cpu
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -30,7 +31,16 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """What forward keeps for backward: its input (padding zeroed), h0, lengths and the states, (K, B, T, N) complex."""
+    """What the fused forward keeps: its input, h0, lengths, and the states before each tile, (K, B, tiles, N)."""
+
+    u: Array
+    h0: Array | None
+    lengths: npt.NDArray[np.int64] | None
+    carries: Array
+
+
+class LinearLayerStates(NamedTuple):
+    """What the unfused forward keeps: its input (padding zeroed), h0, lengths, and all states, (K, B, T, N)."""
 
     u: Array
     h0: Array | None
@@ -46,9 +56,18 @@ class LinearLayerGrads(NamedTuple):
     dh0: Array
 
 
+TILE = 96
+"""Steps of a tile of the fused kernels: a multiple of the matrix kernel's rows, few enough for level 2 cache."""
+
+
 def linear_layer(
-    system: System, u: npt.ArrayLike, h0: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
-) -> tuple[Array, Array, LinearLayerSaved]:
+    system: System,
+    u: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    fused: bool = True,
+) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
 
     ``h_t = a * h_{t-1} + W_in u_t``, ``y_t = W_out h_t + D * u_t`` (LRU, Orvieto et al. 2023, eqs. 5-6 and fig. 1;
@@ -65,13 +84,16 @@ def linear_layer(
         Initial state of each direction; that of the backward direction enters at the last valid step.
     lengths : (B,), optional
         Valid steps of each sequence; beyond them u is never used and y is zero.
+    fused : bool
+        One pass over tiles of time, in which states never reach memory and backward makes them again from the carries;
+        or products and scans one after the other, which keeps every state. Equal but for rounding.
 
     Returns
     -------
     y : (B, T, D)
     hT : (K, B, N) complex
         Final state of each direction.
-    saved : LinearLayerSaved
+    saved : LinearLayerSaved, or LinearLayerStates if not `fused`
         For `linear_layer_backward`.
 
     Raises
@@ -82,22 +104,72 @@ def linear_layer(
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, au, z0)
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
     steps = args.lengths(lengths)
-    au = mask_padding(args.layout(au, dtype), steps)
+    au = args.layout(au, dtype)
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
+    ready = System(w_in, a, w_out, skip)
+    if fused:
+        y = empty_like(au)
+        hT, carries = new_states(ready, au)
+        arguments = block_arguments(au, ready, z0, steps)
+        _cpu.block_forward(y, planes(hT), planes(carries), None, None, None, *arguments)
+        return y, hT, LinearLayerSaved(au, z0, steps, carries)
+    au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
-    h = np.empty((len(w_out), *v.shape), v.dtype)
-    hT = np.empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
+    h = empty((len(w_out), *v.shape), v.dtype)
+    hT = empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
         _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
         y += dense(h[k].view(dtype), out)
-    return y, hT, LinearLayerSaved(au, z0, steps, h)
+    return y, hT, LinearLayerStates(au, z0, steps, h)
 
 
-def _system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
+def new_states(system: System, u: Array) -> tuple[Array, Array]:
+    """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
+    (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
+    return empty((K, B, N), system.a.dtype), empty((K, B, -(-T // TILE), N), system.a.dtype)
+
+
+def check_carries(args: Boundary, carries: Array) -> None:
+    """The states that forward saved are there for every tile of dy."""
+    args.bind("tiles", -(-args.size["T"] // TILE), f"dy in tiles of {TILE} steps")
+    args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+
+
+def planes(z: Array) -> Array:
+    """Complex numbers as the kernels of real variants take them, (re, im) pairs."""
+    return z.view(z.real.dtype)
+
+
+NO_NORM = (0, None, None, None, 0.0)
+NO_GATE = (0, None, None, None, None, 0.0, 0, 0, 0, False)
+
+
+def block_arguments(
+    x: Array,
+    system: System,
+    h0: Array | None,
+    lengths: Array | None,
+    norm: tuple[Any, ...] = NO_NORM,
+    gate: tuple[Any, ...] = NO_GATE,
+) -> tuple[Any, ...]:
+    """The inputs of the fused kernels (csrc/block.h, block_in) in the order of their entries, all checked before.
+
+    norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, rate, seed, step, site, over_time.
+    """
+    w_in, a, w_out, skip = system
+    norm_kind, *channels, eps = norm
+    gate_kind, *weights, rate, seed, step, site, over_time = gate
+    start = None if h0 is None else planes(h0)
+    arrays = (x, w_in, planes(a), w_out, skip, start, *channels, *weights, lengths)
+    sizes = (*x.shape, w_in.shape[0], len(w_out), TILE)
+    return (*arrays, *sizes, norm_kind, gate_kind, eps, rate, seed, step, site, over_time)
+
+
+def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
     """The system checked, and in the common precision of it and `others`; that precision as a real dtype."""
     w_in = args.array("w_in", system.w_in, "L D")
     a = args.array("a", system.a, "N", kinds=COMPLEX)
@@ -115,7 +187,10 @@ def _system(args: Boundary, system: System, *others: Array | None) -> tuple[Syst
 
 
 def linear_layer_backward(
-    dy: npt.ArrayLike, system: System, saved: LinearLayerSaved, dhT: npt.ArrayLike | None = None
+    dy: npt.ArrayLike,
+    system: System,
+    saved: LinearLayerSaved | LinearLayerStates,
+    dhT: npt.ArrayLike | None = None,
 ) -> LinearLayerGrads:
     """Adjoint of `linear_layer`, through the adjoints of its products and scans; every result is new.
 
@@ -137,32 +212,46 @@ def linear_layer_backward(
         As `linear_layer`.
     """
     args = Boundary("linear_layer_backward")
-    u, z0, steps, h = saved
     dy = args.array("dy", dy, "B T D")
     dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, u)
-    args.array("saved.h", h, "K B T N", kinds=COMPLEX)
-    ady = mask_padding(args.layout(dy, dtype), steps)
-    adhT = None if dhT is None else args.layout(dhT, h.dtype)
-    dw_out, dh0 = np.empty_like(w_out), np.empty((len(h), len(u), len(a)), h.dtype)
+    ready, dtype = checked_system(args, system, saved.u)
+    dy = args.layout(dy, dtype)
+    dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
+    if isinstance(saved, LinearLayerStates):
+        args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX)
+        return _backward_from_states(dy, ready, saved, dhT)
+    u, z0, steps, carries = saved
+    check_carries(args, carries)
+    dsystem, du = System(*map(empty_like, ready)), empty_like(u)
+    dh0, _ = new_states(ready, u)
+    outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
+    given = (dy, planes(carries), None if dhT is None else planes(dhT), *[None] * 5)
+    _cpu.block_backward(*outputs, *given, *block_arguments(u, ready, z0, steps))
+    return LinearLayerGrads(dsystem, du, dh0)
+
+
+def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
+    (w_in, a, w_out, skip), (u, z0, steps, h) = system, saved
+    dy = mask_padding(dy, steps)
+    dw_out, dh0 = empty_like(w_out), empty((len(h), len(u), len(a)), h.dtype)
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
     for k, out in enumerate(w_out):
-        dh, dw_out[k], _ = dense_backward(ady, h[k].view(dtype), out)
+        dh, dw_out[k], _ = dense_backward(dy, h[k].view(dy.dtype), out)
         scan = diagonal_scan_backward(
             dh.view(h.dtype),
             a,
             h[k],
             None if z0 is None else z0[k],
-            dhT=None if adhT is None else adhT[k],
+            dhT=None if dhT is None else dhT[k],
             reverse=k == 1,
             lengths=steps,
         )
         da += scan.da
         dv += scan.dx
         dh0[k] = scan.dh0
-    du, dw_in, _ = dense_backward(dv.view(dtype), u, w_in)
-    du += skip * ady
-    dskip = np.einsum("btd,btd->d", ady, u)
+    du, dw_in, _ = dense_backward(dv.view(dy.dtype), u, w_in)
+    du += skip * dy
+    dskip = np.einsum("btd,btd->d", dy, u)
     return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
 
 
@@ -192,7 +281,7 @@ def linear_step(system: System, state: npt.ArrayLike | None, u_t: npt.ArrayLike)
     args = Boundary("linear_step")
     au = args.array("u_t", u_t, "B D")
     z = args.optional("state", state, "B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = _system(args, system, au, z)
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z)
     if len(w_out) != 1:
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
     z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))

@@ -24,7 +24,7 @@ def adamw(
     eps: float = 1e-8,
     decay: float = 0.0,
     scale: float = 1.0,
-) -> None:
+) -> tuple[float, float]:
     """One AdamW update in place (Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2).
 
     With ``g = scale * grad`` and t = `step`::
@@ -46,6 +46,11 @@ def adamw(
     beta1, beta2, eps, decay, scale : float
         As in the equations.
 
+    Returns
+    -------
+    param_norm, v_norm : float
+        `norm` of `param` and of `v` after the update: not finite if a number in them is not.
+
     Raises
     ------
     TypeError, ValueError
@@ -62,7 +67,9 @@ def adamw(
             raise ValueError(f"adamw: {one} overlaps {other}, expected memory of its own")
     if step < 1:
         raise ValueError(f"adamw: step is {step}, expected an integer from 1")
-    _cpu.adamw(param, m, v, args.layout(g, g.dtype), g.size, lr, beta1, beta2, eps, decay, scale, step)
+    norms = np.empty(2)
+    _cpu.adamw(param, m, v, norms, args.layout(g, g.dtype), g.size, lr, beta1, beta2, eps, decay, scale, step)
+    return float(norms[0]), float(norms[1])
 
 
 def norm(x: npt.ArrayLike) -> float:

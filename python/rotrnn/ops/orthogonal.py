@@ -1,22 +1,19 @@
 """Rotations from free matrices: P = expm(M - M^T), and its exact adjoint.
 
-Built from matrix products alone (csrc/gemm.c), so that unlike LAPACK's the result is the same bits for any number of
-threads. SciPy's `expm` and `expm_frechet` compute the same functions one matrix at a time, and through solves.
+Built from matrix products alone (csrc/orthogonal.c), so that unlike LAPACK's the result is the same bits for any number
+of threads. SciPy's `expm` and `expm_frechet` compute the same functions one matrix at a time, and through solves.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.dense import stack_product
 
-# Terms of the exponential series: at norm 1 what it leaves out, and the derivative of that, is below 1e-17.
-TERMS = 20
 # Magnitude of M's numbers: squaring back from norm 1 loses log2(norm) bits, of which a Newton step restores half of 53.
 LARGEST = 1e6
 
@@ -46,16 +43,16 @@ def orthogonal(M: npt.ArrayLike) -> Array:
         `M` is not a stack of square matrices, or has a number that is not finite or is beyond a million.
     """
     args = Boundary("orthogonal")
-    matrices = _generators(args, M)
-    P = _newton(_expm(_skew(matrices))[0])
-    return P.reshape(np.shape(M)).astype(matrices.dtype, copy=False)
+    (matrices,) = args.common(_generators(args, M))
+    P: Array = np.empty_like(matrices)
+    _cpu.orthogonal_forward(P, matrices, *matrices.shape[:2])
+    return P.reshape(np.shape(M))
 
 
 def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
-    """Adjoint of `orthogonal`: ``dM = K - K^T``, ``K = L(S^T, dE)`` for ``S = M - M^T``.
+    """Adjoint of `orthogonal`: ``dM = L - L^T``, ``L = L(S^T, dP)`` for ``S = M - M^T``.
 
-    L(S^T, .) is the Frechet derivative of expm at S^T, the adjoint of that at S, and dE the gradient of ``E = expm(S)``
-    through the Newton step: ``dE = 3/2 dP - (dP E^T E + E dP^T E + E E^T dP) / 2``.
+    L(S^T, .) is the Frechet derivative of expm at S^T, the adjoint of that at S. Computed in float64.
 
     Parameters
     ----------
@@ -67,7 +64,7 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
     Returns
     -------
     dM : (..., n, n)
-        New array, skew-symmetric, in the dtype of `M`.
+        New array, skew-symmetric.
 
     Raises
     ------
@@ -75,12 +72,10 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
         As `orthogonal`; `dP` may hold numbers that are not finite, and they come through.
     """
     args = Boundary("orthogonal_backward")
-    matrices = _generators(args, M)
-    cotangent = args.layout(_matrices(args, "dP", dP), np.dtype(np.float64))
-    S = _skew(matrices)
-    K = _expm(-S, _newton_adjoint(cotangent, _expm(S)[0]))[1]
-    dM: Array = K - _transpose(K)
-    return dM.reshape(np.shape(M)).astype(matrices.dtype, copy=False)
+    matrices, cotangent = args.common(_generators(args, M), _matrices(args, "dP", dP))
+    dM: Array = np.empty_like(matrices)
+    _cpu.orthogonal_backward(dM, cotangent, matrices, *matrices.shape[:2])
+    return dM.reshape(np.shape(M))
 
 
 def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
@@ -98,59 +93,3 @@ def _generators(args: Boundary, M: npt.ArrayLike) -> Array:
     if bad.any():
         raise ValueError(f"{args.op}: M has the number {matrices[bad][0]}, expected magnitudes up to {LARGEST:g}")
     return matrices
-
-
-def _skew(M: Array) -> Array:
-    wide = M.astype(np.float64, order="C")
-    return wide - _transpose(wide)
-
-
-def _transpose(x: Array) -> Array:
-    return np.ascontiguousarray(np.swapaxes(x, -1, -2))
-
-
-def _newton(E: Array) -> Array:
-    """E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2."""
-    E_T = _transpose(E)
-    return E + stack_product(E, np.eye(E.shape[-1]) - stack_product(E_T, E)) / 2
-
-
-def _newton_adjoint(dP: Array, E: Array) -> Array:
-    """3/2 dP - (dP E^T E + E dP^T E + E E^T dP) / 2."""
-    E_T, dP_T = _transpose(E), _transpose(dP)
-    return (
-        1.5 * dP
-        - (stack_product(dP, stack_product(E_T, E)) + stack_product(E, stack_product(dP_T, E) + stack_product(E_T, dP)))
-        / 2
-    )
-
-
-def _expm(A: Array, dA: Array | None = None) -> tuple[Array, Any]:
-    """expm(A) of skew-symmetric matrices (G, n, n), and its Frechet derivative in direction dA (or None).
-
-    Scaling and squaring of the series ``sum_k A^k / k!``, by Horner in ``X = A^2`` with two terms as one coefficient.
-    The derivative is carried along by the product rule: it is that of what is computed.
-    """
-    X = stack_product(A, A)
-    # Eigenvalues +-iw of A add 2 w^4 to |X|_F^2, so |A|_2 <= (|X|_F^2 / 2)^(1/4); halved until that is at most 1
-    norm = np.sqrt(np.linalg.norm(X, axis=(-2, -1)) / math.sqrt(2))
-    squarings = np.ceil(np.log2(np.maximum(norm, 1))).astype(int)
-    half = np.exp2(-squarings)[:, None, None]
-    A, X = half * A, half**2 * X
-    inverse = [1 / math.factorial(k) for k in range(TERMS)]
-    unit = np.eye(A.shape[-1])
-    E = inverse[-2] * unit + inverse[-1] * A
-    if dA is not None:
-        dA = half * dA
-        dX = stack_product(dA, A) + stack_product(A, dA)
-        dE = inverse[-1] * dA
-    for k in reversed(range(0, TERMS - 2, 2)):
-        if dA is not None:
-            dE = stack_product(dX, E) + stack_product(X, dE) + inverse[k + 1] * dA
-        E = stack_product(X, E) + inverse[k] * unit + inverse[k + 1] * A
-    for k in range(squarings.max(initial=0)):
-        more = squarings > k
-        if dA is not None:
-            dE[more] = stack_product(E[more], dE[more]) + stack_product(dE[more], E[more])
-        E[more] = stack_product(E[more], E[more])
-    return E, None if dA is None else dE

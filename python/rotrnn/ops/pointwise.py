@@ -85,6 +85,8 @@ def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """GELU in its tanh form, ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel 2016).
 
+    At -infinity it is its limit, -0.
+
     Parameters
     ----------
     x : (B, T, D) with `lengths`; any shape without
@@ -156,15 +158,20 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
 # ----------------------------------------------------------------------------------------------------- dropout
 
 
-def _dropout(
-    op: str, x: npt.ArrayLike, rate: float, seed: int, step: int, site: int, over_time: bool, lengths: Any, name: str
-) -> Array:
-    args = Boundary(op)
+def check_dropout(op: str, rate: float, seed: int, step: int, site: int) -> None:
+    """Rate and key of a mask are in range."""
     if not 0 <= rate < 1:
         raise ValueError(f"{op}: rate is {rate}, expected 0 <= rate < 1")
     for key, value, bits in (("seed", seed, 63), ("step", step, 32), ("site", site, 32)):
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
+
+
+def _dropout(
+    op: str, x: npt.ArrayLike, rate: float, seed: int, step: int, site: int, over_time: bool, lengths: Any, name: str
+) -> Array:
+    args = Boundary(op)
+    check_dropout(op, rate, seed, step, site)
     (ax,) = args.common(args.array(name, x, "B T D"))
     y: Array = np.empty_like(ax)
     B, T, D = ax.shape
@@ -237,6 +244,26 @@ def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> int:
     return count
 
 
+def _moments(args: Boundary, x: Array, steps: npt.NDArray[np.int64] | None) -> tuple[Array, Array]:
+    _valid_steps(args, steps)
+    mean, var = np.empty((2, x.shape[2]), x.dtype)
+    _cpu.channel_moments(mean, var, x, steps, *x.shape)
+    return mean, var
+
+
+def batch_norm_statistics(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> tuple[Array, Array]:
+    """Mean and biased variance of each channel of x (B, T, D) over all valid (b, t), both (D,), as `batch_norm` takes.
+
+    Raises
+    ------
+    ValueError
+        Also if no step is valid.
+    """
+    args = Boundary("batch_norm_statistics")
+    (ax,) = args.common(args.array("x", x, "B T D"))
+    return _moments(args, ax, args.lengths(lengths))
+
+
 def batch_norm(
     x: npt.ArrayLike,
     scale: npt.ArrayLike,
@@ -271,10 +298,8 @@ def batch_norm(
     ascale = args.array("scale", scale, "D")
     abias = args.array("bias", bias, "D")
     steps = args.lengths(lengths)
-    _valid_steps(args, steps)
     ax, ascale, abias = args.common(ax, ascale, abias)
-    mean, var = np.empty_like(ascale), np.empty_like(ascale)
-    _cpu.channel_moments(mean, var, ax, steps, *ax.shape)
+    mean, var = _moments(args, ax, steps)
     y: Array = np.empty_like(ax)
     _cpu.channel_affine(y, ax, mean, ascale / np.sqrt(var + eps), abias, steps, *ax.shape)
     return y, mean, var
@@ -332,11 +357,18 @@ def _batch_norm_backward(
     dscale = product * rstd
     slope = offset = np.zeros_like(amean)
     if through_statistics:
-        n = _valid_steps(args, steps)
-        slope, offset = -ascale * rstd**2 * dscale / n, -ascale * rstd * dbias / n
+        slope, offset = statistics_adjoint(ascale, rstd, dscale, dbias, _valid_steps(args, steps))
     dx: Array = np.empty_like(ax)
     _cpu.channel_adjoint(dx, ady, ax, amean, ascale * rstd, slope, offset, steps, *ax.shape)
     return NormGrads(dx, dscale, dbias)
+
+
+def statistics_adjoint(scale: Array, rstd: Array, dscale: Array, dbias: Array, steps: int) -> tuple[Array, Array]:
+    """What the gradient of batch norm's x has through mean and variance of `steps` steps, ``slope (x - mean) + shift``.
+
+    All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n``.
+    """
+    return -scale * rstd**2 * dscale / steps, -scale * rstd * dbias / steps
 
 
 def batch_norm_inference(

@@ -103,14 +103,16 @@ class AdamW:
         check_finite("gradient", norms, is_recurrent)
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
+        rates = {group: self.rate(group, step, steps) for group in GROUPS}
+        updated = {}  # norms of the parameter and of its second moment
         for name, gradient in gradients.items():
             group = group_of(name, is_recurrent)
-            optim.adamw(
+            updated[name] = optim.adamw(
                 arrays[name],
                 moments[f"m.{name}"],
                 moments[f"v.{name}"],
                 gradient,
-                lr=self.rate(group, step, steps),
+                lr=rates[group],
                 beta1=self.betas[0],
                 beta2=self.betas[1],
                 eps=self.eps,
@@ -118,9 +120,9 @@ class AdamW:
                 scale=scale,
                 step=step + 1,
             )
-        check_finite("parameter", {name: optim.norm(array) for name, array in arrays.items()}, is_recurrent)
-        second = {name: optim.norm(moments[f"v.{name}"]) for name in gradients}
-        check_finite("the optimiser's second moment of", second, is_recurrent)
+        after = {name: updated[name][0] if name in updated else optim.norm(array) for name, array in arrays.items()}
+        check_finite("parameter", after, is_recurrent)
+        check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, is_recurrent)
         return size
 
 

@@ -1,0 +1,746 @@
+/* A whole residual block in one pass over tiles of time, and its adjoint; or its linear layer alone.
+ *
+ *   xn = norm(x)     v = W_in xn     h_t = a h_{t-1} + v_t     y = W_out h + skip xn
+ *   z = mask GELU(y)     out = x + mask value s(gate),   value = W_v z + b_v,  gate = W_g z + b_g
+ *
+ * All but the scan is pointwise in time, and the scan needs only its carry: what lies between x and out lives in a
+ * tile's room, in cache, and never reaches memory. Backward keeps x and the carry into each tile, and makes the rest
+ * of a tile again. With two directions, backwards in time runs first and alone, for its carries.
+ *
+ * With many sequences, each runs tile by tile on one thread. With few, a lot of SLOTS tiles runs at a time: the tiles
+ * side by side, then the scan through all of them side by side over channels. Which, and where every partial sum goes,
+ * depends on the shapes alone: the same bits for any number of threads.
+ */
+#include "block.h"
+
+#include <stdbool.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "gemm_tile.h"
+#include "kernels.h"
+#include "rows.h"
+#include "workspace.h"
+
+enum {
+    SLOTS = 16,       /* partial sums of every gradient, and tiles of a lot */
+    PLANES = 64,      /* planes of one task of a scan through a lot */
+    SERIAL = 1 << 19, /* products below which threads do not pay */
+};
+
+/* ------------------------------------------------------------------------------------------------ what a call holds */
+
+/* Weights as panels (gemm_tile.h): `in` is for products with W_in^T, `in_t` with W_in, and so on. */
+typedef struct {
+    real *memory, *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
+} panels;
+
+/* One tile's arrays, (tile,D) or (tile,L). */
+typedef struct {
+    real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
+    row_moments *moments; /* (tile), of the row norm */
+} room;
+
+/* A slot's part of the gradients; those of vectors in double, each tile's sum added to them. */
+typedef struct {
+    real *dw_in, *dw_out, *dw_value, *dw_gate;
+    double *da, *dskip, *d_norm_sum, *d_norm_product, *db_value, *db_gate;
+    real *scratch; /* a tile's sum */
+} partial;
+
+typedef struct {
+    const block_in *b;
+    int64_t slots, lot, tiles; /* lot: tiles at a time, 1 with many sequences; tiles: of T steps */
+    bool threads;              /* the work is worth them */
+    bool full;                 /* the gate has its `value` */
+    bool drop;
+    dropout_key keys[2];
+    panels w;
+    real *rooms, *partials, *dlayer; /* dlayer: (slots,T,D), gradients of y between the passes of two directions */
+    int64_t room_size, partial_size;
+} call;
+
+/* Where a thread's rooms begin: those of a lot's tiles, or with many sequences its own one. */
+static int64_t first_room(const call *c) {
+#ifdef _OPENMP
+    return c->lot > 1 ? 0 : omp_get_thread_num();
+#else
+    (void)c;
+    return 0;
+#endif
+}
+
+static int64_t rooms_of(const call *c) {
+#ifdef _OPENMP
+    const int64_t threads = omp_get_max_threads();
+    return c->lot > 1 ? c->lot : threads;
+#else
+    return c->lot;
+#endif
+}
+
+/* Rows first .. first+rows-1 of (B*T) are tile i of sequence b. */
+typedef struct {
+    int64_t b, i, first, rows;
+} tile_of;
+
+static int64_t steps_of(const block_in *b, int64_t sequence) { return b->lengths ? b->lengths[sequence] : b->T; }
+
+static int64_t tiles_of(const block_in *b, int64_t sequence) { return (steps_of(b, sequence) + b->tile - 1) / b->tile; }
+
+static tile_of tile_at(const block_in *b, int64_t sequence, int64_t i) {
+    const int64_t t = i * b->tile, left = steps_of(b, sequence) - t;
+    const tile_of tile = {sequence, i, sequence * b->T + t, left < b->tile ? left : b->tile};
+    return tile;
+}
+
+/* Hands out pieces of one allocation, each starting a cache line; with `at` NULL it only counts. */
+typedef struct {
+    char *at;
+    int64_t bytes;
+} pool;
+
+static void *take(pool *p, int64_t count, size_t size) {
+    const int64_t bytes = (count * (int64_t)size + 63) / 64 * 64;
+    void *const piece = p->at ? p->at + p->bytes : NULL;
+    p->bytes += bytes;
+    return piece;
+}
+
+static real *take_reals(pool *p, int64_t count) { return take(p, count, sizeof(real)); }
+
+static room room_at(const call *c, int64_t slot, bool backward, int64_t *size) {
+    const block_in *const b = c->b;
+    const int64_t widest = packed_columns(b->D) > packed_columns(b->L) ? packed_columns(b->D) : packed_columns(b->L);
+    pool p = {c->rooms ? (char *)(c->rooms + slot * c->room_size) : NULL, 0};
+    room r = {0};
+    r.norm = take_reals(&p, b->tile * b->D);
+    for (int64_t k = 0; k < b->K; k++) r.h[k] = take_reals(&p, b->tile * b->L);
+    r.moments = take(&p, b->tile, sizeof(row_moments));
+    r.y = take_reals(&p, b->tile * b->D);
+    if (b->gate) {
+        r.z = take_reals(&p, b->tile * b->D);
+        r.value = take_reals(&p, b->tile * b->D);
+        r.gate = take_reals(&p, b->tile * b->D);
+    }
+    if (backward) {
+        r.dy = take_reals(&p, b->tile * b->D);
+        r.dz = take_reals(&p, b->tile * b->D);
+        r.g = take_reals(&p, b->tile * b->L);
+        r.packed = take_reals(&p, b->tile * widest);
+    }
+    *size = p.bytes / (int64_t)sizeof(real);
+    return r;
+}
+
+static partial partial_at(const call *c, int64_t slot, int64_t *size) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, L = b->L;
+    pool p = {c->partials ? (char *)(c->partials + slot * c->partial_size) : NULL, 0};
+    partial s = {0};
+    s.dw_in = take_reals(&p, L * D);
+    s.dw_out = take_reals(&p, b->K * D * L);
+    if (c->full) s.dw_value = take_reals(&p, D * D);
+    if (b->gate) s.dw_gate = take_reals(&p, D * D);
+    s.da = take(&p, L, sizeof(double));
+    s.dskip = take(&p, D, sizeof(double));
+    s.d_norm_sum = take(&p, D, sizeof(double));
+    s.d_norm_product = take(&p, D, sizeof(double));
+    s.db_value = take(&p, D, sizeof(double));
+    s.db_gate = take(&p, D, sizeof(double));
+    s.scratch = take_reals(&p, D + D + L);
+    *size = p.bytes / (int64_t)sizeof(real);
+    return s;
+}
+
+/* Panels for forward, and for backward those of the adjoints too. */
+static panels pack_weights(const call *c, bool backward, pool *p) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, L = b->L, wide_d = packed_columns(D), wide_l = packed_columns(L);
+    panels w = {0};
+    w.in = take_reals(p, D * wide_l);
+    for (int64_t k = 0; k < b->K; k++) w.out[k] = take_reals(p, L * wide_d);
+    if (c->full) w.value = take_reals(p, D * wide_d);
+    if (b->gate) w.gate = take_reals(p, D * wide_d);
+    if (backward) {
+        w.in_t = take_reals(p, L * wide_d);
+        for (int64_t k = 0; k < b->K; k++) w.out_t[k] = take_reals(p, D * wide_l);
+        if (c->full) w.value_t = take_reals(p, D * wide_d);
+        if (b->gate) w.gate_t = take_reals(p, D * wide_d);
+    }
+    if (!p->at) return w;
+    pack(w.in, b->w_in, D, L, 1, D);
+    for (int64_t k = 0; k < b->K; k++) pack(w.out[k], b->w_out + k * D * L, L, D, 1, L);
+    if (c->full) pack(w.value, b->w_value, D, D, 1, D);
+    if (b->gate) pack(w.gate, b->w_gate, D, D, 1, D);
+    if (backward) {
+        pack(w.in_t, b->w_in, L, D, D, 1);
+        for (int64_t k = 0; k < b->K; k++) pack(w.out_t[k], b->w_out + k * D * L, D, L, L, 1);
+        if (c->full) pack(w.value_t, b->w_value, D, D, D, 1);
+        if (b->gate) pack(w.gate_t, b->w_gate, D, D, D, 1);
+    }
+    return w;
+}
+
+static void close_call(call *c) {
+    pool_give(c->w.memory);
+    pool_give(c->rooms);
+    pool_give(c->partials);
+    pool_give(c->dlayer);
+}
+
+/* False if there is no memory. */
+static bool open_call(call *c, const block_in *b, bool backward) {
+    const int64_t tiles = (b->T + b->tile - 1) / b->tile;
+    const bool many = b->B >= SLOTS || b->B >= tiles;
+    *c = (call){.b = b, .tiles = tiles, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
+    c->slots = many ? (b->B < SLOTS ? b->B : SLOTS) : (tiles < SLOTS ? tiles : SLOTS);
+    c->lot = many ? 1 : c->slots;
+    c->threads = b->B * b->T * b->D * b->L > SERIAL;
+    for (int64_t k = 0; k < 2; k++) c->keys[k] = dropout_key_of(b->rate, b->seed, b->step, b->site + k);
+    pool p = {0};
+    pack_weights(c, backward, &p);
+    (void)room_at(c, 0, backward, &c->room_size);
+    (void)partial_at(c, 0, &c->partial_size);
+    real *const memory = WORKSPACE(char, p.bytes);
+    c->rooms = WORKSPACE(real, rooms_of(c), c->room_size);
+    if (memory) {
+        p = (pool){(char *)memory, 0};
+        c->w = pack_weights(c, backward, &p);
+        c->w.memory = memory;
+    }
+    if (backward) c->partials = WORKSPACE(real, c->slots, c->partial_size);
+    if (backward && b->K == 2) c->dlayer = WORKSPACE(real, many ? c->slots : 1, b->T, b->D);
+    if (!memory || !c->rooms || (backward && (!c->partials || (b->K == 2 && !c->dlayer)))) {
+        close_call(c);
+        return false;
+    }
+    return true;
+}
+
+static room room_of(const call *c, int64_t slot, bool backward) {
+    int64_t size;
+    return room_at(c, slot, backward, &size);
+}
+
+static partial partial_of(const call *c, int64_t slot) {
+    int64_t size;
+    return partial_at(c, slot, &size);
+}
+
+/* -------------------------------------------------------------------------------------------------- rows of a tile */
+
+static void times(real *restrict x, const real *restrict factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] *= factor[i];
+}
+
+/* x *= mask of dropout `place`, 0 or 1, on the rows of a tile. */
+static void drop(const call *c, tile_of t, int64_t place, real *x) {
+    const block_in *const b = c->b;
+    real drawn[DRAW + 4];
+    if (!c->drop) return;
+    const int64_t columns = b->over_time ? b->D : t.rows * b->D, from = (b->over_time ? t.b : t.first) * b->D;
+    for (int64_t lo = 0; lo < columns; lo += DRAW) {
+        const int64_t n = columns - lo < DRAW ? columns - lo : DRAW;
+        const real *const mask = draw_mask(drawn, &c->keys[place], from + lo, n);
+        for (int64_t r = 0; r < (b->over_time ? t.rows : 1); r++) times(x + r * b->D + lo, mask, n);
+    }
+}
+
+static void affine(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
+                   const real *restrict offset, int64_t rows, int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
+}
+
+/* y = x + slope (of - center) + shift */
+static void add_affine(real *restrict y, const real *restrict x, const real *restrict of, const real *restrict center,
+                       const real *restrict slope, const real *restrict shift, int64_t rows, int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++)
+            y[r * D + d] = x[r * D + d] + (slope[d] * (of[r * D + d] - center[d]) + shift[d]);
+}
+
+/* y = factor x;  factor (D) */
+static void scale_channels(real *restrict y, const real *restrict x, const real *restrict factor, int64_t rows,
+                           int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = factor[d] * x[r * D + d];
+}
+
+/* y = factor x + plus */
+static void add_scaled_channels(real *restrict y, const real *restrict x, const real *restrict factor,
+                                const real *restrict plus, int64_t rows, int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = factor[d] * x[r * D + d] + plus[r * D + d];
+}
+
+static void add(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static void add_to_double(double *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i];
+}
+
+/* sum (D) += the rows of x */
+static void add_rows(double *restrict sum, real *restrict scratch, const real *restrict x, int64_t rows, int64_t D) {
+    memset(scratch, 0, (size_t)D * sizeof(real));
+    for (int64_t r = 0; r < rows; r++) add(scratch, x + r * D, D);
+    add_to_double(sum, scratch, D);
+}
+
+/* sum (D) += the rows of x (y - center); without center, of x y */
+static void add_product_rows(double *restrict sum, real *restrict scratch, const real *restrict x,
+                             const real *restrict y, const real *restrict center, int64_t rows, int64_t D) {
+    memset(scratch, 0, (size_t)D * sizeof(real));
+    for (int64_t r = 0; r < rows; r++) {
+        if (center)
+            for (int64_t d = 0; d < D; d++) scratch[d] += x[r * D + d] * (y[r * D + d] - center[d]);
+        else
+            for (int64_t d = 0; d < D; d++) scratch[d] += x[r * D + d] * y[r * D + d];
+    }
+    add_to_double(sum, scratch, D);
+}
+
+static void gelu_rows(real *restrict z, const real *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) z[i] = gelu(y[i]);
+}
+
+/* z = GELU(y), with its slope there */
+static void gelu_and_slope_rows(real *restrict z, real *restrict slope, const real *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const gelu_parts g = gelu_and_slope(y[i]);
+        z[i] = g.value;
+        slope[i] = g.slope;
+    }
+}
+
+/* gate <- value s(gate) */
+static void glu_rows(real *restrict gate, const real *restrict value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) gate[i] = vmath_gated(value[i], gate[i]);
+}
+
+/* y = x + value s(gate) */
+static void glu_residual_rows(real *restrict y, const real *restrict x, const real *restrict value,
+                              const real *restrict gate, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] + vmath_gated(value[i], gate[i]);
+}
+
+/* value <- dvalue = dy s(gate),  gate <- dgate = dy value s(gate) s(-gate) */
+static void glu_adjoint_rows(real *restrict value, real *restrict gate, const real *restrict dy, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const sigmoid_parts s = vmath_sigmoid_parts(gate[i]);
+        gate[i] = dy[i] * value[i] * (s.on * s.off);
+        value[i] = dy[i] * s.on;
+    }
+}
+
+static void sum_rows(real *restrict y, const real *restrict x, const real *restrict z, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] + z[i];
+}
+
+static void step_row(cplx *restrict h, const cplx *restrict a, const cplx *restrict prev, int64_t n) {
+    for (int64_t j = 0; j < n; j++) h[j] = cplx_fma(a[j], prev[j], h[j]);
+}
+
+/* h <- the states, in place of v, for planes lo .. lo+n-1 of a tile; `start` (L) is the state before. Returns where
+ * those planes of the state after it lie. */
+static const cplx *scan_tile(const block_in *b, real *h, const real *start, int64_t rows, int64_t lo, int64_t n,
+                             bool reverse) {
+    const cplx *prev = (const cplx *)start + lo;
+    for (int64_t s = 0; s < rows; s++) {
+        cplx *const row = (cplx *)(h + (reverse ? rows - 1 - s : s) * b->L) + lo;
+        step_row(row, (const cplx *)b->a + lo, prev, n);
+        prev = row;
+    }
+    return prev;
+}
+
+/* g <- g + c, in place of dh;  da += g conj(h_prev);  c <- conj(a) g */
+static void adjoint_row(cplx *restrict g, cplx *restrict c, cplx *restrict da, const cplx *restrict a,
+                        const cplx *restrict h_prev, int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
+        const cplx gj = cplx_add(g[j], c[j]), zero = {0, 0};
+        g[j] = gj;
+        da[j] = cplx_fma_conj(h_prev[j], gj, da[j]);
+        c[j] = cplx_fma_conj(a[j], gj, zero);
+    }
+}
+
+/* `start` is the state before the tile, `c` (L) the gradient with respect to that after it, and then before it. */
+static void adjoint_tile(const block_in *b, real *g, const real *h, const real *start, real *c, partial *sums,
+                         int64_t rows, int64_t lo, int64_t n, bool reverse) {
+    real *const run = sums->scratch + 2 * b->D + 2 * lo;
+    memset(run, 0, (size_t)(2 * n) * sizeof(real));
+    for (int64_t s = rows - 1; s >= 0; s--) {
+        const int64_t row = reverse ? rows - 1 - s : s, before = reverse ? row + 1 : row - 1;
+        const cplx *const h_prev = (const cplx *)(s ? h + before * b->L : start) + lo;
+        adjoint_row((cplx *)(g + row * b->L) + lo, (cplx *)c + lo, (cplx *)run, (const cplx *)b->a + lo, h_prev, n);
+    }
+    add_to_double(sums->da + 2 * lo, run, 2 * n);
+}
+
+/* ------------------------------------------------------------------------------------------------------ one tile */
+
+/* xn: x's own rows without a norm */
+static const real *normed(const call *c, tile_of t, const room *r) {
+    return c->b->norm ? r->norm : c->b->x + t.first * c->b->D;
+}
+
+/* xn = norm(x),  h[0] = W_in xn */
+static void enter_tile(const call *c, tile_of t, const room *r) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D;
+    const real *const x = b->x + t.first * D;
+    if (b->norm == NORM_CHANNEL)
+        affine(r->norm, x, b->center, b->gain, b->offset, t.rows, D);
+    else if (b->norm == NORM_ROW)
+        for (int64_t i = 0; i < t.rows; i++)
+            r->moments[i] = layer_norm_row(r->norm + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
+    product(r->h[0], b->L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, b->L);
+}
+
+/* Where in `carries` the state lies that enters a tile in direction k. */
+static int64_t carry_at(const call *c, int64_t k, tile_of t) {
+    return ((k * c->b->B + t.b) * c->tiles + t.i) * c->b->L;
+}
+
+/* h[1] <- the states of backwards in time, from v in h[0] and the saved carries. */
+static void reverse_states(const call *c, tile_of t, const room *r, const real *carries) {
+    const block_in *const b = c->b;
+    memcpy(r->h[1], r->h[0], (size_t)(t.rows * b->L) * sizeof(real));
+    scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, 0, b->L / 2, true);
+}
+
+/* y = W_out h + skip xn; y may lie in memory that is not in cache: it is written once. */
+static void layer_output(const call *c, tile_of t, const room *r, real *y) {
+    const block_in *const b = c->b;
+    scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
+    for (int64_t k = b->K - 1; k >= 0; k--)
+        product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
+}
+
+/* gate = W_g z + b_g, and the full form's value = W_v z + b_v */
+static void gate_products(const call *c, tile_of t, const room *r) {
+    const int64_t D = c->b->D;
+    const gemm_view z = {r->z, D, 1};
+    product(r->gate, D, c->b->b_gate, 0, z, c->w.gate, t.rows, D, D);
+    if (c->full) product(r->value, D, c->b->b_value, 0, z, c->w.value, t.rows, D, D);
+}
+
+/* From the states to the rows of the output, and their moments. */
+static void leave_tile(const call *c, tile_of t, const room *r, const block_out *out, real *moments) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, n = t.rows * D;
+    real *const y = out->y + t.first * D;
+    if (!b->gate) {
+        layer_output(c, t, r, y);
+        return;
+    }
+    real *const layer = out->layer ? out->layer + t.first * D : r->y;
+    layer_output(c, t, r, layer);
+    gelu_rows(r->z, layer, n);
+    drop(c, t, 0, r->z);
+    gate_products(c, t, r);
+    const real *const value = b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer;
+    const real *const x = b->x + t.first * D;
+    if (c->drop) {
+        glu_rows(r->gate, value, n);
+        drop(c, t, 1, r->gate);
+        sum_rows(y, x, r->gate, n);
+    } else {
+        glu_residual_rows(y, x, value, r->gate, n);
+    }
+    if (moments) moments_rows(moments + (t.b * c->tiles + t.i) * 3 * D, y, t.rows, D);
+}
+
+/* The gradient of the output's rows: dy's own, or in the room, with what is to be added. */
+static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
+    const int64_t D = c->b->D, at = t.first * D;
+    if (!in->y) return in->dy + at;
+    add_affine(r->dy, in->dy + at, in->y + at, in->later_center, in->later_slope, in->later_shift, t.rows, D);
+    return r->dy;
+}
+
+/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was kept,
+ * or is made from the states again. */
+static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept, partial *sums) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, n = t.rows * D;
+    const real *const layer = kept ? kept + t.first * D : r->dz;
+    if (!kept) layer_output(c, t, r, r->dz);
+    if (b->gate == GATE_HALF2) memcpy(r->value, layer, (size_t)n * sizeof(real));
+    gelu_and_slope_rows(r->z, r->y, layer, n);
+    drop(c, t, 0, r->z);
+    gate_products(c, t, r);
+    if (c->drop) {
+        memcpy(r->dz, dy, (size_t)n * sizeof(real));
+        drop(c, t, 1, r->dz);
+        dy = r->dz;
+    }
+    if (b->gate == GATE_HALF1) memcpy(r->value, r->z, (size_t)n * sizeof(real));
+    glu_adjoint_rows(r->value, r->gate, dy, n);
+
+    pack(r->packed, r->z, t.rows, D, D, 1);
+    add_weight_grad(sums->dw_gate, r->gate, r->packed, t.rows, D, D);
+    add_rows(sums->db_gate, sums->scratch, r->gate, t.rows, D);
+    product(r->dz, D, NULL, 0, (gemm_view){r->gate, D, 1}, c->w.gate_t, t.rows, D, D);
+    if (c->full) {
+        add_weight_grad(sums->dw_value, r->value, r->packed, t.rows, D, D);
+        add_rows(sums->db_value, sums->scratch, r->value, t.rows, D);
+        product(r->dz, D, r->dz, D, (gemm_view){r->value, D, 1}, c->w.value_t, t.rows, D, D);
+    } else if (b->gate == GATE_HALF1) {
+        add(r->dz, r->value, n);
+    }
+    drop(c, t, 0, r->dz);
+    times(r->dz, r->y, n);
+    if (b->gate == GATE_HALF2) add(r->dz, r->value, n);
+}
+
+/* From dy to g = W_out^T dz of direction 0, with what of W_out's and skip's gradients the tile gives. */
+static void enter_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, partial *sums) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, L = b->L;
+    const real *const dy = incoming(c, t, r, in);
+    if (b->gate)
+        gate_adjoint(c, t, r, dy, in->layer, sums);
+    else
+        memcpy(r->dz, dy, (size_t)(t.rows * D) * sizeof(real));
+    add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
+    for (int64_t k = 0; k < b->K; k++) {
+        pack(r->packed, r->h[k], t.rows, L, L, 1);
+        add_weight_grad(sums->dw_out + k * D * L, r->dz, r->packed, t.rows, L, D);
+    }
+    product(r->g, L, NULL, 0, (gemm_view){r->dz, D, 1}, c->w.out_t[0], t.rows, D, L);
+}
+
+/* dxn = before + W_in^T g, with the tile's part of W_in's gradient; g is the gradient of v in one direction. */
+static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *before, real *dxn, partial *sums) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, L = b->L;
+    pack(r->packed, normed(c, t, r), t.rows, D, D, 1);
+    add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L);
+    product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
+}
+
+/* dx's rows from dxn, the gradient of xn, and dy */
+static void leave_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const real *dxn,
+                          real *dx, partial *sums) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D;
+    const real *const x = b->x + t.first * D, *const dy = in->y ? r->dy : in->dy + t.first * D;
+    if (b->norm == NORM_CHANNEL) {
+        add_rows(sums->d_norm_sum, sums->scratch, dxn, t.rows, D);
+        add_product_rows(sums->d_norm_product, sums->scratch, dxn, x, b->center, t.rows, D);
+        add_scaled_channels(dx, dxn, b->gain, dy, t.rows, D);
+    } else if (b->norm == NORM_ROW) {
+        real *const dscale = sums->scratch, *const dbias = dscale + D;
+        memset(dscale, 0, (size_t)(2 * D) * sizeof(real));
+        for (int64_t i = 0; i < t.rows; i++)
+            layer_norm_row_adjoint(dx + i * D, dscale, dbias, dxn + i * D, x + i * D, b->gain, r->moments[i], D);
+        add_to_double(sums->d_norm_product, dscale, D);
+        add_to_double(sums->d_norm_sum, dbias, D);
+        add(dx, dy, t.rows * D);
+    } else {
+        sum_rows(dx, dxn, dy, t.rows * D);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- a sequence */
+
+/* How many planes one task of a scan takes. */
+static int64_t planes_of(const call *c) { return c->lot > 1 ? PLANES : c->b->L / 2; }
+
+/* All of a lot side by side, on threads if there are few sequences; else one after the other. */
+#define SIDE_BY_SIDE _Pragma("omp parallel for schedule(static) if (c->lot > 1 && c->threads)")
+
+static void start_carry(real *carry, const real *given, int64_t L) {
+    if (given)
+        memcpy(carry, given, (size_t)L * sizeof(real));
+    else
+        memset(carry, 0, (size_t)L * sizeof(real));
+}
+
+static void forward_sequence(const call *c, int64_t sequence, const block_out *out, real *moments) {
+    const block_in *const b = c->b;
+    const int64_t rooms = first_room(c);
+    const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, N = b->L / 2;
+    for (int64_t k = b->K - 1; k >= 0; k--) {
+        const int64_t at = (k * b->B + sequence) * b->L;
+        real *const carry = out->hT + at;
+        start_carry(carry, b->h0 ? b->h0 + at : NULL, b->L);
+        for (int64_t q = 0; q < lots; q++) {
+            const int64_t first = (k ? lots - 1 - q : q) * c->lot;
+            const int64_t count = tiles - first < c->lot ? tiles - first : c->lot;
+            SIDE_BY_SIDE
+            for (int64_t j = 0; j < count; j++) {
+                const tile_of t = tile_at(b, sequence, first + j);
+                const room r = room_of(c, rooms + j, false);
+                enter_tile(c, t, &r);
+                if (b->K == 2 && k == 0) reverse_states(c, t, &r, out->carries);
+            }
+            SIDE_BY_SIDE
+            for (int64_t lo = 0; lo < N; lo += planes_of(c)) {
+                const int64_t n = N - lo < planes_of(c) ? N - lo : planes_of(c);
+                const size_t bytes = (size_t)n * sizeof(cplx);
+                for (int64_t j = 0; j < count; j++) {
+                    const tile_of t = tile_at(b, sequence, first + (k ? count - 1 - j : j));
+                    const room r = room_of(c, rooms + t.i - first, false);
+                    real *const saved = out->carries + carry_at(c, k, t);
+                    memcpy(saved + 2 * lo, carry + 2 * lo, bytes);
+                    memcpy(carry + 2 * lo, scan_tile(b, r.h[0], saved, t.rows, lo, n, k), bytes);
+                }
+            }
+            if (k) continue;
+            SIDE_BY_SIDE
+            for (int64_t j = 0; j < count; j++) {
+                const room r = room_of(c, rooms + j, false);
+                leave_tile(c, tile_at(b, sequence, first + j), &r, out, moments);
+            }
+        }
+    }
+    const int64_t steps = steps_of(b, sequence);
+    memset(out->y + (sequence * b->T + steps) * b->D, 0, (size_t)((b->T - steps) * b->D) * sizeof(real));
+}
+
+/* The adjoint of direction k, against the order of its scan; direction 0 comes first and does all the rest. */
+static void backward_sequence(const call *c, int64_t sequence, int64_t slot, const block_adjoint_in *in,
+                              const block_adjoint_out *out) {
+    const block_in *const b = c->b;
+    const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, D = b->D, L = b->L, N = L / 2;
+    const int64_t rooms = first_room(c);
+    real *const dlayer = b->K == 2 ? c->dlayer + (c->lot > 1 ? 0 : slot) * b->T * D : NULL;
+    for (int64_t k = 0; k < b->K; k++) {
+        const int64_t at = (k * b->B + sequence) * L;
+        const bool last = k == b->K - 1;
+        real *const carry = out->dh0 + at;
+        start_carry(carry, in->dhT ? in->dhT + at : NULL, L);
+        for (int64_t q = 0; q < lots; q++) {
+            const int64_t first = (k ? q : lots - 1 - q) * c->lot;
+            const int64_t count = tiles - first < c->lot ? tiles - first : c->lot;
+            SIDE_BY_SIDE
+            for (int64_t j = 0; j < count; j++) {
+                const tile_of t = tile_at(b, sequence, first + j);
+                const room r = room_of(c, rooms + j, true);
+                partial sums = partial_of(c, slot + j);
+                enter_tile(c, t, &r);
+                if (b->K == 2) reverse_states(c, t, &r, in->carries);
+                if (k) {
+                    const real *const dy = dlayer + t.i * b->tile * D;
+                    (void)incoming(c, t, &r, in);
+                    product(r.g, L, NULL, 0, (gemm_view){dy, D, 1}, c->w.out_t[1], t.rows, D, L);
+                } else {
+                    scan_tile(b, r.h[0], in->carries + carry_at(c, 0, t), t.rows, 0, N, false);
+                    enter_adjoint(c, t, &r, in, &sums);
+                }
+            }
+            SIDE_BY_SIDE
+            for (int64_t lo = 0; lo < N; lo += planes_of(c)) {
+                const int64_t n = N - lo < planes_of(c) ? N - lo : planes_of(c);
+                for (int64_t j = 0; j < count; j++) {
+                    const tile_of t = tile_at(b, sequence, first + (k ? j : count - 1 - j));
+                    const room r = room_of(c, rooms + t.i - first, true);
+                    partial sums = partial_of(c, slot + t.i - first);
+                    adjoint_tile(b, r.g, r.h[k], in->carries + carry_at(c, k, t), carry, &sums, t.rows, lo, n, k);
+                }
+            }
+            SIDE_BY_SIDE
+            for (int64_t j = 0; j < count; j++) {
+                const tile_of t = tile_at(b, sequence, first + j);
+                const room r = room_of(c, rooms + j, true);
+                partial sums = partial_of(c, slot + j);
+                real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r.z : dx;
+                if (k == 0) scale_channels(r.y, r.dz, b->skip, t.rows, D);
+                if (k == 0 && dlayer) memcpy(dlayer + t.i * b->tile * D, r.dz, (size_t)(t.rows * D) * sizeof(real));
+                add_input_adjoint(c, t, &r, k ? dx : r.y, dxn, &sums);
+
+                if (b->gate && last) leave_adjoint(c, t, &r, in, dxn, dx, &sums);
+            }
+        }
+    }
+    const int64_t steps = steps_of(b, sequence);
+    memset(out->dx + (sequence * b->T + steps) * D, 0, (size_t)((b->T - steps) * D) * sizeof(real));
+}
+
+/* -------------------------------------------------------------------------------------------------------- a call */
+
+static void moments_of_output(const call *c, const block_out *out, const real *parts, int64_t *rows) {
+    const block_in *const b = c->b;
+    int64_t count = 0;
+    for (int64_t s = 0; s < b->B; s++)
+        for (int64_t i = 0; i < c->tiles; i++, count++) rows[count] = i < tiles_of(b, s) ? tile_at(b, s, i).rows : 0;
+    merge_moments(out->mean, out->var, parts, rows, count, b->D);
+}
+
+/* See block.h; with out->mean, at least one step of all sequences is valid. */
+int K(block_forward)(const block_in *b, const block_out *out) {
+    call c;
+    if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
+    const int64_t parts = b->B * c.tiles;
+    real *const moments = out->mean ? WORKSPACE(real, parts, 3, b->D) : NULL;
+    int64_t *const rows = out->mean ? WORKSPACE(int64_t, parts) : NULL;
+    const bool memory = !out->mean || (moments && rows);
+    if (memory) {
+        if (moments) memset(moments, 0, (size_t)(parts * 3 * b->D) * sizeof(real));
+        const int64_t tasks = c.lot > 1 ? 1 : c.slots;
+#pragma omp parallel for schedule(dynamic) if (c.lot == 1 && c.threads)
+        for (int64_t slot = 0; slot < tasks; slot++)
+            for (int64_t s = slot; s < b->B; s += tasks) forward_sequence(&c, s, out, moments);
+        if (moments) moments_of_output(&c, out, moments, rows);
+    }
+    pool_give(moments);
+    pool_give(rows);
+    close_call(&c);
+    return memory ? ROT_OK : ROT_NO_MEMORY;
+}
+
+/* out[i] = the sum over slots, in order; `first` is slot 0's part. */
+static void merge(const call *c, real *restrict out, const real *restrict first, int64_t n) {
+    if (!out) return;
+    enum { CHUNK = 4096 };
+#pragma omp parallel for schedule(static) if (c->threads && n > CHUNK)
+    for (int64_t lo = 0; lo < n; lo += CHUNK) {
+        const int64_t width = n - lo < CHUNK ? n - lo : CHUNK;
+        memset(out + lo, 0, (size_t)width * sizeof(real));
+        for (int64_t s = 0; s < c->slots; s++) add(out + lo, first + s * c->partial_size + lo, width);
+    }
+}
+
+static void merge_double(const call *c, real *restrict out, const double *restrict first, int64_t n) {
+    if (!out) return;
+    const int64_t stride = c->partial_size * (int64_t)sizeof(real) / (int64_t)sizeof(double);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int64_t s = 0; s < c->slots; s++) sum += first[s * stride + i];
+        out[i] = (real)sum;
+    }
+}
+
+/* See block.h. */
+int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out) {
+    call c;
+    if (!open_call(&c, b, true)) return ROT_NO_MEMORY;
+    const int64_t tasks = c.lot > 1 ? 1 : c.slots, D = b->D, L = b->L;
+#pragma omp parallel for schedule(static) if (c.threads)
+    for (int64_t slot = 0; slot < c.slots; slot++)
+        memset(c.partials + slot * c.partial_size, 0, (size_t)c.partial_size * sizeof(real));
+#pragma omp parallel for schedule(dynamic) if (c.lot == 1 && c.threads)
+    for (int64_t slot = 0; slot < tasks; slot++)
+        for (int64_t s = slot; s < b->B; s += tasks) backward_sequence(&c, s, slot, in, out);
+    const partial sums = partial_of(&c, 0);
+    merge(&c, out->dw_in, sums.dw_in, L * D);
+    merge(&c, out->dw_out, sums.dw_out, b->K * D * L);
+    merge(&c, out->dw_value, sums.dw_value, D * D);
+    merge(&c, out->dw_gate, sums.dw_gate, D * D);
+    merge_double(&c, out->da, sums.da, L);
+    merge_double(&c, out->dskip, sums.dskip, D);
+    merge_double(&c, out->d_norm_sum, sums.d_norm_sum, D);
+    merge_double(&c, out->d_norm_product, sums.d_norm_product, D);
+    merge_double(&c, out->db_value, sums.db_value, D);
+    merge_double(&c, out->db_gate, sums.db_gate, D);
+    close_call(&c);
+    return ROT_OK;
+}

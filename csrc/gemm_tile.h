@@ -1,0 +1,115 @@
+/* The one kernel of all matrix products: a register tile of MR rows by NR columns over packed panels.
+ *
+ * y = start + x w, where w (depth, columns) was packed into panels of NR columns. Every element of y is one sum in the
+ * order of depth, whatever rows and columns are worked on together, so results do not depend on how work is cut.
+ */
+#ifndef ROT_GEMM_TILE_H
+#define ROT_GEMM_TILE_H
+
+#include <string.h>
+
+#include "real.h"
+
+#if defined(__AVX512F__)
+enum { GEMM_VECTOR = 64, NV = 4 };
+#elif defined(__AVX2__)
+enum { GEMM_VECTOR = 32, NV = 2 };
+#elif defined(__aarch64__)
+enum { GEMM_VECTOR = 16, NV = 4 };
+#else
+enum { GEMM_VECTOR = 16, NV = 1 };
+#endif
+typedef real gemm_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
+
+enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
+enum { GEMM_LANES = GEMM_VECTOR / sizeof(real), NR = NV * GEMM_LANES, MR = 6 };
+
+/* Room that a packed matrix takes, in numbers. */
+static inline int64_t packed_columns(int64_t columns) { return (columns + NR - 1) / NR * NR; }
+
+/* panels[p][k][NR] <- w(k, p*NR ...), zero beyond the last column; w(k, n) = w[k*row + n*column]. */
+static inline void pack(real *restrict panels, const real *restrict w, int64_t depth, int64_t columns, int64_t row,
+                        int64_t column) {
+    for (int64_t first = 0; first < columns; first += NR) {
+        const int64_t n = columns - first < NR ? columns - first : NR;
+        for (int64_t k = 0; k < depth; k++, panels += NR) {
+            if (column == 1)
+                memcpy(panels, w + k * row + first, (size_t)n * sizeof(real));
+            else
+                for (int64_t j = 0; j < n; j++) panels[j] = w[k * row + (first + j) * column];
+            for (int64_t j = n; j < NR; j++) panels[j] = 0;
+        }
+    }
+}
+
+/* A view of x: x(i, k) = at[i*row + k*step]. */
+typedef struct {
+    const real *at;
+    int64_t row, step;
+} gemm_view;
+
+/* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and NR columns. `start` may be y itself. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+static ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                    const real *panel, int64_t depth, const int rows) {
+    gemm_vec sum[MR][NV];
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < NV; v++) sum[i][v] = *(const gemm_vec *)(start + i * start_row + v * GEMM_LANES);
+    for (int64_t k = 0; k < depth; k++, panel += NR, x.at += x.step) {
+        gemm_vec b[NV];
+        for (int v = 0; v < NV; v++) b[v] = *(const gemm_vec *)(panel + v * GEMM_LANES);
+        for (int i = 0; i < rows; i++)
+            for (int v = 0; v < NV; v++) sum[i][v] += x.at[i * x.row] * b[v];
+    }
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < NV; v++) *(gemm_vec *)(y + i * y_row + v * GEMM_LANES) = sum[i][v];
+}
+
+static inline void tile(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *panel,
+                        int64_t depth, int64_t rows) {
+    switch (rows) { /* the number of rows is a constant in each, so that the sums stay in registers */
+    case 6: tile_rows(y, y_row, start, start_row, x, panel, depth, 6); break;
+    case 5: tile_rows(y, y_row, start, start_row, x, panel, depth, 5); break;
+    case 4: tile_rows(y, y_row, start, start_row, x, panel, depth, 4); break;
+    case 3: tile_rows(y, y_row, start, start_row, x, panel, depth, 3); break;
+    case 2: tile_rows(y, y_row, start, start_row, x, panel, depth, 2); break;
+    default: tile_rows(y, y_row, start, start_row, x, panel, depth, 1); break;
+    }
+}
+
+/* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y, w packed. `start` is y
+ * itself, or one row for all (start_row 0), or NULL for zero. */
+__attribute__((noinline, unused)) static void product(real *y, int64_t y_row, const real *start, int64_t start_row,
+                                                      gemm_view x, const real *packed, int64_t rows, int64_t depth,
+                                                      int64_t columns) {
+    static const real zeros[NR];
+    for (int64_t n = 0; n < columns; n += NR, packed += depth * NR) {
+        const int64_t width = columns - n < NR ? columns - n : NR;
+        for (int64_t i = 0; i < rows; i += MR) {
+            const int64_t mr = rows - i < MR ? rows - i : MR;
+            const gemm_view part = {x.at + i * x.row, x.row, x.step};
+            const real *const from = start ? start + i * start_row + n : zeros;
+            if (width == NR) {
+                /* the next rows of y, in case they are far away: hardware does not guess them */
+                for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
+                    for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
+                tile(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, mr);
+                continue;
+            }
+            real edge[MR * NR] = {0};
+            for (int64_t r = 0; start && r < mr; r++)
+                memcpy(edge + r * NR, from + r * start_row, (size_t)width * sizeof(real));
+            tile(edge, NR, edge, NR, part, packed, depth, mr);
+            for (int64_t r = 0; r < mr; r++)
+                memcpy(y + (i + r) * y_row + n, edge + r * NR, (size_t)width * sizeof(real));
+        }
+    }
+}
+
+/* dw (out,in) += dy^T x over `rows` rows of dy (rows,out) and x (rows,in), x packed. */
+static inline void add_weight_grad(real *dw, const real *dy, const real *packed_x, int64_t rows, int64_t in,
+                                   int64_t out) {
+    product(dw, in, dw, in, (gemm_view){dy, 1, out}, packed_x, out, rows, in);
+}
+
+#endif

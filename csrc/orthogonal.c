@@ -1,0 +1,192 @@
+/* Rotations P = expm(M - M^T) of square matrices, and the adjoint; in double whatever the dtype.
+ *
+ * Products alone, each matrix by one thread in one order: unlike LAPACK's, the same bits for any number of threads.
+ * Matrices lie padded in the workspace, rows to a multiple of TILE and columns to one of LANES; what is in
+ * the padding never reaches a result.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "gemm_tile.h"
+#include "kernels.h"
+#include "workspace.h"
+
+enum {
+    LANES = GEMM_VECTOR / sizeof(double),
+    TILE = 4,         /* rows of a product made at once */
+    TERMS = 20,       /* of the exponential series: at norm 1 the rest and its derivative are below 1e-17 */
+    SERIAL = 1 << 15, /* numbers of a product of all matrices below which threads do not pay */
+};
+typedef double vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(double)), may_alias));
+
+/* What one matrix takes: its size n, and buffers (rows, row); `next` and `dnext` are where E and dE are made anew. */
+typedef struct {
+    int64_t n, rows, row;
+    double *A, *X, *E, *next, *dA, *dX, *dE, *dnext;
+} task;
+
+enum { BUFFERS = 8 };
+
+static int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static double *new_tasks(int64_t G, int64_t n) {
+    return WORKSPACE(double, G, BUFFERS, padded(n, TILE), padded(n, LANES));
+}
+
+/* The task of matrix g in the workspace, all zero. */
+static task task_of(double *work, int64_t g, int64_t n) {
+    const int64_t rows = padded(n, TILE), row = padded(n, LANES), size = rows * row;
+    double *const at = work + g * BUFFERS * size;
+    memset(at, 0, (size_t)(BUFFERS * size) * sizeof(double));
+    return (task){.n = n,
+                  .rows = rows,
+                  .row = row,
+                  .A = at,
+                  .X = at + size,
+                  .E = at + 2 * size,
+                  .next = at + 3 * size,
+                  .dA = at + 4 * size,
+                  .dX = at + 5 * size,
+                  .dE = at + 6 * size,
+                  .dnext = at + 7 * size};
+}
+
+/* y += x w */
+static void add_product(const task *t, double *restrict y, const double *x, const double *w) {
+    const int64_t row = t->row;
+    for (int64_t i = 0; i < t->rows; i += TILE) {
+        for (int64_t j = 0; j < row; j += LANES) {
+            vec sum[TILE];
+            for (int r = 0; r < TILE; r++) sum[r] = *(const vec *)(y + (i + r) * row + j);
+            for (int64_t k = 0; k < t->n; k++) {
+                const vec b = *(const vec *)(w + k * row + j);
+                for (int r = 0; r < TILE; r++) sum[r] += x[(i + r) * row + k] * b;
+            }
+            for (int r = 0; r < TILE; r++) *(vec *)(y + (i + r) * row + j) = sum[r];
+        }
+    }
+}
+
+static void multiply(const task *t, double *restrict y, const double *x, const double *w) {
+    memset(y, 0, (size_t)(t->rows * t->row) * sizeof(double));
+    add_product(t, y, x, w);
+}
+
+/* y = factor x + unit I */
+static void affine(const task *t, double *y, double factor, const double *x, double unit) {
+    for (int64_t i = 0; i < t->rows * t->row; i++) y[i] = factor * x[i];
+    for (int64_t i = 0; i < t->n; i++) y[i * t->row + i] += unit;
+}
+
+static void swap(double **x, double **y) {
+    double *const other = *x;
+    *x = *y;
+    *y = other;
+}
+
+/* How often A = -A^T is halved until |A|_2 <= 1. Eigenvalues +-iw add 2 w^4 to |X|_F^2, X = A^2, so
+ * |A|_2 <= (|X|_F^2 / 2)^(1/4). */
+static int halvings(const task *t) {
+    double sum = 0;
+    for (int64_t i = 0; i < t->n; i++)
+        for (int64_t j = 0; j < t->n; j++) sum += t->X[i * t->row + j] * t->X[i * t->row + j];
+    const double norm = sqrt(sqrt(sum / 2));
+    return norm > 1 ? (int)ceil(log2(norm)) : 0;
+}
+
+/* E = expm(A) for A = -A^T, and dE, its Frechet derivative in direction dA, if asked for. A and dA are overwritten.
+ *
+ * Scaling and squaring of the series sum_k A^k / k!, by Horner in X = A^2 with two terms as one coefficient. The
+ * derivative is carried along by the product rule. */
+static void expm(task *t, bool derivative) {
+    double inverse[TERMS] = {1}; /* of k! */
+    for (int k = 1; k < TERMS; k++) inverse[k] = inverse[k - 1] / k;
+    multiply(t, t->X, t->A, t->A);
+    const int squarings = halvings(t);
+    const double half = ldexp(1, -squarings);
+    affine(t, t->A, half, t->A, 0);
+    affine(t, t->X, half * half, t->X, 0);
+    affine(t, t->E, inverse[TERMS - 1], t->A, inverse[TERMS - 2]);
+    if (derivative) {
+        affine(t, t->dA, half, t->dA, 0);
+        multiply(t, t->dX, t->dA, t->A);
+        add_product(t, t->dX, t->A, t->dA);
+        affine(t, t->dE, inverse[TERMS - 1], t->dA, 0);
+    }
+    for (int k = TERMS - 4; k >= 0; k -= 2) {
+        if (derivative) {
+            affine(t, t->dnext, inverse[k + 1], t->dA, 0);
+            add_product(t, t->dnext, t->dX, t->E);
+            add_product(t, t->dnext, t->X, t->dE);
+            swap(&t->dE, &t->dnext);
+        }
+        affine(t, t->next, inverse[k + 1], t->A, inverse[k]);
+        add_product(t, t->next, t->X, t->E);
+        swap(&t->E, &t->next);
+    }
+    for (int k = 0; k < squarings; k++) {
+        if (derivative) {
+            multiply(t, t->dnext, t->E, t->dE);
+            add_product(t, t->dnext, t->dE, t->E);
+            swap(&t->dE, &t->dnext);
+        }
+        multiply(t, t->next, t->E, t->E);
+        swap(&t->E, &t->next);
+    }
+}
+
+/* A = sign (M - M^T), M (n,n) */
+static void load_skew(const task *t, const real *restrict M, double sign) {
+    for (int64_t i = 0; i < t->n; i++)
+        for (int64_t j = 0; j < t->n; j++)
+            t->A[i * t->row + j] = sign * ((double)M[i * t->n + j] - (double)M[j * t->n + i]);
+}
+
+/* E <- E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2: squares what E lacks of being orthogonal. */
+static void newton(task *t) {
+    for (int64_t i = 0; i < t->n; i++)
+        for (int64_t j = 0; j < t->n; j++) t->A[i * t->row + j] = t->E[j * t->row + i];
+    multiply(t, t->X, t->A, t->E);
+    affine(t, t->X, -0.5, t->X, 0.5);
+    affine(t, t->next, 1, t->E, 0);
+    add_product(t, t->next, t->E, t->X);
+    swap(&t->E, &t->next);
+}
+
+/* P (G,n,n) = expm(M - M^T) after one Newton step; M (G,n,n), its numbers at most a million or so. */
+int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n) {
+    double *const work = new_tasks(G, n);
+    if (!work) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
+    for (int64_t g = 0; g < G; g++) {
+        task t = task_of(work, g, n);
+        load_skew(&t, M + g * n * n, 1);
+        expm(&t, false);
+        newton(&t);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++) P[(g * n + i) * n + j] = (real)t.E[i * t.row + j];
+    }
+    pool_give(work);
+    return ROT_OK;
+}
+
+/* dM = L - L^T with L the Frechet derivative of expm at (M - M^T)^T in direction dP; dM, dP, M (G,n,n).
+ *
+ * That derivative is the adjoint of the one at M - M^T. The Newton step needs none of its own: it is the identity on
+ * orthogonal matrices, and what dP has across them, P times a symmetric matrix, leaves L symmetric and cancels. */
+int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n) {
+    double *const work = new_tasks(G, n);
+    if (!work) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
+    for (int64_t g = 0; g < G; g++) {
+        task t = task_of(work, g, n);
+        load_skew(&t, M + g * n * n, -1);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++) t.dA[i * t.row + j] = (double)dP[(g * n + i) * n + j];
+        expm(&t, true);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < n; j++) dM[(g * n + i) * n + j] = (real)(t.dE[i * t.row + j] - t.dE[j * t.row + i]);
+    }
+    pool_give(work);
+    return ROT_OK;
+}

@@ -1,0 +1,172 @@
+/* Pieces of work on a few rows of (rows, D) that both pointwise.c and the fused block.c are made of. */
+#ifndef ROT_ROWS_H
+#define ROT_ROWS_H
+
+#include <math.h>
+#include <string.h>
+
+#include "gemm_tile.h"
+#include "philox.h"
+#include "vmath.h"
+
+/* ---------------------------------------------------------------------------------------------------- dropout */
+
+enum { DRAW = 1024 }; /* random numbers drawn at once */
+
+/* One mask: what it is drawn from, and what it multiplies by where it does not zero. */
+typedef struct {
+    uint64_t seed, stream;
+    uint32_t threshold;
+    real scale;
+} dropout_key;
+
+static inline dropout_key dropout_key_of(double rate, int64_t seed, int64_t step, int64_t site) {
+    const double threshold = rate * 0x1p32;
+    const dropout_key key = {(uint64_t)seed, (uint64_t)site << 32 | (uint64_t)step,
+                             threshold < 0x1p32 - 1 ? (uint32_t)threshold : UINT32_MAX, (real)(1 / (1 - rate))};
+    return key;
+}
+
+/* Draws for elements lo .. lo+n-1, n <= DRAW, scale where the random number reaches the threshold, else 0. Returns
+ * where in `drawn` (DRAW + 4) the first of them lies. */
+static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t lo, int64_t n) {
+    uint32_t words[DRAW + 4 * PHILOX_LANES]; /* a register's counters at a time: the last may be more than are used */
+    const uint32_t threshold = key->threshold;
+    const real scale = key->scale;
+    const int64_t skip = lo % 4, used = skip + n;
+    for (int64_t i = 0; i < used; i += 4 * PHILOX_LANES)
+        philox_at(words + i, key->seed, key->stream, (uint64_t)((lo - skip + i) / 4));
+    for (int64_t i = skip; i < used; i++) drawn[i] = words[i] >= threshold ? scale : 0;
+    return drawn + skip;
+}
+
+/* ----------------------------------------------------------------------------------------------------- moments */
+
+enum { COLUMNS = 64 }; /* columns whose sums are merged at once */
+
+/* part (3, D): the rounded mean m of some rows, and about it the sums of squares and of what rounding left; two passes
+ * while the rows are in cache. */
+static inline void moments_rows(real *restrict part, const real *restrict x, int64_t rows, int64_t D) {
+    real *restrict mean = part, *restrict squares = part + D, *restrict rest = part + 2 * D;
+    memset(part, 0, (size_t)(3 * D) * sizeof(real));
+    if (!rows) return;
+    const real share = 1 / (real)rows;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) mean[d] += x[r * D + d];
+    for (int64_t d = 0; d < D; d++) mean[d] *= share;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t d = 0; d < D; d++) {
+            const real c = x[r * D + d] - mean[d];
+            rest[d] += c;
+            squares[d] += c * c;
+        }
+    }
+}
+
+/* mean, var (D) of all n > 0 rows from `parts` (count, 3, D), of rows[c] rows each. With a_c = m_c - mean,
+ *   mean = sum_c (rows_c m_c + rest_c) / n,   var = sum_c (squares_c + 2 a_c rest_c + rows_c a_c^2) / n. */
+static inline void merge_moments(real *restrict mean, real *restrict var, const real *restrict parts,
+                                 const int64_t *restrict rows, int64_t count, int64_t D) {
+#pragma omp parallel for schedule(static) if (count * D > 32768)
+    for (int64_t lo = 0; lo < D; lo += COLUMNS) {
+        const int64_t width = D - lo < COLUMNS ? D - lo : COLUMNS;
+        double m[COLUMNS] = {0}, v[COLUMNS] = {0}, n = 0;
+        for (int64_t c = 0; c < count; c++) {
+            const real *const part = parts + c * 3 * D + lo;
+            const double weight = (double)rows[c];
+            n += weight;
+            for (int64_t d = 0; d < width; d++) m[d] += weight * (double)part[d] + (double)part[2 * D + d];
+        }
+        for (int64_t d = 0; d < width; d++) m[d] /= n;
+        for (int64_t c = 0; c < count; c++) {
+            const real *const part = parts + c * 3 * D + lo;
+            const double weight = (double)rows[c];
+            for (int64_t d = 0; d < width; d++) {
+                const double apart = (double)part[d] - m[d];
+                v[d] += (double)part[D + d] + apart * (2 * (double)part[2 * D + d] + weight * apart);
+            }
+        }
+        for (int64_t d = 0; d < width; d++) {
+            mean[lo + d] = (real)m[d];
+            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may fall short of zero; NaN stays */
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------- layer norm */
+
+enum { ROW_LANES = GEMM_VECTOR / sizeof(real) }; /* one register: of a wider vector gcc makes memory traffic */
+typedef real row_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
+
+/* The sum of the lanes, pairwise. */
+static inline real lane_total(const row_vec *lanes) {
+    real sum[ROW_LANES];
+    memcpy(sum, lanes, sizeof sum);
+    for (int width = ROW_LANES / 2; width; width /= 2)
+        for (int k = 0; k < width; k++) sum[k] += sum[k + width];
+    return sum[0];
+}
+
+static inline real row_sum(const real *x, int64_t n) {
+    row_vec lanes = {0};
+    real rest = 0;
+    int64_t i = 0;
+    for (; i + ROW_LANES <= n; i += ROW_LANES) lanes += *(const row_vec *)(x + i);
+    for (; i < n; i++) rest += x[i];
+    return lane_total(&lanes) + rest;
+}
+
+static inline real row_squares(const real *x, real center, int64_t n) {
+    row_vec lanes = {0};
+    real rest = 0;
+    int64_t i = 0;
+    for (; i + ROW_LANES <= n; i += ROW_LANES) {
+        const row_vec c = *(const row_vec *)(x + i) - center;
+        lanes += c * c;
+    }
+    for (; i < n; i++) rest += (x[i] - center) * (x[i] - center);
+    return lane_total(&lanes) + rest;
+}
+
+typedef struct {
+    real mean, rstd;
+} row_moments;
+
+/* y (D) = (x - mean) rstd scale + bias,  rstd = 1 / sqrt(var + eps), over the D channels of a row. */
+static inline row_moments layer_norm_row(real *restrict y, const real *restrict x, const real *restrict scale,
+                                         const real *restrict bias, int64_t D, real eps) {
+    const real mean = row_sum(x, D) / (real)D, var = row_squares(x, mean, D) / (real)D;
+    const row_moments m = {mean, (real)(1 / sqrt((double)(var + eps)))};
+    for (int64_t d = 0; d < D; d++) y[d] = (x[d] - m.mean) * m.rstd * scale[d] + bias[d];
+    return m;
+}
+
+/* With xhat = (x - mean) rstd and g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  <> the mean over channels;
+ * dscale += dy xhat,  dbias += dy. */
+static inline void layer_norm_row_adjoint(real *restrict dx, real *restrict dscale, real *restrict dbias,
+                                          const real *restrict dy, const real *restrict x, const real *restrict scale,
+                                          row_moments m, int64_t D) {
+    row_vec sums = {0}, products = {0};
+    real sum_rest = 0, product_rest = 0;
+    int64_t i = 0;
+    for (; i + ROW_LANES <= D; i += ROW_LANES) {
+        const row_vec d = *(const row_vec *)(dy + i), xhat = (*(const row_vec *)(x + i) - m.mean) * m.rstd;
+        const row_vec g = d * *(const row_vec *)(scale + i);
+        *(row_vec *)(dscale + i) += d * xhat;
+        *(row_vec *)(dbias + i) += d;
+        sums += g;
+        products += g * xhat;
+    }
+    for (; i < D; i++) {
+        const real xhat = (x[i] - m.mean) * m.rstd, g = dy[i] * scale[i];
+        dscale[i] += dy[i] * xhat;
+        dbias[i] += dy[i];
+        sum_rest += g;
+        product_rest += g * xhat;
+    }
+    const real sum = (lane_total(&sums) + sum_rest) / (real)D;
+    const real product = (lane_total(&products) + product_rest) / (real)D;
+    for (int64_t d = 0; d < D; d++) dx[d] = m.rstd * (dy[d] * scale[d] - sum - (x[d] - m.mean) * m.rstd * product);
+}
+
+#endif
