@@ -126,9 +126,14 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(one) if as_json else line(one), flush=True)
 
 
+def label(one: dict[str, Any]) -> str:
+    """What was timed, and which way it ran if there are several."""
+    return f"{one['name']}, {one['path']}" if "path" in one else str(one["name"])
+
+
 def line(one: dict[str, Any]) -> str:
     """A result for people."""
-    head = f"{one['name']:50s}"
+    head = f"{label(one):50s}"
     if "error" in one:
         return f"{head}{one['error']}"
     parts = [f"{1e3 * one['seconds']:11.3f} ms"]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import label
+
 Row = dict[str, Any]
 
 BEGIN, END = "<!-- written by python -m benchmarks -->", "<!-- end of what python -m benchmarks wrote -->"
@@ -67,10 +69,6 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows beside limits that ran with the machine's own instruction set."""
     found = of(rows, "scan", "layer", "block", "train_step")
     return [one for one in found if one["simd"] == found[0]["simd"]]
-
-
-def label(one: Row) -> str:
-    return f"{one['name']}, {one['path']}" if "path" in one else str(one["name"])
 
 
 def limits_table(rows: Sequence[Row]) -> str:
