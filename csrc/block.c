@@ -7,9 +7,9 @@
  * tile's room, in cache, and never reaches memory. Backward keeps x and the carry into each tile, and makes the rest
  * of a tile again. With two directions, backwards in time runs first and alone, for its carries.
  *
- * With many sequences, each runs tile by tile on one thread. With few, a lot of SLOTS tiles runs at a time: the tiles
- * side by side, then the scan through all of them side by side over channels. Which, and where every partial sum goes,
- * depends on the shapes alone: the same bits for any number of threads.
+ * With many sequences, each runs tile by tile on one thread. With few, the tiles of one run side by side, and only the
+ * scan goes from tile to tile in turn: at 40 ns a step of some two microseconds, that keeps dozens of threads busy.
+ * Which, and where every partial sum goes, depends on the shapes alone: the same bits for any number of threads.
  */
 #include "block.h"
 
@@ -22,11 +22,11 @@
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "rows.h"
+#include "turn.h"
 #include "workspace.h"
 
 enum {
-    SLOTS = 16,       /* partial sums of every gradient, and tiles of a lot */
-    PLANES = 64,      /* planes of one task of a scan through a lot */
+    SLOTS = 16,       /* partial sums of every gradient */
     SERIAL = 1 << 19, /* products below which threads do not pay */
 };
 
@@ -34,7 +34,7 @@ enum {
 
 /* Weights as panels (gemm_tile.h): `in` is for products with W_in^T, `in_t` with W_in, and so on. */
 typedef struct {
-    real *memory, *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
+    real *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
 } panels;
 
 /* One tile's arrays, (tile,D) or (tile,L). */
@@ -52,34 +52,17 @@ typedef struct {
 
 typedef struct {
     const block_in *b;
-    int64_t slots, lot, tiles; /* lot: tiles at a time, 1 with many sequences; tiles: of T steps */
-    bool threads;              /* the work is worth them */
-    bool full;                 /* the gate has its `value` */
-    bool drop;
+    int64_t tiles, slots, threads; /* of T steps; of partial sums; that may work at a time */
+    bool backward, full, drop;     /* full: the gate has its `value` */
+    bool few;                      /* tiles of a sequence side by side, instead of sequences */
     dropout_key keys[2];
     panels w;
-    real *rooms, *partials, *dlayer; /* dlayer: (slots,T,D), gradients of y between the passes of two directions */
-    int64_t room_size, partial_size;
+    room *rooms;       /* (threads) */
+    partial *partials; /* (slots) */
+    int64_t partial_bytes;
+    real *dlayer; /* (slots, or 1 with few,T,D), gradients of y between the passes of two directions */
+    char *memory; /* of all these */
 } call;
-
-/* Where a thread's rooms begin: those of a lot's tiles, or with many sequences its own one. */
-static int64_t first_room(const call *c) {
-#ifdef _OPENMP
-    return c->lot > 1 ? 0 : omp_get_thread_num();
-#else
-    (void)c;
-    return 0;
-#endif
-}
-
-static int64_t rooms_of(const call *c) {
-#ifdef _OPENMP
-    const int64_t threads = omp_get_max_threads();
-    return c->lot > 1 ? c->lot : threads;
-#else
-    return c->lot;
-#endif
-}
 
 /* Rows first .. first+rows-1 of (B*T) are tile i of sequence b. */
 typedef struct {
@@ -96,138 +79,114 @@ static tile_of tile_at(const block_in *b, int64_t sequence, int64_t i) {
     return tile;
 }
 
-/* Hands out pieces of one allocation, each starting a cache line; with `at` NULL it only counts. */
-typedef struct {
-    char *at;
-    int64_t bytes;
-} pool;
+static int64_t thread_number(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
 
-static void *take(pool *p, int64_t count, size_t size) {
-    const int64_t bytes = (count * (int64_t)size + 63) / 64 * 64;
-    void *const piece = p->at ? p->at + p->bytes : NULL;
-    p->bytes += bytes;
+static int64_t most_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+/* Hands out pieces of one allocation, each starting a cache line; with `memory` NULL it only counts. */
+typedef struct {
+    char *memory;
+    int64_t bytes;
+} pieces;
+
+static void *take(pieces *p, int64_t count, size_t size) {
+    enum { LINE = 64 };
+    void *const piece = p->memory ? p->memory + p->bytes : NULL;
+    p->bytes += (count * (int64_t)size + LINE - 1) / LINE * LINE;
     return piece;
 }
 
-static real *take_reals(pool *p, int64_t count) { return take(p, count, sizeof(real)); }
+static real *take_reals(pieces *p, int64_t count) { return take(p, count, sizeof(real)); }
 
-static room room_at(const call *c, int64_t slot, bool backward, int64_t *size) {
-    const block_in *const b = c->b;
-    const int64_t widest = packed_columns(b->D) > packed_columns(b->L) ? packed_columns(b->D) : packed_columns(b->L);
-    pool p = {c->rooms ? (char *)(c->rooms + slot * c->room_size) : NULL, 0};
-    room r = {0};
-    r.norm = take_reals(&p, b->tile * b->D);
-    for (int64_t k = 0; k < b->K; k++) r.h[k] = take_reals(&p, b->tile * b->L);
-    r.moments = take(&p, b->tile, sizeof(row_moments));
-    r.y = take_reals(&p, b->tile * b->D);
-    if (b->gate) {
-        r.z = take_reals(&p, b->tile * b->D);
-        r.value = take_reals(&p, b->tile * b->D);
-        r.gate = take_reals(&p, b->tile * b->D);
+static room take_room(const call *c, pieces *p) {
+    const int64_t rows = c->b->tile, D = rows * c->b->D, L = rows * c->b->L;
+    const int64_t wide_d = packed_columns(c->b->D), wide_l = packed_columns(c->b->L);
+    room r = {.norm = take_reals(p, c->b->norm ? D : 0), .moments = take(p, rows, sizeof(row_moments))};
+    for (int64_t k = 0; k < c->b->K; k++) r.h[k] = take_reals(p, L);
+    r.y = take_reals(p, D);
+    if (c->b->gate) r.z = take_reals(p, D), r.value = take_reals(p, D), r.gate = take_reals(p, D);
+    if (c->backward) {
+        r.dy = take_reals(p, D), r.dz = take_reals(p, D), r.g = take_reals(p, L);
+        r.packed = take_reals(p, rows * (wide_d > wide_l ? wide_d : wide_l));
     }
-    if (backward) {
-        r.dy = take_reals(&p, b->tile * b->D);
-        r.dz = take_reals(&p, b->tile * b->D);
-        r.g = take_reals(&p, b->tile * b->L);
-        r.packed = take_reals(&p, b->tile * widest);
-    }
-    *size = p.bytes / (int64_t)sizeof(real);
     return r;
 }
 
-static partial partial_at(const call *c, int64_t slot, int64_t *size) {
-    const block_in *const b = c->b;
-    const int64_t D = b->D, L = b->L;
-    pool p = {c->partials ? (char *)(c->partials + slot * c->partial_size) : NULL, 0};
-    partial s = {0};
-    s.dw_in = take_reals(&p, L * D);
-    s.dw_out = take_reals(&p, b->K * D * L);
-    if (c->full) s.dw_value = take_reals(&p, D * D);
-    if (b->gate) s.dw_gate = take_reals(&p, D * D);
-    s.da = take(&p, L, sizeof(double));
-    s.dskip = take(&p, D, sizeof(double));
-    s.d_norm_sum = take(&p, D, sizeof(double));
-    s.d_norm_product = take(&p, D, sizeof(double));
-    s.db_value = take(&p, D, sizeof(double));
-    s.db_gate = take(&p, D, sizeof(double));
-    s.scratch = take_reals(&p, D + D + L);
-    *size = p.bytes / (int64_t)sizeof(real);
+static partial take_partial(const call *c, pieces *p) {
+    const int64_t D = c->b->D, L = c->b->L;
+    partial s = {.dw_in = take_reals(p, L * D), .dw_out = take_reals(p, c->b->K * D * L)};
+    if (c->full) s.dw_value = take_reals(p, D * D);
+    if (c->b->gate) s.dw_gate = take_reals(p, D * D);
+    s.da = take(p, L, sizeof(double));
+    s.dskip = take(p, D, sizeof(double));
+    s.d_norm_sum = take(p, D, sizeof(double));
+    s.d_norm_product = take(p, D, sizeof(double));
+    s.db_value = take(p, D, sizeof(double));
+    s.db_gate = take(p, D, sizeof(double));
+    s.scratch = take_reals(p, 2 * D > L ? 2 * D : L);
     return s;
 }
 
-/* Panels for forward, and for backward those of the adjoints too. */
-static panels pack_weights(const call *c, bool backward, pool *p) {
-    const block_in *const b = c->b;
-    const int64_t D = b->D, L = b->L, wide_d = packed_columns(D), wide_l = packed_columns(L);
-    panels w = {0};
-    w.in = take_reals(p, D * wide_l);
-    for (int64_t k = 0; k < b->K; k++) w.out[k] = take_reals(p, L * wide_d);
-    if (c->full) w.value = take_reals(p, D * wide_d);
-    if (b->gate) w.gate = take_reals(p, D * wide_d);
-    if (backward) {
-        w.in_t = take_reals(p, L * wide_d);
-        for (int64_t k = 0; k < b->K; k++) w.out_t[k] = take_reals(p, D * wide_l);
-        if (c->full) w.value_t = take_reals(p, D * wide_d);
-        if (b->gate) w.gate_t = take_reals(p, D * wide_d);
-    }
-    if (!p->at) return w;
-    pack(w.in, b->w_in, D, L, 1, D);
-    for (int64_t k = 0; k < b->K; k++) pack(w.out[k], b->w_out + k * D * L, L, D, 1, L);
-    if (c->full) pack(w.value, b->w_value, D, D, 1, D);
-    if (b->gate) pack(w.gate, b->w_gate, D, D, 1, D);
-    if (backward) {
-        pack(w.in_t, b->w_in, L, D, D, 1);
-        for (int64_t k = 0; k < b->K; k++) pack(w.out_t[k], b->w_out + k * D * L, D, L, L, 1);
-        if (c->full) pack(w.value_t, b->w_value, D, D, D, 1);
-        if (b->gate) pack(w.gate_t, b->w_gate, D, D, D, 1);
-    }
-    return w;
+/* Panels of w (out,in) for products with w^T and, in backward, with w. */
+static void take_panels(const call *c, pieces *p, const real *w, int64_t in, int64_t out, real **panel,
+                        real **panel_t) {
+    *panel = take_reals(p, in * packed_columns(out));
+    if (p->memory) pack(*panel, w, in, out, 1, in);
+    if (!c->backward) return;
+    *panel_t = take_reals(p, out * packed_columns(in));
+    if (p->memory) pack(*panel_t, w, out, in, in, 1);
 }
 
-static void close_call(call *c) {
-    pool_give(c->w.memory);
-    pool_give(c->rooms);
-    pool_give(c->partials);
-    pool_give(c->dlayer);
+/* All that the call works with, in memory of the size that this returns; NULL just for that size. */
+static int64_t lay_out(call *c, char *memory) {
+    const block_in *const b = c->b;
+    const int64_t D = b->D, L = b->L;
+    pieces p = {memory, 0};
+    take_panels(c, &p, b->w_in, D, L, &c->w.in, &c->w.in_t);
+    for (int64_t k = 0; k < b->K; k++) take_panels(c, &p, b->w_out + k * D * L, L, D, &c->w.out[k], &c->w.out_t[k]);
+    if (c->full) take_panels(c, &p, b->w_value, D, D, &c->w.value, &c->w.value_t);
+    if (b->gate) take_panels(c, &p, b->w_gate, D, D, &c->w.gate, &c->w.gate_t);
+    c->rooms = take(&p, c->threads, sizeof *c->rooms);
+    for (int64_t i = 0; i < c->threads; i++) {
+        const room r = take_room(c, &p);
+        if (memory) c->rooms[i] = r;
+    }
+    if (!c->backward) return p.bytes;
+    c->partials = take(&p, c->slots, sizeof *c->partials);
+    for (int64_t i = 0; i < c->slots; i++) {
+        const int64_t before = p.bytes;
+        const partial s = take_partial(c, &p);
+        c->partial_bytes = p.bytes - before;
+        if (memory) c->partials[i] = s;
+    }
+    if (b->K == 2) c->dlayer = take_reals(&p, (c->few ? 1 : c->slots) * b->T * D);
+    return p.bytes;
 }
 
 /* False if there is no memory. */
 static bool open_call(call *c, const block_in *b, bool backward) {
     const int64_t tiles = (b->T + b->tile - 1) / b->tile;
-    const bool many = b->B >= SLOTS || b->B >= tiles;
-    *c = (call){.b = b, .tiles = tiles, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
-    c->slots = many ? (b->B < SLOTS ? b->B : SLOTS) : (tiles < SLOTS ? tiles : SLOTS);
-    c->lot = many ? 1 : c->slots;
-    c->threads = b->B * b->T * b->D * b->L > SERIAL;
+    *c = (call){.b = b, .tiles = tiles, .backward = backward, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
+    c->few = b->B < SLOTS && b->B < tiles;
+    c->slots = c->few ? tiles : b->B;
+    if (c->slots > SLOTS) c->slots = SLOTS;
+    c->threads = b->B * b->T * b->D * b->L > SERIAL ? most_threads() : 1;
     for (int64_t k = 0; k < 2; k++) c->keys[k] = dropout_key_of(b->rate, b->seed, b->step, b->site + k);
-    pool p = {0};
-    pack_weights(c, backward, &p);
-    (void)room_at(c, 0, backward, &c->room_size);
-    (void)partial_at(c, 0, &c->partial_size);
-    real *const memory = WORKSPACE(char, p.bytes);
-    c->rooms = WORKSPACE(real, rooms_of(c), c->room_size);
-    if (memory) {
-        p = (pool){(char *)memory, 0};
-        c->w = pack_weights(c, backward, &p);
-        c->w.memory = memory;
-    }
-    if (backward) c->partials = WORKSPACE(real, c->slots, c->partial_size);
-    if (backward && b->K == 2) c->dlayer = WORKSPACE(real, many ? c->slots : 1, b->T, b->D);
-    if (!memory || !c->rooms || (backward && (!c->partials || (b->K == 2 && !c->dlayer)))) {
-        close_call(c);
-        return false;
-    }
-    return true;
-}
-
-static room room_of(const call *c, int64_t slot, bool backward) {
-    int64_t size;
-    return room_at(c, slot, backward, &size);
-}
-
-static partial partial_of(const call *c, int64_t slot) {
-    int64_t size;
-    return partial_at(c, slot, &size);
+    c->memory = WORKSPACE(char, lay_out(c, NULL));
+    if (c->memory) lay_out(c, c->memory);
+    return c->memory;
 }
 
 /* -------------------------------------------------------------------------------------------------- rows of a tile */
@@ -346,17 +305,14 @@ static void step_row(cplx *restrict h, const cplx *restrict a, const cplx *restr
     for (int64_t j = 0; j < n; j++) h[j] = cplx_fma(a[j], prev[j], h[j]);
 }
 
-/* h <- the states, in place of v, for planes lo .. lo+n-1 of a tile; `start` (L) is the state before. Returns where
- * those planes of the state after it lie. */
-static const cplx *scan_tile(const block_in *b, real *h, const real *start, int64_t rows, int64_t lo, int64_t n,
-                             bool reverse) {
-    const cplx *prev = (const cplx *)start + lo;
+/* h <- the states, in place of v; `start` is the state before the tile. Returns where the state after it lies. */
+static const real *scan_tile(const block_in *b, real *h, const real *start, int64_t rows, bool reverse) {
     for (int64_t s = 0; s < rows; s++) {
-        cplx *const row = (cplx *)(h + (reverse ? rows - 1 - s : s) * b->L) + lo;
-        step_row(row, (const cplx *)b->a + lo, prev, n);
-        prev = row;
+        real *const row = h + (reverse ? rows - 1 - s : s) * b->L;
+        step_row((cplx *)row, (const cplx *)b->a, (const cplx *)start, b->L / 2);
+        start = row;
     }
-    return prev;
+    return start;
 }
 
 /* g <- g + c, in place of dh;  da += g conj(h_prev);  c <- conj(a) g */
@@ -371,16 +327,17 @@ static void adjoint_row(cplx *restrict g, cplx *restrict c, cplx *restrict da, c
 }
 
 /* `start` is the state before the tile, `c` (L) the gradient with respect to that after it, and then before it. */
-static void adjoint_tile(const block_in *b, real *g, const real *h, const real *start, real *c, partial *sums,
-                         int64_t rows, int64_t lo, int64_t n, bool reverse) {
-    real *const run = sums->scratch + 2 * b->D + 2 * lo;
-    memset(run, 0, (size_t)(2 * n) * sizeof(real));
+static void adjoint_tile(const block_in *b, real *g, const real *h, const real *start, real *c, const partial *sums,
+                         int64_t rows, bool reverse) {
+    real *const da = sums->scratch;
+    memset(da, 0, (size_t)b->L * sizeof(real));
     for (int64_t s = rows - 1; s >= 0; s--) {
         const int64_t row = reverse ? rows - 1 - s : s, before = reverse ? row + 1 : row - 1;
-        const cplx *const h_prev = (const cplx *)(s ? h + before * b->L : start) + lo;
-        adjoint_row((cplx *)(g + row * b->L) + lo, (cplx *)c + lo, (cplx *)run, (const cplx *)b->a + lo, h_prev, n);
+        const real *const h_prev = s ? h + before * b->L : start;
+        adjoint_row((cplx *)(g + row * b->L), (cplx *)c, (cplx *)da, (const cplx *)b->a, (const cplx *)h_prev,
+                    b->L / 2);
     }
-    add_to_double(sums->da + 2 * lo, run, 2 * n);
+    add_to_double(sums->da, da, b->L);
 }
 
 /* ------------------------------------------------------------------------------------------------------ one tile */
@@ -412,7 +369,7 @@ static int64_t carry_at(const call *c, int64_t k, tile_of t) {
 static void reverse_states(const call *c, tile_of t, const room *r, const real *carries) {
     const block_in *const b = c->b;
     memcpy(r->h[1], r->h[0], (size_t)(t.rows * b->L) * sizeof(real));
-    scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, 0, b->L / 2, true);
+    scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
 }
 
 /* y = W_out h + skip xn; y may lie in memory that is not in cache: it is written once. */
@@ -467,7 +424,8 @@ static const real *incoming(const call *c, tile_of t, const room *r, const block
 
 /* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was kept,
  * or is made from the states again. */
-static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept, partial *sums) {
+static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept,
+                         const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, n = t.rows * D;
     const real *const layer = kept ? kept + t.first * D : r->dz;
@@ -501,7 +459,7 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
 }
 
 /* From dy to g = W_out^T dz of direction 0, with what of W_out's and skip's gradients the tile gives. */
-static void enter_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, partial *sums) {
+static void enter_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
     const real *const dy = incoming(c, t, r, in);
@@ -518,7 +476,8 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
 }
 
 /* dxn = before + W_in^T g, with the tile's part of W_in's gradient; g is the gradient of v in one direction. */
-static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *before, real *dxn, partial *sums) {
+static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *before, real *dxn,
+                              const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
     pack(r->packed, normed(c, t, r), t.rows, D, D, 1);
@@ -528,7 +487,7 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
 
 /* dx's rows from dxn, the gradient of xn, and dy */
 static void leave_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const real *dxn,
-                          real *dx, partial *sums) {
+                          real *dx, const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D;
     const real *const x = b->x + t.first * D, *const dy = in->y ? r->dy : in->dy + t.first * D;
@@ -551,12 +510,6 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
 
 /* ---------------------------------------------------------------------------------------------------- a sequence */
 
-/* How many planes one task of a scan takes. */
-static int64_t planes_of(const call *c) { return c->lot > 1 ? PLANES : c->b->L / 2; }
-
-/* All of a lot side by side, on threads if there are few sequences; else one after the other. */
-#define SIDE_BY_SIDE _Pragma("omp parallel for schedule(static) if (c->lot > 1 && c->threads)")
-
 static void start_carry(real *carry, const real *given, int64_t L) {
     if (given)
         memcpy(carry, given, (size_t)L * sizeof(real));
@@ -564,101 +517,74 @@ static void start_carry(real *carry, const real *given, int64_t L) {
         memset(carry, 0, (size_t)L * sizeof(real));
 }
 
-static void forward_sequence(const call *c, int64_t sequence, const block_out *out, real *moments) {
+/* `rooms` are those of the threads that work on this sequence. */
+static void forward_sequence(const call *c, int64_t sequence, const room *rooms, const block_out *out, real *moments) {
     const block_in *const b = c->b;
-    const int64_t rooms = first_room(c);
-    const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, N = b->L / 2;
+    const int64_t tiles = tiles_of(b, sequence);
     for (int64_t k = b->K - 1; k >= 0; k--) {
         const int64_t at = (k * b->B + sequence) * b->L;
         real *const carry = out->hT + at;
+        rot_turn turn = 0;
         start_carry(carry, b->h0 ? b->h0 + at : NULL, b->L);
-        for (int64_t q = 0; q < lots; q++) {
-            const int64_t first = (k ? lots - 1 - q : q) * c->lot;
-            const int64_t count = tiles - first < c->lot ? tiles - first : c->lot;
-            SIDE_BY_SIDE
-            for (int64_t j = 0; j < count; j++) {
-                const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, rooms + j, false);
-                enter_tile(c, t, &r);
-                if (b->K == 2 && k == 0) reverse_states(c, t, &r, out->carries);
-            }
-            SIDE_BY_SIDE
-            for (int64_t lo = 0; lo < N; lo += planes_of(c)) {
-                const int64_t n = N - lo < planes_of(c) ? N - lo : planes_of(c);
-                const size_t bytes = (size_t)n * sizeof(cplx);
-                for (int64_t j = 0; j < count; j++) {
-                    const tile_of t = tile_at(b, sequence, first + (k ? count - 1 - j : j));
-                    const room r = room_of(c, rooms + t.i - first, false);
-                    real *const saved = out->carries + carry_at(c, k, t);
-                    memcpy(saved + 2 * lo, carry + 2 * lo, bytes);
-                    memcpy(carry + 2 * lo, scan_tile(b, r.h[0], saved, t.rows, lo, n, k), bytes);
-                }
-            }
-            if (k) continue;
-            SIDE_BY_SIDE
-            for (int64_t j = 0; j < count; j++) {
-                const room r = room_of(c, rooms + j, false);
-                leave_tile(c, tile_at(b, sequence, first + j), &r, out, moments);
-            }
+#pragma omp parallel for schedule(static, 1) if (c->few && c->threads > 1)
+        for (int64_t q = 0; q < tiles; q++) {
+            const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
+            const room *const r = rooms + thread_number();
+            enter_tile(c, t, r);
+            if (b->K == 2 && k == 0) reverse_states(c, t, r, out->carries);
+            await(&turn, q);
+            real *const saved = out->carries + carry_at(c, k, t);
+            memcpy(saved, carry, (size_t)b->L * sizeof(real));
+            memcpy(carry, scan_tile(b, r->h[0], saved, t.rows, k), (size_t)b->L * sizeof(real));
+            pass_turn(&turn, q + 1);
+            if (k == 0) leave_tile(c, t, r, out, moments);
         }
     }
     const int64_t steps = steps_of(b, sequence);
     memset(out->y + (sequence * b->T + steps) * b->D, 0, (size_t)((b->T - steps) * b->D) * sizeof(real));
 }
 
-/* The adjoint of direction k, against the order of its scan; direction 0 comes first and does all the rest. */
-static void backward_sequence(const call *c, int64_t sequence, int64_t slot, const block_adjoint_in *in,
-                              const block_adjoint_out *out) {
+/* Direction 0 comes first and does all but what belongs to direction 1's own scan and input; each against the order of
+ * its scan. With few sequences tile after tile goes to the next slot, each slot's tiles in turn. */
+static void backward_sequence(const call *c, int64_t sequence, const room *rooms, int64_t slot,
+                              const block_adjoint_in *in, const block_adjoint_out *out) {
     const block_in *const b = c->b;
-    const int64_t tiles = tiles_of(b, sequence), lots = (tiles + c->lot - 1) / c->lot, D = b->D, L = b->L, N = L / 2;
-    const int64_t rooms = first_room(c);
-    real *const dlayer = b->K == 2 ? c->dlayer + (c->lot > 1 ? 0 : slot) * b->T * D : NULL;
+    const int64_t tiles = tiles_of(b, sequence), D = b->D, L = b->L;
+    real *const dlayer = b->K == 2 ? c->dlayer + (c->few ? 0 : slot) * b->T * D : NULL;
     for (int64_t k = 0; k < b->K; k++) {
         const int64_t at = (k * b->B + sequence) * L;
         const bool last = k == b->K - 1;
         real *const carry = out->dh0 + at;
+        rot_turn turn = 0, done[SLOTS] = {0};
         start_carry(carry, in->dhT ? in->dhT + at : NULL, L);
-        for (int64_t q = 0; q < lots; q++) {
-            const int64_t first = (k ? q : lots - 1 - q) * c->lot;
-            const int64_t count = tiles - first < c->lot ? tiles - first : c->lot;
-            SIDE_BY_SIDE
-            for (int64_t j = 0; j < count; j++) {
-                const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, rooms + j, true);
-                partial sums = partial_of(c, slot + j);
-                enter_tile(c, t, &r);
-                if (b->K == 2) reverse_states(c, t, &r, in->carries);
-                if (k) {
-                    const real *const dy = dlayer + t.i * b->tile * D;
-                    (void)incoming(c, t, &r, in);
-                    product(r.g, L, NULL, 0, (gemm_view){dy, D, 1}, c->w.out_t[1], t.rows, D, L);
-                } else {
-                    scan_tile(b, r.h[0], in->carries + carry_at(c, 0, t), t.rows, 0, N, false);
-                    enter_adjoint(c, t, &r, in, &sums);
-                }
-            }
-            SIDE_BY_SIDE
-            for (int64_t lo = 0; lo < N; lo += planes_of(c)) {
-                const int64_t n = N - lo < planes_of(c) ? N - lo : planes_of(c);
-                for (int64_t j = 0; j < count; j++) {
-                    const tile_of t = tile_at(b, sequence, first + (k ? j : count - 1 - j));
-                    const room r = room_of(c, rooms + t.i - first, true);
-                    partial sums = partial_of(c, slot + t.i - first);
-                    adjoint_tile(b, r.g, r.h[k], in->carries + carry_at(c, k, t), carry, &sums, t.rows, lo, n, k);
-                }
-            }
-            SIDE_BY_SIDE
-            for (int64_t j = 0; j < count; j++) {
-                const tile_of t = tile_at(b, sequence, first + j);
-                const room r = room_of(c, rooms + j, true);
-                partial sums = partial_of(c, slot + j);
-                real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r.z : dx;
-                if (k == 0) scale_channels(r.y, r.dz, b->skip, t.rows, D);
-                if (k == 0 && dlayer) memcpy(dlayer + t.i * b->tile * D, r.dz, (size_t)(t.rows * D) * sizeof(real));
-                add_input_adjoint(c, t, &r, k ? dx : r.y, dxn, &sums);
+#pragma omp parallel for schedule(static, 1) if (c->few && c->threads > 1)
+        for (int64_t q = 0; q < tiles; q++) {
+            const tile_of t = tile_at(b, sequence, k ? q : tiles - 1 - q);
+            const room *const r = rooms + thread_number();
+            const int64_t own = c->few ? q % c->slots : slot, round = c->few ? q / c->slots : q;
+            const partial *const sums = c->partials + own;
+            const real *const start = in->carries + carry_at(c, k, t);
+            real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r->z : dx;
+            real *const between = dlayer ? dlayer + t.i * b->tile * D : NULL;
 
-                if (b->gate && last) leave_adjoint(c, t, &r, in, dxn, dx, &sums);
+            await(&done[own], round);
+            enter_tile(c, t, r);
+            if (b->K == 2) reverse_states(c, t, r, in->carries);
+            if (k == 0) {
+                scan_tile(b, r->h[0], start, t.rows, false);
+                enter_adjoint(c, t, r, in, sums);
+            } else {
+                incoming(c, t, r, in);
+                product(r->g, L, NULL, 0, (gemm_view){between, D, 1}, c->w.out_t[1], t.rows, D, L);
             }
+            await(&turn, q);
+            adjoint_tile(b, r->g, r->h[k], start, carry, sums, t.rows, k);
+            pass_turn(&turn, q + 1);
+            if (k == 0) scale_channels(r->y, r->dz, b->skip, t.rows, D);
+            if (k == 0 && between) memcpy(between, r->dz, (size_t)(t.rows * D) * sizeof(real));
+            add_input_adjoint(c, t, r, k ? dx : r->y, dxn, sums);
+            if (b->gate && last) leave_adjoint(c, t, r, in, dxn, dx, sums);
+            pass_turn(&done[own], round + 1);
         }
     }
     const int64_t steps = steps_of(b, sequence);
@@ -675,44 +601,48 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
     merge_moments(out->mean, out->var, parts, rows, count, b->D);
 }
 
+/* Sequences that one of `tasks` tasks takes: every tasks-th. With few sequences there is one task. */
+static int64_t tasks_of(const call *c) { return c->few ? 1 : c->slots; }
+
 /* See block.h; with out->mean, at least one step of all sequences is valid. */
 int K(block_forward)(const block_in *b, const block_out *out) {
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
-    const int64_t parts = b->B * c.tiles;
+    const int64_t parts = b->B * c.tiles, tasks = tasks_of(&c);
     real *const moments = out->mean ? WORKSPACE(real, parts, 3, b->D) : NULL;
     int64_t *const rows = out->mean ? WORKSPACE(int64_t, parts) : NULL;
     const bool memory = !out->mean || (moments && rows);
     if (memory) {
-        if (moments) memset(moments, 0, (size_t)(parts * 3 * b->D) * sizeof(real));
-        const int64_t tasks = c.lot > 1 ? 1 : c.slots;
-#pragma omp parallel for schedule(dynamic) if (c.lot == 1 && c.threads)
-        for (int64_t slot = 0; slot < tasks; slot++)
-            for (int64_t s = slot; s < b->B; s += tasks) forward_sequence(&c, s, out, moments);
+        if (moments)
+            memset(moments, 0, (size_t)(parts * 3 * b->D) * sizeof(real)); /* there may be tiles without rows */
+#pragma omp parallel for schedule(dynamic) if (!c.few && c.threads > 1)
+        for (int64_t task = 0; task < tasks; task++)
+            for (int64_t s = task; s < b->B; s += tasks)
+                forward_sequence(&c, s, c.rooms + thread_number(), out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
     }
     pool_give(moments);
     pool_give(rows);
-    close_call(&c);
+    pool_give(c.memory);
     return memory ? ROT_OK : ROT_NO_MEMORY;
 }
 
 /* out[i] = the sum over slots, in order; `first` is slot 0's part. */
 static void merge(const call *c, real *restrict out, const real *restrict first, int64_t n) {
-    if (!out) return;
     enum { CHUNK = 4096 };
-#pragma omp parallel for schedule(static) if (c->threads && n > CHUNK)
+    const int64_t stride = c->partial_bytes / (int64_t)sizeof(real);
+    if (!out) return;
+#pragma omp parallel for schedule(static) if (c->threads > 1 && n > CHUNK)
     for (int64_t lo = 0; lo < n; lo += CHUNK) {
         const int64_t width = n - lo < CHUNK ? n - lo : CHUNK;
         memset(out + lo, 0, (size_t)width * sizeof(real));
-        for (int64_t s = 0; s < c->slots; s++) add(out + lo, first + s * c->partial_size + lo, width);
+        for (int64_t s = 0; s < c->slots; s++) add(out + lo, first + s * stride + lo, width);
     }
 }
 
 static void merge_double(const call *c, real *restrict out, const double *restrict first, int64_t n) {
-    if (!out) return;
-    const int64_t stride = c->partial_size * (int64_t)sizeof(real) / (int64_t)sizeof(double);
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t stride = c->partial_bytes / (int64_t)sizeof(double);
+    for (int64_t i = 0; out && i < n; i++) {
         double sum = 0;
         for (int64_t s = 0; s < c->slots; s++) sum += first[s * stride + i];
         out[i] = (real)sum;
@@ -723,14 +653,13 @@ static void merge_double(const call *c, real *restrict out, const double *restri
 int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out) {
     call c;
     if (!open_call(&c, b, true)) return ROT_NO_MEMORY;
-    const int64_t tasks = c.lot > 1 ? 1 : c.slots, D = b->D, L = b->L;
-#pragma omp parallel for schedule(static) if (c.threads)
-    for (int64_t slot = 0; slot < c.slots; slot++)
-        memset(c.partials + slot * c.partial_size, 0, (size_t)c.partial_size * sizeof(real));
-#pragma omp parallel for schedule(dynamic) if (c.lot == 1 && c.threads)
-    for (int64_t slot = 0; slot < tasks; slot++)
-        for (int64_t s = slot; s < b->B; s += tasks) backward_sequence(&c, s, slot, in, out);
-    const partial sums = partial_of(&c, 0);
+    const int64_t tasks = tasks_of(&c), D = b->D, L = b->L;
+#pragma omp parallel for schedule(static) if (c.threads > 1)
+    for (int64_t slot = 0; slot < c.slots; slot++) memset(c.partials[slot].dw_in, 0, (size_t)c.partial_bytes);
+#pragma omp parallel for schedule(dynamic) if (!c.few && c.threads > 1)
+    for (int64_t task = 0; task < tasks; task++)
+        for (int64_t s = task; s < b->B; s += tasks) backward_sequence(&c, s, c.rooms + thread_number(), task, in, out);
+    const partial none = {0}, sums = c.slots ? c.partials[0] : none;
     merge(&c, out->dw_in, sums.dw_in, L * D);
     merge(&c, out->dw_out, sums.dw_out, b->K * D * L);
     merge(&c, out->dw_value, sums.dw_value, D * D);
@@ -741,6 +670,6 @@ int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block
     merge_double(&c, out->d_norm_product, sums.d_norm_product, D);
     merge_double(&c, out->db_value, sums.db_value, D);
     merge_double(&c, out->db_gate, sums.db_gate, D);
-    close_call(&c);
+    pool_give(c.memory);
     return ROT_OK;
 }

@@ -9,12 +9,11 @@
  * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
 #include <math.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels.h"
 #include "steps.h"
+#include "turn.h"
 #include "workspace.h"
 
 enum {
@@ -191,14 +190,6 @@ static void pass_on(lane *restrict carry, const lane *restrict state, const lane
     }
 }
 
-/* Waits until the pieces before the i-th have passed on their states: awake at first, for that is a matter of
- * microseconds. (OpenMP's `ordered` would do, but libgomp has it last to the end of the iteration.) */
-static void await(const atomic_int_fast64_t *turn, int64_t i) {
-    enum { LOOKS = 10000 };
-    for (int64_t looks = 0; atomic_load_explicit(turn, memory_order_acquire) < i; looks++)
-        if (looks > LOOKS) sched_yield();
-}
-
 /* h (B,T,N), hT (B,N) or NULL; a (N) or (B,T,N), x (B,T,N), h0 (B,N) or NULL. */
 int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a, const lane *restrict x,
                     const lane *restrict h0, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
@@ -221,8 +212,7 @@ int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a,
     if (!power) return ROT_NO_MEMORY;
     raise(power, NULL, a, c.steps, N);
     lane carry[BLOCK];
-    atomic_int_fast64_t turn = 0;
-    /* In turn and one by one: the piece that others wait for is always in the hands of a thread */
+    rot_turn turn = 0;
 #pragma omp parallel for schedule(static, 1)
     for (int64_t i = 0; i < pieces; i++) {
         const piece p = piece_of(c, i, lengths, T, N, reverse);
@@ -231,7 +221,7 @@ int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a,
         await(&turn, i);
         copy_row(state, p.first ? h0 ? h0 + p.b * N + p.lo : ZEROS : carry, p.n);
         if (p.more) pass_on(carry, state, last, a + p.lo, power + p.lo, c.steps, p.n);
-        atomic_store_explicit(&turn, i + 1, memory_order_release);
+        pass_turn(&turn, i + 1);
         run_forward(h, state, a, x, p, false);
         if (hT && p.last) copy_row(hT + p.b * N + p.lo, state, p.n);
         zero_padding(h, p, T, N);
@@ -329,7 +319,7 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
         for (int64_t j = 0; j < N; j++) turned[j] = conjugate(a[j]);
         raise(power, below, turned, c.steps, N);
         lane carry[BLOCK];
-        atomic_int_fast64_t turn = 0;
+        rot_turn turn = 0;
 #pragma omp parallel for schedule(static, 1)
         for (int64_t i = 0; i < pieces; i++) {
             const piece p = piece_of(c, i, lengths, T, N, !reverse);
@@ -341,7 +331,7 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
             copy_row(g, p.first ? dhT ? dhT + p.b * N + p.lo : ZEROS : carry, p.n);
             const wide *const moves = p.first ? below : power; /* dhT enters without a product */
             if (p.more) pass_on(carry, g, last, turned + p.lo, moves + p.lo, c.steps - p.first, p.n);
-            atomic_store_explicit(&turn, i + 1, memory_order_release);
+            pass_turn(&turn, i + 1);
             run_backward(g, dx, sum, a, dh, h, h0 ? h0 + p.b * N + p.lo : ZEROS, p, false);
             end_backward(dx, dh0, g, a, p, T, N, false);
         }
