@@ -68,8 +68,9 @@ static header *find(size_t bytes) {
 
 static header *new_piece(size_t bytes) {
     const size_t alignment = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : LINE;
-    header *const piece = aligned_alloc(alignment, bytes);
-    if (!piece) return NULL;
+    void *memory;
+    if (posix_memalign(&memory, alignment, bytes)) return NULL;
+    header *const piece = memory;
     piece->bytes = bytes;
 #ifdef MADV_HUGEPAGE
     if (alignment == HUGE_PAGE) (void)madvise(piece, bytes, MADV_HUGEPAGE);
@@ -78,9 +79,8 @@ static header *new_piece(size_t bytes) {
 }
 
 void *pool_take(size_t bytes) {
-    if (bytes > PTRDIFF_MAX - 2 * HUGE_PAGE) return NULL;
-    const size_t unit = bytes + LINE >= 2 * HUGE_PAGE ? HUGE_PAGE : LINE;
-    const size_t whole = (bytes + LINE + unit - 1) / unit * unit;
+    if (bytes > PTRDIFF_MAX - 2 * LINE) return NULL;
+    const size_t whole = (bytes + 2 * LINE - 1) / LINE * LINE;
     header *piece = NULL;
     if (whole >= LARGE) {
         lock();
