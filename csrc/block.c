@@ -52,9 +52,10 @@ typedef struct {
 
 typedef struct {
     const block_in *b;
-    int64_t tiles, slots, threads; /* of T steps; of partial sums; that may work at a time */
-    bool backward, full, drop;     /* full: the gate has its `value` */
-    bool few;                      /* tiles of a sequence side by side, instead of sequences */
+    int64_t tiles, slots;      /* of T steps; of partial sums */
+    int64_t tasks, threads;    /* sequences, slots or tiles that can be worked on side by side, and threads that do */
+    bool backward, full, drop; /* full: the gate has its `value` */
+    bool few;                  /* tiles of a sequence side by side, instead of sequences */
     dropout_key keys[2];
     panels w;
     room *rooms;       /* (threads) */
@@ -182,7 +183,9 @@ static bool open_call(call *c, const block_in *b, bool backward) {
     c->few = b->B < SLOTS && b->B < tiles;
     c->slots = c->few ? tiles : b->B;
     if (c->slots > SLOTS) c->slots = SLOTS;
+    c->tasks = c->few ? tiles : backward ? c->slots : b->B;
     c->threads = b->B * b->T * b->D * b->L > SERIAL ? most_threads() : 1;
+    if (c->threads > c->tasks) c->threads = c->tasks > 1 ? c->tasks : 1;
     for (int64_t k = 0; k < 2; k++) c->keys[k] = dropout_key_of(b->rate, b->seed, b->step, b->site + k);
     c->memory = WORKSPACE(char, lay_out(c, NULL));
     if (c->memory) lay_out(c, c->memory);
@@ -208,12 +211,6 @@ static void drop(const call *c, tile_of t, int64_t place, real *x) {
     }
 }
 
-static void affine(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
-                   const real *restrict offset, int64_t rows, int64_t D) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
-}
-
 /* y = x + slope (of - center) + shift */
 static void add_affine(real *restrict y, const real *restrict x, const real *restrict of, const real *restrict center,
                        const real *restrict slope, const real *restrict shift, int64_t rows, int64_t D) {
@@ -234,10 +231,6 @@ static void add_scaled_channels(real *restrict y, const real *restrict x, const 
                                 const real *restrict plus, int64_t rows, int64_t D) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < D; d++) y[r * D + d] = factor[d] * x[r * D + d] + plus[r * D + d];
-}
-
-static void add(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
 static void add_to_double(double *restrict sum, const real *restrict x, int64_t n) {
@@ -302,7 +295,7 @@ static void sum_rows(real *restrict y, const real *restrict x, const real *restr
 }
 
 static void step_row(cplx *restrict h, const cplx *restrict a, const cplx *restrict prev, int64_t n) {
-    for (int64_t j = 0; j < n; j++) h[j] = cplx_fma(a[j], prev[j], h[j]);
+    for (int64_t j = 0; j < n; j++) h[j] = plane_step(a[j], prev[j], h[j]);
 }
 
 /* h <- the states, in place of v; `start` is the state before the tile. Returns where the state after it lies. */
@@ -321,8 +314,8 @@ static void adjoint_row(cplx *restrict g, cplx *restrict c, cplx *restrict da, c
     for (int64_t j = 0; j < n; j++) {
         const cplx gj = cplx_add(g[j], c[j]), zero = {0, 0};
         g[j] = gj;
-        da[j] = cplx_fma_conj(h_prev[j], gj, da[j]);
-        c[j] = cplx_fma_conj(a[j], gj, zero);
+        da[j] = plane_transition_adjoint(gj, h_prev[j], da[j]);
+        c[j] = plane_step_adjoint(a[j], gj, zero);
     }
 }
 
@@ -353,7 +346,7 @@ static void enter_tile(const call *c, tile_of t, const room *r) {
     const int64_t D = b->D;
     const real *const x = b->x + t.first * D;
     if (b->norm == NORM_CHANNEL)
-        affine(r->norm, x, b->center, b->gain, b->offset, t.rows, D);
+        affine_rows(r->norm, x, b->center, b->gain, b->offset, t.rows, D);
     else if (b->norm == NORM_ROW)
         for (int64_t i = 0; i < t.rows; i++)
             r->moments[i] = layer_norm_row(r->norm + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
@@ -526,7 +519,7 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
         real *const carry = out->hT + at;
         rot_turn turn = 0;
         start_carry(carry, b->h0 ? b->h0 + at : NULL, b->L);
-#pragma omp parallel for schedule(static, 1) if (c->few && c->threads > 1)
+#pragma omp parallel for schedule(static, 1) num_threads((int)c->threads) if (c->few && c->threads > 1)
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
             const room *const r = rooms + thread_number();
@@ -557,7 +550,7 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
         real *const carry = out->dh0 + at;
         rot_turn turn = 0, done[SLOTS] = {0};
         start_carry(carry, in->dhT ? in->dhT + at : NULL, L);
-#pragma omp parallel for schedule(static, 1) if (c->few && c->threads > 1)
+#pragma omp parallel for schedule(static, 1) num_threads((int)c->threads) if (c->few && c->threads > 1)
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? q : tiles - 1 - q);
             const room *const r = rooms + thread_number();
@@ -601,24 +594,19 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
     merge_moments(out->mean, out->var, parts, rows, count, b->D);
 }
 
-/* Sequences that one of `tasks` tasks takes: every tasks-th. With few sequences there is one task. */
-static int64_t tasks_of(const call *c) { return c->few ? 1 : c->slots; }
-
 /* See block.h; with out->mean, at least one step of all sequences is valid. */
 int K(block_forward)(const block_in *b, const block_out *out) {
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
-    const int64_t parts = b->B * c.tiles, tasks = tasks_of(&c);
+    const int64_t parts = b->B * c.tiles;
     real *const moments = out->mean ? WORKSPACE(real, parts, 3, b->D) : NULL;
     int64_t *const rows = out->mean ? WORKSPACE(int64_t, parts) : NULL;
     const bool memory = !out->mean || (moments && rows);
     if (memory) {
         if (moments)
             memset(moments, 0, (size_t)(parts * 3 * b->D) * sizeof(real)); /* there may be tiles without rows */
-#pragma omp parallel for schedule(dynamic) if (!c.few && c.threads > 1)
-        for (int64_t task = 0; task < tasks; task++)
-            for (int64_t s = task; s < b->B; s += tasks)
-                forward_sequence(&c, s, c.rooms + thread_number(), out, moments);
+#pragma omp parallel for schedule(dynamic) num_threads((int)c.threads) if (!c.few && c.threads > 1)
+        for (int64_t s = 0; s < b->B; s++) forward_sequence(&c, s, c.rooms + thread_number(), out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
     }
     pool_give(moments);
@@ -653,10 +641,10 @@ static void merge_double(const call *c, real *restrict out, const double *restri
 int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out) {
     call c;
     if (!open_call(&c, b, true)) return ROT_NO_MEMORY;
-    const int64_t tasks = tasks_of(&c), D = b->D, L = b->L;
+    const int64_t tasks = c.few ? 1 : c.slots, D = b->D, L = b->L;
 #pragma omp parallel for schedule(static) if (c.threads > 1)
     for (int64_t slot = 0; slot < c.slots; slot++) memset(c.partials[slot].dw_in, 0, (size_t)c.partial_bytes);
-#pragma omp parallel for schedule(dynamic) if (!c.few && c.threads > 1)
+#pragma omp parallel for schedule(dynamic) num_threads((int)c.threads) if (!c.few && c.threads > 1)
     for (int64_t task = 0; task < tasks; task++)
         for (int64_t s = task; s < b->B; s += tasks) backward_sequence(&c, s, c.rooms + thread_number(), task, in, out);
     const partial none = {0}, sums = c.slots ? c.partials[0] : none;

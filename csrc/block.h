@@ -25,7 +25,7 @@ typedef struct {
 
 typedef struct {
     real *y;          /* (B,T,D) */
-    real *hT;         /* (K,B,L) */
+    real *hT;         /* (K,B,L); the running state until then */
     real *carries;    /* (K,B,tiles,L): the state before each tile; those beyond lengths[b] are not written */
     real *mean, *var; /* (D) or NULL: moments of y over valid steps */
     real *layer;      /* (B,T,D) or NULL: the layer's output, kept so that backward need not make it again */

@@ -7,6 +7,7 @@
 
 #include "gemm_tile.h"
 #include "kernels.h"
+#include "rows.h"
 #include "workspace.h"
 
 enum {
@@ -16,10 +17,6 @@ enum {
     MAX_GROUPS = 16,
     SERIAL = 1 << 19, /* products below which threads do not pay */
 };
-
-static void add(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
 
 /* y (M,out) = x (M,in) w + bias (out) or NULL; w is (in,out), or (out,in) when `transposed`. */
 int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,

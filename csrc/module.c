@@ -52,7 +52,7 @@ static const simd SIMDS[] = {
     {"avx512", {rot_table_f32_avx512, rot_table_f64_avx512, rot_table_c64_avx512, rot_table_c128_avx512}},
 #endif
 };
-enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0], MAX_ENTRIES = 64 };
+enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0] };
 
 static bool simd_supported(int level) {
 #ifdef ROT_X86
@@ -357,16 +357,16 @@ static int exec_module(PyObject *module) {
 #else
     if (PyModule_AddIntConstant(module, "OPENMP", 0) < 0) return -1;
 #endif
+    if (PyModule_AddIntConstant(module, "KEEPS_MEMORY", pool_keeps()) < 0) return -1;
     return PyModule_AddStringConstant(module, "COMPILER", __VERSION__);
 fail:
     Py_DECREF(available);
     return -1;
 }
 
-static int clear_module(PyObject *module) {
-    module_state *const state = PyModule_GetState(module);
-    Py_CLEAR(state->handler);
-    return 0;
+static void free_module(void *module) {
+    module_state *const state = PyModule_GetState((PyObject *)module);
+    if (state) Py_CLEAR(state->handler);
 }
 
 static PyModuleDef_Slot SLOTS[] = {
@@ -375,8 +375,13 @@ static PyModuleDef_Slot SLOTS[] = {
 };
 
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "rotrnn._cpu", "C kernels of rotrnn on the CPU.", sizeof(module_state), METHODS, SLOTS, NULL,
-    clear_module,          NULL,
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "rotrnn._cpu",
+    .m_doc = "C kernels of rotrnn on the CPU.",
+    .m_size = sizeof(module_state),
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+    .m_free = free_module,
 };
 
 PyMODINIT_FUNC PyInit__cpu(void);

@@ -74,10 +74,6 @@ static void each_chunk(body *f, const job *j) {
 /* Room for `count` rows of sums of every chunk. */
 static real *new_sums(const job *j, int64_t count) { return WORKSPACE(real, j->B, chunks_of(j), count, j->D); }
 
-static void add(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
 /* out[d] = factor * sum over c of sums[c*stride + d], for d < n <= COLUMNS. */
 static void merge_columns(real *restrict out, const real *restrict sums, int64_t chunks, int64_t stride, int64_t n,
                           double factor) {
@@ -264,21 +260,16 @@ int K(channel_moments)(real *restrict mean, real *restrict var, const real *rest
     return ROT_OK;
 }
 
-static void affine_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
-    const int64_t D = j->D;
-    real *restrict y = AT(j->out[0]);
-    const real *restrict x = AT(j->in[0]);
-    const real *restrict center = j->channel[0], *restrict gain = j->channel[1], *restrict offset = j->channel[2];
+static void affine_chunk(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     (void)chunk;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
+    affine_rows(AT(j->out[0]), AT(j->in[0]), j->channel[0], j->channel[1], j->channel[2], rows, j->D);
 }
 
 /* y = gain (x - center) + offset; y, x (B,T,D), the others (D). */
 int K(channel_affine)(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
                       const real *restrict offset, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
     each_chunk(
-        affine_rows,
+        affine_chunk,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .channel = {center, gain, offset}});
     return ROT_OK;
 }

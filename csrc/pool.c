@@ -7,7 +7,6 @@
 #include "pool.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,17 +14,17 @@
 #include <sys/mman.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-enum { KEPT = 0 }; /* so that a use after it was given back is found */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-enum { KEPT = 0 };
+#if defined(__has_feature)
+#define ROT_HAS_FEATURE(feature) __has_feature(feature)
 #else
-enum { KEPT = 64 };
+#define ROT_HAS_FEATURE(feature) 0
 #endif
+#if defined(__SANITIZE_ADDRESS__) || ROT_HAS_FEATURE(address_sanitizer)
+enum { WATCHED = 1 }; /* nothing is kept, so that its use after it was given back is found */
 #else
+enum { WATCHED = 0 };
+#endif
 enum { KEPT = 64 }; /* pieces at most */
-#endif
 enum { LINE = 64, LARGE = 1 << 20, HUGE_PAGE = 1 << 21 };
 
 /* What stands before each piece, in a cache line of its own. */
@@ -33,37 +32,41 @@ typedef struct {
     size_t bytes; /* of the piece, header included */
 } header;
 
-static struct {
-    atomic_flag busy;
-    header *pieces[KEPT + 1]; /* from the longest kept to the latest */
-    size_t count, bytes, in_use, peak;
-} pool = {.busy = ATOMIC_FLAG_INIT};
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static header *kept[KEPT]; /* from the longest kept to the latest */
+static size_t count, kept_bytes, in_use, peak;
 
-static void lock(void) {
-    while (atomic_flag_test_and_set_explicit(&pool.busy, memory_order_acquire)) {
-    }
-}
-
-static void unlock(void) { atomic_flag_clear_explicit(&pool.busy, memory_order_release); }
+static void lock(void) { (void)pthread_mutex_lock(&mutex); }
+static void unlock(void) { (void)pthread_mutex_unlock(&mutex); }
 
 void pool_survive_fork(void) { (void)pthread_atfork(lock, unlock, unlock); }
 
 static header *remove_piece(size_t i) {
-    header *const piece = pool.pieces[i];
-    pool.bytes -= piece->bytes;
-    for (pool.count--; i < pool.count; i++) pool.pieces[i] = pool.pieces[i + 1];
+    header *const piece = kept[i];
+    kept_bytes -= piece->bytes;
+    for (count--; i < count; i++) kept[i] = kept[i + 1];
     return piece;
+}
+
+/* Takes out pieces, the longest kept first, until those left and what is in use are within the peak. */
+static size_t remove_excess(header **removed) {
+    size_t n = 0;
+    while (count && in_use + kept_bytes > peak) removed[n++] = remove_piece(0);
+    return n;
+}
+
+static void free_all(header **pieces, size_t n) {
+    while (n) free(pieces[--n]);
 }
 
 /* The smallest kept piece that holds `bytes` and wastes no more than a quarter, or NULL. */
 static header *find(size_t bytes) {
-    size_t best = pool.count;
-    for (size_t i = 0; i < pool.count; i++) {
-        const size_t size = pool.pieces[i]->bytes;
-        if (size >= bytes && size - bytes <= bytes / 4 && (best == pool.count || size < pool.pieces[best]->bytes))
-            best = i;
+    size_t best = count;
+    for (size_t i = 0; i < count; i++) {
+        const size_t size = kept[i]->bytes;
+        if (size >= bytes && size - bytes <= bytes / 4 && (best == count || size < kept[best]->bytes)) best = i;
     }
-    return best < pool.count ? remove_piece(best) : NULL;
+    return best < count ? remove_piece(best) : NULL;
 }
 
 static header *new_piece(size_t bytes) {
@@ -81,40 +84,44 @@ static header *new_piece(size_t bytes) {
 void *pool_take(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * LINE) return NULL;
     const size_t whole = (bytes + 2 * LINE - 1) / LINE * LINE;
-    header *piece = NULL;
+    header *piece = NULL, *removed[KEPT];
+    size_t excess = 0;
     if (whole >= LARGE) {
         lock();
         piece = find(whole);
+        in_use += piece ? piece->bytes : whole;
+        if (in_use > peak) peak = in_use;
+        excess = remove_excess(removed);
         unlock();
     }
+    free_all(removed, excess);
     if (!piece) piece = new_piece(whole);
     if (!piece && pool_release()) piece = new_piece(whole);
-    if (!piece) return NULL;
+    if (piece) return (char *)piece + LINE;
     if (whole >= LARGE) {
         lock();
-        pool.in_use += piece->bytes;
-        if (pool.in_use > pool.peak) pool.peak = pool.in_use;
+        in_use -= whole;
         unlock();
     }
-    return (char *)piece + LINE;
+    return NULL;
 }
 
 void pool_give(void *memory) {
     if (!memory) return;
-    header *const piece = (header *)(void *)((char *)memory - LINE);
-    header *spare[KEPT + 1];
-    size_t spares = 0;
-    if (piece->bytes < LARGE) {
+    header *const piece = (header *)(void *)((char *)memory - LINE), *removed[KEPT];
+    size_t excess = 0;
+    if (piece->bytes < LARGE || WATCHED) {
         free(piece);
         return;
     }
     lock();
-    pool.in_use -= piece->bytes;
-    pool.pieces[pool.count++] = piece;
-    pool.bytes += piece->bytes;
-    while (pool.count && (pool.count > KEPT || pool.in_use + pool.bytes > pool.peak)) spare[spares++] = remove_piece(0);
+    in_use -= piece->bytes;
+    if (count == KEPT) removed[excess++] = remove_piece(0);
+    kept[count++] = piece;
+    kept_bytes += piece->bytes;
+    excess += remove_excess(removed + excess);
     unlock();
-    while (spares) free(spare[--spares]);
+    free_all(removed, excess);
 }
 
 void *pool_resize(void *memory, size_t bytes) {
@@ -127,14 +134,15 @@ void *pool_resize(void *memory, size_t bytes) {
     return moved;
 }
 
+int pool_keeps(void) { return !WATCHED; }
+
 size_t pool_release(void) {
-    header *spare[KEPT + 1];
-    size_t spares = 0, bytes;
+    header *removed[KEPT];
     lock();
-    bytes = pool.bytes;
-    pool.peak = pool.in_use;
-    while (pool.count) spare[spares++] = remove_piece(0);
+    const size_t bytes = kept_bytes;
+    peak = in_use;
+    const size_t excess = remove_excess(removed);
     unlock();
-    while (spares) free(spare[--spares]);
+    free_all(removed, excess);
     return bytes;
 }

@@ -16,6 +16,9 @@ void pool_give(void *memory);
 /* As realloc: memory of `bytes` that begins with what was there; NULL, and nothing changed, if there is none. */
 void *pool_resize(void *memory, size_t bytes);
 
+/* Whether what is given back is kept at all: not under a sanitizer. */
+int pool_keeps(void);
+
 /* Returns what is kept for reuse to the system; how much that was, in bytes. */
 size_t pool_release(void);
 

@@ -9,6 +9,17 @@
 #include "philox.h"
 #include "vmath.h"
 
+static inline void add(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+/* y = gain (x - center) + offset, the vectors (D) */
+static inline void affine_rows(real *restrict y, const real *restrict x, const real *restrict center,
+                               const real *restrict gain, const real *restrict offset, int64_t rows, int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
+}
+
 /* ---------------------------------------------------------------------------------------------------- dropout */
 
 enum { DRAW = 1024 }; /* random numbers drawn at once */

@@ -17,8 +17,7 @@
 #include "workspace.h"
 
 enum {
-    BLOCK =
-        16384 / sizeof(lane), /* lanes of one task: whole rows, if they are not wider; memory is fastest in one go */
+    BLOCK = 16384 / sizeof(lane),    /* lanes of one task: mostly whole rows, for which memory is fastest */
     NARROW = 1024 / sizeof(lane),    /* where only narrower blocks give tasks enough */
     SPAN = 128 / sizeof(lane),       /* lanes of a row taken at a time */
     SUM_STEPS = 128,                 /* steps of one partial sum */
@@ -55,7 +54,8 @@ static cut cut_of(int64_t B, int64_t T, int64_t N, int64_t varying) {
 }
 
 /* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding that lie
- * in its range of time. It is the first and the last of its sequence, which may be without steps, or more follow. */
+ * in its range of time. `first`: no segment comes before it; `last`: it ends with the last valid step, or there is
+ * none; `more`: a later segment has steps. */
 typedef struct {
     int64_t b, lo, n;
     walk w;
@@ -163,7 +163,7 @@ static lane conjugate(lane a) { return a; }
 #endif
 
 /* power <- a^K and, unless NULL, below <- a^(K-1) = a a^2 a^4 ... a^(K/2); K is a power of two. */
-static void raise(wide *restrict power, wide *restrict below, const lane *restrict a, int64_t K, int64_t N) {
+static void powers_of(wide *restrict power, wide *restrict below, const lane *restrict a, int64_t K, int64_t N) {
     for (int64_t j = 0; j < N; j++) power[j] = wide_of(a[j]);
     for (int64_t k = 1; k < K; k *= 2) {
         for (int64_t j = 0; below && j < N; j++) below[j] = k > 1 ? wide_mul(below[j], power[j]) : power[j];
@@ -210,7 +210,7 @@ int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a,
     }
     wide *const power = WORKSPACE(wide, N);
     if (!power) return ROT_NO_MEMORY;
-    raise(power, NULL, a, c.steps, N);
+    powers_of(power, NULL, a, c.steps, N);
     lane carry[BLOCK];
     rot_turn turn = 0;
 #pragma omp parallel for schedule(static, 1)
@@ -317,7 +317,7 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
         }
     } else {
         for (int64_t j = 0; j < N; j++) turned[j] = conjugate(a[j]);
-        raise(power, below, turned, c.steps, N);
+        powers_of(power, below, turned, c.steps, N);
         lane carry[BLOCK];
         rot_turn turn = 0;
 #pragma omp parallel for schedule(static, 1)

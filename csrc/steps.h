@@ -27,20 +27,23 @@ ROT_INLINE cplx cplx_add(cplx a, cplx b) {
     cplx r = {a.re + b.re, a.im + b.im};
     return r;
 }
+
+/* Of a plane, in kernels of real lanes too:  h_t = a_t h_{t-1} + x_t  and its adjoint, as of lanes below. */
+ROT_INLINE cplx plane_step(cplx a, cplx h_prev, cplx x) { return cplx_fma(a, h_prev, x); }
+ROT_INLINE cplx plane_step_adjoint(cplx a_next, cplx g_next, cplx dh) { return cplx_fma_conj(a_next, g_next, dh); }
+ROT_INLINE cplx plane_transition_adjoint(cplx g, cplx h_prev, cplx da) { return cplx_fma_conj(h_prev, g, da); }
+
+/* h_t = a_t h_{t-1} + x_t
+ * g_t = dh_t + conj(a_{t+1}) g_{t+1};   dx_t = g_t;   da_t = g_t conj(h_{t-1});   dh0 = conj(a_0) g_0 */
 #if ROT_COMPLEX
-ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return cplx_fma(a, b, c); }
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return cplx_fma_conj(a, b, c); }
 ROT_INLINE lane lane_add(lane a, lane b) { return cplx_add(a, b); }
+ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return plane_step(a, h_prev, x); }
 #else
-ROT_INLINE lane lane_fma(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_add(lane a, lane b) { return a + b; }
+ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return a * h_prev + x; }
 #endif
-
-/* h_t = a_t h_{t-1} + x_t */
-ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return lane_fma(a, h_prev, x); }
-
-/* g_t = dh_t + conj(a_{t+1}) g_{t+1};   dx_t = g_t;   da_t = g_t conj(h_{t-1});   dh0 = conj(a_0) g_0 */
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
 ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
 

@@ -883,7 +883,7 @@ def block_case(
     )
 
 
-# Many sequences run each on its own, tile after tile; few run in lots of tiles. Tiles have 96 steps.
+# Many sequences run side by side, each tile after tile; few run one by one, their tiles of 96 steps side by side.
 FUSED = [
     *(
         linear_layer_case(B, T, D, N, K, fused=fused, lengths=lengths)
@@ -894,8 +894,11 @@ FUSED = [
             (True, 0, 4, 3, 2, None),
             (True, 3, 200, 3, 2, (200, 0, 97)),
             (True, 1, 200, 4, 3, None),
-            (True, 2, 400, 3, 2, (193, 400)),  # lots of four tiles
+            (True, 2, 400, 3, 2, (193, 400)),  # tiles side by side
             (True, 2, 20, 70, 33, (20, 13)),  # edges of the matrix kernel
+            (True, 1, 200, 3, 70, None),
+            (True, 2, 5, 3, 0, None),
+            (True, 2, 5, 0, 3, None),
             (False, 3, 20, 3, 2, (20, 0, 7)),
         )
     ),
@@ -913,6 +916,9 @@ FUSED = [
             ("channel", "full", (1, 200, 3, 2, 2), (170,), True),
             ("channel", "half2", (2, 200, 3, 2, 2), (200, 98), False),
             ("row", "full", (2, 0, 3, 2, 1), None, False),
+            ("channel", "full", (1, 300, 3, 70, 2), None, False),
+            ("channel", "full", (2, 5, 3, 0, 1), None, False),
+            ("channel", "half1", (2, 5, 0, 3, 1), None, True),
         )
     ),
     *(
@@ -965,7 +971,7 @@ LARGE = [
     pool_case("mean_pool", CHANNELS),
     cross_entropy_case(40, 1000, 1),
     linear_layer_case(40, 100, 20, 30, 2, lengths=tuple(range(61, 101))),  # more sequences than partial sums
-    linear_layer_case(2, 2000, 20, 150, 2, lengths=(2000, 1900)),  # lots of 16 tiles, scans of several tasks
+    linear_layer_case(2, 2000, 20, 150, 2, lengths=(2000, 1900)),  # more tiles than partial sums
     block_case(40, 100, 20, 30, 2, norm="row", form="full", rate=0.1),
     block_case(1, 2000, 20, 150, 2, norm="channel", form="full", rate=0.1),
 ]

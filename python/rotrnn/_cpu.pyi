@@ -14,6 +14,7 @@ _IO = npt.NDArray[np.int64] | None
 SIMD_AVAILABLE: tuple[str, ...]
 OPENMP: int
 COMPILER: str
+KEEPS_MEMORY: int
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, /) -> npt.NDArray[Any]: ...
 def release_memory() -> int: ...

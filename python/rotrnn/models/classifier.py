@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.block import BlockSaved, ResidualStack, StackSaved
+from rotrnn.nn.block import PartsSaved, ResidualStack, StackSaved
 from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params
 from rotrnn.nn.linear import LinearRecurrence
@@ -71,7 +71,7 @@ class SequenceClassifier:
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
         """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
-        unfused = [block for block in saved.blocks.blocks if isinstance(block, BlockSaved)]
+        unfused = [block for block in saved.blocks.blocks if isinstance(block, PartsSaved)]
         norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in unfused])
         lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
         reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)

@@ -12,12 +12,12 @@ from rotrnn.nn import fused
 from rotrnn.nn.fused import FusedSaved
 from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent, State
-from rotrnn.nn.norm import Moments
+from rotrnn.nn.norm import BatchNorm, Moments
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.pointwise import mask_padding
 
 
-class BlockSaved(NamedTuple):
+class PartsSaved(NamedTuple):
     """What each part saved, unfused, the state after x, and lengths."""
 
     norm: Any
@@ -43,15 +43,15 @@ class ResidualBlock:
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, BlockSaved | FusedSaved]:
+    ) -> tuple[Array, PartsSaved | FusedSaved]:
         y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=ctx.train)
         return y, saved
 
     def backward(
-        self, params: Params, saved: BlockSaved | FusedSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: PartsSaved | FusedSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate)
-        return settle(dx, later), dparams, dstate0
+        return settle(dx, later, lengths=saved.lengths), dparams, dstate0
 
     def forward_in_stack(
         self,
@@ -62,7 +62,7 @@ class ResidualBlock:
         moments: Moments | None = None,
         gather: bool = False,
         keep: bool = False,
-    ) -> tuple[Array, BlockSaved | FusedSaved, Moments | None]:
+    ) -> tuple[Array, PartsSaved | FusedSaved, Moments | None]:
         """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x.
 
         `keep` saves the layer's output too, which takes memory and saves backward some work.
@@ -74,12 +74,12 @@ class ResidualBlock:
         z, layer = self.layer.forward(params["layer"], z, ctx, state)
         z, gate = self.gate.forward(params["gate"], z, ctx)
         z += mask_padding(x, ctx.lengths)
-        return z, BlockSaved(norm, layer, gate, layer.state, ctx.lengths), None
+        return z, PartsSaved(norm, layer, gate, layer.state, ctx.lengths), None
 
     def backward_in_stack(
         self,
         params: Params,
-        saved: BlockSaved | FusedSaved,
+        saved: PartsSaved | FusedSaved,
         dy: Array,
         dstate: State,
         later: Later | None = None,
@@ -87,7 +87,7 @@ class ResidualBlock:
         """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
         if isinstance(saved, FusedSaved):
             return fused.backward(params, saved, dy, dstate, later)
-        dy = settle(dy, later)
+        dy = settle(dy, later, lengths=saved.lengths)
         dz, dgate = self.gate.backward(params["gate"], saved.gate, dy)
         dz, dlayer, dstate0 = self.layer.backward(params["layer"], saved.layer, dz, dstate)
         dx, dnorm = self.norm.backward(params["norm"], saved.norm, dz)
@@ -104,7 +104,7 @@ class ResidualBlock:
 class StackSaved(NamedTuple):
     """What each block saved, and their states after x."""
 
-    blocks: tuple[BlockSaved | FusedSaved, ...]
+    blocks: tuple[PartsSaved | FusedSaved, ...]
     state: tuple[State, ...]
 
 
@@ -120,11 +120,11 @@ class ResidualStack:
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, StackSaved]:
-        saved: list[BlockSaved | FusedSaved] = []
+        saved: list[PartsSaved | FusedSaved] = []
         moments = None
         for i, block in enumerate(self.blocks):
             before = None if state is None else state[i]
-            gather = i + 1 < len(self.blocks)
+            gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
             # every second block keeps more: half as much memory again as the blocks' inputs and gradients, no more
             keep = ctx.train and (len(self.blocks) - i) % 2 == 1
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
@@ -142,7 +142,8 @@ class ResidualStack:
             dy, dparams[str(i)], dstate0[i], later = self.blocks[i].backward_in_stack(
                 params[str(i)], saved.blocks[i], dy, given, later
             )
-        return settle(dy, later), dict(reversed(dparams.items())), tuple(dstate0)
+        lengths = saved.blocks[0].lengths if saved.blocks else None
+        return settle(dy, later, lengths=lengths), dict(reversed(dparams.items())), tuple(dstate0)
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:
         after = []

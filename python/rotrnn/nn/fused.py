@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
@@ -43,6 +44,10 @@ class FusedSaved(NamedTuple):
     moments: Moments | None
     train: bool
     state: Array | None
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64] | None:
+        return self.op.lengths
 
 
 def parts_of(norm: Layer, layer: Recurrent, gate: Gate, ctx: Context) -> Parts | None:
@@ -84,7 +89,6 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
-    gather = gather and ctx.train and isinstance(norm, BatchNorm)
     result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
     saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx.train, after)
@@ -106,8 +110,7 @@ def backward(
         if saved.train:
             x, lengths = saved.op.x, saved.op.lengths
             steps = x.shape[0] * x.shape[1] if lengths is None else int(lengths.sum())
-            slope, shift = statistics_adjoint(params["norm"]["scale"], rstd, dscale, dbias, steps)
-            after = Later(x, mean, slope, shift, lengths)
+            after = Later(x, mean, *statistics_adjoint(params["norm"]["scale"], rstd, dscale, dbias, steps))
     dparams = {
         "norm": {"scale": dscale, "bias": dbias},
         "layer": layer.fold_backward(params["layer"], saved.folding, grads.system),

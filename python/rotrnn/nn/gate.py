@@ -122,11 +122,12 @@ class Gate:
     def backward(self, params: Params, saved: GateSaved, dy: Array) -> tuple[Array, Params]:
         dy, _ = self._dropout(1).backward({}, saved.ctx, dy)
         dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.ctx.lengths)
-        dparams: Params = {}
         gate_saved, value_saved = saved.dense
-        dz, dparams["gate"] = self._linear.backward(params["gate"], gate_saved, dgate)
+        dz, dgate_params = self._linear.backward(params["gate"], gate_saved, dgate)
+        dparams = {"gate": dgate_params}
         if value_saved is not None:
-            dz_value, dparams["value"] = self._linear.backward(params["value"], value_saved, dvalue)
+            dz_value, dvalue_params = self._linear.backward(params["value"], value_saved, dvalue)
+            dparams = {"value": dvalue_params, **dparams}
             dz += dz_value
         elif self.form == "half1":
             dz += dvalue

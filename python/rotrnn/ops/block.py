@@ -18,6 +18,7 @@ from rotrnn.ops.linear_layer import (
     System,
     block_arguments,
     check_carries,
+    check_precision,
     checked_system,
     complex_of,
     new_states,
@@ -25,6 +26,7 @@ from rotrnn.ops.linear_layer import (
 )
 from rotrnn.ops.pointwise import check_dropout
 
+CHANNEL_NORM, ROW_NORM = 1, 2  # csrc/block.h
 GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
 WEIGHTS = ("w_value", "b_value", "w_gate", "b_gate")
 
@@ -46,7 +48,7 @@ class RowNorm(NamedTuple):
 
 
 class Gating(NamedTuple):
-    """GELU, dropout, GLU, dropout, in a form of `rotrnn.nn.Gate`: w (D, D), b (D,), a value in "full" alone.
+    """GELU, dropout, GLU, dropout, in a form of `rotrnn.nn.Gate`: w (D, D), b (D,), those of the value in "full" alone.
 
     Masks are those of `dropout` at `site` and `site` + 1.
     """
@@ -98,7 +100,6 @@ class Later(NamedTuple):
     center: Array
     slope: Array
     shift: Array
-    lengths: npt.NDArray[np.int64] | None
 
 
 class BlockGrads(NamedTuple):
@@ -142,7 +143,7 @@ def residual_block(
     moments : bool
         Gather the output's mean and variance on the way, for a batch norm that comes next; at least one step is valid.
     keep : bool
-        Keep the layer's output, one more (B, T, D), for backward, which is then some eight per cent faster.
+        Keep the layer's output, one more (B, T, D), for backward, which then need not make it again.
 
     Raises
     ------
@@ -179,6 +180,10 @@ def residual_block_backward(
 ) -> BlockGrads:
     """Adjoint of `residual_block`; every result is new.
 
+    Back through the residual, dropout, GLU, dropout and GELU to dz, the gradient of the layer's output; from there as
+    `linear_layer_backward` to g, that of the norm's output; ``dx = dy + gain g``, or the adjoint of `layer_norm`. What
+    lies between is made again tile by tile, from x and the states before each tile.
+
     Parameters
     ----------
     dy : (B, T, D)
@@ -189,6 +194,10 @@ def residual_block_backward(
         Gradient of the final states.
     later : Later, optional
         What is still to be added to dy.
+
+    Returns
+    -------
+    BlockGrads
 
     Raises
     ------
@@ -201,15 +210,15 @@ def residual_block_backward(
     check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
     args.array("saved.x", x, "B T D")
+    args.optional("saved.layer", layer, "B T D")
+    steps = args.lengths(steps)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
     ready, dtype = checked_system(args, system, x, *_arrays(norm), *_arrays(gating))
+    check_precision(args, "saved.x", x, dtype)
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
     following: list[Array | None] = [None] * 4
     if later is not None:
-        arrays = {"y": later.y, "center": later.center, "slope": later.slope, "shift": later.shift}
-        forms = {"y": "B T D"}
-        checked = [args.array(f"later.{name}", one, forms.get(name, "D")) for name, one in arrays.items()]
-        following = [args.layout(one, dtype) for one in checked]
+        following = [args.layout(one, dtype) for one in _checked_later(args, later)]
     gate = _gate(args, gating, dtype)
     dsystem, dx = System(*map(empty_like, ready)), empty_like(x)
     dweights: dict[str, Any] = {
@@ -226,14 +235,37 @@ def residual_block_backward(
     return BlockGrads(dx, dsystem, gating._replace(**dweights), dh0, sums[0], sums[1])
 
 
-def settle(dy: Array, later: Later | None) -> Array:
-    """dy with what was still to be added, as a new array; dy itself without."""
+def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """dy with what was still to be added to it, ``dy + slope (y - center) + shift``; dy itself if nothing was.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+    later : Later, optional
+        Promoted with dy to one precision.
+    lengths : (B,), optional
+        Valid steps of each sequence; beyond them nothing is used and the result is zero.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype, shapes that disagree, a length out of range.
+    """
     if later is None:
-        return dy
-    y, center, slope, shift, lengths = later
-    full: Array = empty_like(dy)
-    _cpu.channel_adjoint(full, dy, y, center, np.ones_like(slope), slope, shift, lengths, *dy.shape)
+        return np.asarray(dy)
+    args = Boundary("settle")
+    ady = args.array("dy", dy, "B T D")
+    ady, y, center, slope, shift = args.common(ady, *_checked_later(args, later))
+    full: Array = empty_like(ady)
+    steps = args.lengths(lengths)
+    _cpu.channel_adjoint(full, ady, y, center, np.ones_like(slope), slope, shift, steps, *ady.shape)
     return full
+
+
+def _checked_later(args: Boundary, later: Later) -> list[Array]:
+    y = args.array("later.y", later.y, "B T D")
+    named = {"center": later.center, "slope": later.slope, "shift": later.shift}
+    return [y, *(args.array(f"later.{name}", one, "D") for name, one in named.items())]
 
 
 def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
@@ -242,14 +274,20 @@ def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
 
 def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
     if isinstance(norm, RowNorm):
+        if not norm.eps >= 0:
+            raise ValueError(f"{args.op}: norm.eps is {norm.eps}, expected a number from 0")
         return RowNorm(args.array("norm.scale", norm.scale, "D"), args.array("norm.bias", norm.bias, "D"), norm.eps)
+    if not isinstance(norm, ChannelNorm):
+        raise TypeError(f"{args.op}: norm is a {type(norm).__name__}, expected a ChannelNorm or a RowNorm")
     return ChannelNorm(*(args.array(f"norm.{name}", one, "D") for name, one in norm._asdict().items()))
 
 
 def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """The norm's part of `block_arguments`."""
     arrays = [args.layout(one, dtype) for one in _arrays(norm)]
-    return (2, None, *arrays, norm.eps) if isinstance(norm, RowNorm) else (1, *arrays, 0.0)
+    if isinstance(norm, RowNorm):
+        return (ROW_NORM, None, *arrays, norm.eps)
+    return (CHANNEL_NORM, *arrays, 0.0)
 
 
 def _checked_gating(args: Boundary, gating: Gating) -> Gating:
@@ -273,4 +311,12 @@ def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> tuple[Any, ..
     """The gate's part of `block_arguments`."""
     weights = [getattr(gating, name) for name in WEIGHTS]
     arrays = [None if one is None else args.layout(one, dtype) for one in weights]
-    return (GATE_KINDS[gating.form], *arrays, gating.rate, gating.seed, gating.step, gating.site, gating.over_time)
+    return (
+        GATE_KINDS[gating.form],
+        *arrays,
+        gating.rate,
+        gating.seed,
+        gating.step,
+        gating.site,
+        bool(gating.over_time),
+    )

@@ -139,6 +139,12 @@ def check_carries(args: Boundary, carries: Array) -> None:
     args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
 
 
+def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any]) -> None:
+    """What forward saved has the precision of what backward is given."""
+    if saved.real.dtype != dtype:
+        raise TypeError(f"{args.op}: {name} has dtype {saved.dtype}, expected the precision of the others, {dtype}")
+
+
 def planes(z: Array) -> Array:
     """Complex numbers as the kernels of real variants take them, (re, im) pairs."""
     return z.view(z.real.dtype)
@@ -214,7 +220,7 @@ def linear_layer_backward(
     args = Boundary("linear_layer_backward")
     dy = args.array("dy", dy, "B T D")
     dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    ready, dtype = checked_system(args, system, saved.u)
+    ready, dtype = checked_system(args, system, args.array("saved.u", saved.u, "B T D"))
     dy = args.layout(dy, dtype)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
@@ -222,6 +228,8 @@ def linear_layer_backward(
         return _backward_from_states(dy, ready, saved, dhT)
     u, z0, steps, carries = saved
     check_carries(args, carries)
+    check_precision(args, "saved.u", u, dtype)
+    steps = args.lengths(steps)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
     outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
