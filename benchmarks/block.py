@@ -14,7 +14,7 @@ from benchmarks.model import LISTOPS, QUICK, beside_products, classifier
 
 def main() -> None:
     args = arguments(__doc__).parse_args()
-    size, window = (QUICK, 0.2) if args.quick else (LISTOPS, 8.0)
+    size, window = (QUICK, 0.2) if args.quick else (LISTOPS, 16.0)
     block = classifier(size).stack.blocks[0]
     show(beside_products("block", block, block_products(size.D, size.N), size, window), args.json)
 

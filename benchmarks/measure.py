@@ -46,18 +46,19 @@ def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[floa
 
 
 def turn(function: Callable[[], Any], window: float) -> float:
-    """The least time of one call, in a turn of 0.1 s or one call (less if the window for all turns is short).
+    """The least time of one call, in a turn of 0.1 s and at least two calls (one if the window is short).
 
-    OpenBLAS's threads spin some 25 ms after a product before they sleep, and take a core from whatever follows: only a
-    turn's first calls meet them. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
+    OpenBLAS's threads spin some 25 ms after a product before they sleep, and would take a core from whatever follows:
+    so each turn begins with a pause. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
     OMP_WAIT_POLICY=passive.
     """
-    least, begin = float("inf"), time.perf_counter()
+    time.sleep(min(0.05, window / 8))
+    least, calls, begin = float("inf"), 0, time.perf_counter()
     before = begin
-    while before - begin < min(0.1, window / 8):
+    while before - begin < min(0.1, window / 8) or calls < min(2, window):
         function()
         after = time.perf_counter()
-        least = min(least, after - before)
+        least, calls = min(least, after - before), calls + 1
         before = after
     return least
 
