@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="D 512, N 384: minutes")
     args = parser.parse_args()
     size = QUICK if args.quick else LARGE if args.large else LISTOPS
-    window = 0.1 if args.quick else 20.0
+    window = 0.1 if args.quick else 60.0 if args.large else 20.0
     ctx = PATHS[args.path]
 
     (overhead_s,) = seconds_in_turn([training_step(size._replace(B=1, T=1), ctx)], window=window / 20)

@@ -6,7 +6,7 @@
 
 /* NORM_CHANNEL: gain (x - center) + offset of each channel; NORM_ROW: layer norm with scale `gain`, bias `offset`. */
 enum { NORM_NONE, NORM_CHANNEL, NORM_ROW };
-/* GATE_NONE: the layer alone, without residual. The others are the forms of the gated linear unit. */
+/* GATE_NONE: the layer alone, without norm and residual. The others are the forms of the gated linear unit. */
 enum { GATE_NONE, GATE_FULL, GATE_HALF1, GATE_HALF2 };
 
 /* Arrays are C-contiguous. L = 2N real lanes, lanes (2i, 2i+1) one plane; K directions; carries for each of the
