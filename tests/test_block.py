@@ -194,7 +194,10 @@ def test_what_a_training_step_keeps() -> None:
     assert peak + x.nbytes <= 1.5 * (6 + 2) * x.nbytes
 
 
-@pytest.mark.skipif(not _cpu.KEEPS_MEMORY, reason="a sanitizer watches memory that was given back")
+keeps_memory = pytest.mark.skipif(not _cpu.KEEPS_MEMORY, reason="a sanitizer keeps what was given back, to watch it")
+
+
+@keeps_memory
 def test_memory_is_kept_for_reuse_and_can_be_released() -> None:
     rotrnn.release_memory()
     first = _cpu.empty((1 << 20,), np.float32)
@@ -224,6 +227,7 @@ assert peak() - before < 200 << 20, (peak() - before) >> 20
 """
 
 
+@keeps_memory
 def test_what_is_kept_never_adds_to_the_peak() -> None:
     subprocess.run([sys.executable, "-c", FOOTPRINT], check=True)
 
@@ -315,6 +319,7 @@ def test_mixed_precision_is_promoted() -> None:
         ({"lengths": (51, 0, 0)}, ValueError, r"residual_block: lengths\[0\] is 51"),
         ({"lengths": (0, 0, 0), "moments": True}, ValueError, "residual_block: moments of no valid step"),
         ({"h0": np.ones((2, 3, 3))}, TypeError, "residual_block: h0 has dtype float64"),
+        ({"h0": np.ones((1, 3, 3), complex)}, ValueError, r"residual_block: h0 has shape \(1, 3, 3\)"),
         ({"norm": None}, TypeError, "residual_block: norm is a NoneType, expected a ChannelNorm or a RowNorm"),
         ({"norm": RowNorm(np.ones(4), np.ones(4), -1.0)}, ValueError, "residual_block: norm.eps is -1.0"),
     ],

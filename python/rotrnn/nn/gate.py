@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.dense import Dense, DenseSaved
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params
-from rotrnn.ops.block import Gating
+from rotrnn.ops.block import GATE_KINDS, Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
 
 
@@ -63,7 +63,7 @@ class Dropout:
         return dropout_backward(dy, self.rate, **key, over_time=self.over_time, lengths=saved.lengths), {}
 
 
-FORMS = ("full", "half1", "half2")
+FORMS = tuple(GATE_KINDS)
 
 
 class GateSaved(NamedTuple):
