@@ -286,6 +286,10 @@ static void pool_free(void *context, void *memory, size_t bytes) {
 
 static PyDataMem_Handler POOL_HANDLER = {"rotrnn_pool", 1, {NULL, pool_malloc, pool_calloc, pool_realloc, pool_free}};
 
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
+#endif
 static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     PyArray_Descr *dtype = NULL;
     PyArray_Dims shape = {NULL, 0};
@@ -306,6 +310,9 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     PyDimMem_FREE(shape.ptr);
     return array;
 }
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 static PyObject *release_memory(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
