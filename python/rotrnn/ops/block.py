@@ -152,8 +152,7 @@ def residual_block(
     """
     args = Boundary("residual_block")
     ax = args.array("x", x, "B T D")
-    args.array("w_out", system.w_out, "K D L")  # so that the directions are the system's, and h0 is held to them
-    args.array("a", system.a, "N", kinds=COMPLEX)
+    checked_system(args, system, ax)  # first, so that h0 is held to its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
     ready, dtype = checked_system(args, system, ax, z0, *_arrays(norm), *_arrays(gating))

@@ -103,8 +103,7 @@ def linear_layer(
     """
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
-    args.array("w_out", system.w_out, "K D L")  # so that the directions are the system's, and h0 is held to them
-    args.array("a", system.a, "N", kinds=COMPLEX)
+    checked_system(args, system, au)  # first, so that h0 is held to its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
     (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
     steps = args.lengths(lengths)
