@@ -8,7 +8,7 @@
  * of a tile again. With two directions, backwards in time runs first and alone, for its carries.
  *
  * With many sequences, each runs tile by tile on one thread. With few, the tiles of one run side by side, and only the
- * scan goes from tile to tile in turn: at 40 ns a step of some two microseconds, that keeps dozens of threads busy.
+ * scan goes from tile to tile in turn: it is a small part of a tile's work, so that dozens of threads stay busy.
  * Which, and where every partial sum goes, depends on the shapes alone: the same bits for any number of threads.
  */
 #include "block.h"
@@ -37,13 +37,15 @@ typedef struct {
     real *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
 } panels;
 
-/* One tile's arrays, (tile,D) or (tile,L). */
+/* One tile's arrays, (tile,D) or (tile,L). Those of forward serve backward in turn: y holds GELU's slope, value and
+ * gate their own gradients, z the gradient of xn. */
 typedef struct {
     real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
     row_moments *moments; /* (tile), of the row norm */
 } room;
 
-/* A slot's part of the gradients; those of vectors in double, each tile's sum added to them. */
+/* A slot's part of the gradients; those of vectors in double, each tile's sum added to them. One piece of memory of
+ * partial_bytes, which begins with dw_in; the same array of the next slot lies that much further on. */
 typedef struct {
     real *dw_in, *dw_out, *dw_value, *dw_gate;
     double *da, *dskip, *d_norm_sum, *d_norm_product, *db_value, *db_gate;

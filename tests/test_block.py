@@ -295,6 +295,20 @@ def test_norms_may_change_from_block_to_block() -> None:
         close(grad, expected_grad)
 
 
+def test_a_state_for_each_block() -> None:
+    stack = ResidualStack(tuple(ResidualBlock(LayerNorm(4), LRU(4, 3), Gate(4)) for _ in range(2)))
+    params = stack.init(np.random.default_rng(1))
+    x = np.zeros((1, 5, 4), np.float32)
+    y, saved = stack.forward(params, x)
+    three = (*saved.state, saved.state[0])
+    with pytest.raises(ValueError, match=r"ResidualStack.forward: 3 states, expected one for each of 2 blocks"):
+        stack.forward(params, x, state=three)
+    with pytest.raises(ValueError, match=r"ResidualStack.backward: 3 states"):
+        stack.backward(params, saved, y, three)
+    with pytest.raises(ValueError, match=r"ResidualStack.step: 1 states"):
+        stack.step(params, three[:1], x[:, 0])
+
+
 def test_mixed_precision_is_promoted() -> None:
     """float64 parameters and a float32 input: all results in float64."""
     stack = ResidualStack(tuple(ResidualBlock(BatchNorm(4), LRU(4, 3), Gate(4)) for _ in range(2)))
@@ -320,6 +334,7 @@ def test_mixed_precision_is_promoted() -> None:
         ({"lengths": (0, 0, 0), "moments": True}, ValueError, "residual_block: moments of no valid step"),
         ({"h0": np.ones((2, 3, 3))}, TypeError, "residual_block: h0 has dtype float64"),
         ({"h0": np.ones((1, 3, 3), complex)}, ValueError, r"residual_block: h0 has shape \(1, 3, 3\)"),
+        ({"system": None}, TypeError, "residual_block: system is a NoneType, expected a System"),
         ({"norm": None}, TypeError, "residual_block: norm is a NoneType, expected a ChannelNorm or a RowNorm"),
         ({"norm": RowNorm(np.ones(4), np.ones(4), -1.0)}, ValueError, "residual_block: norm.eps is -1.0"),
     ],

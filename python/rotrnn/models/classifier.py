@@ -73,7 +73,7 @@ class SequenceClassifier:
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
         unfused = [block for block in saved.blocks.blocks if isinstance(block, PartsSaved)]
         norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in unfused])
-        lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else ctx.lengths
+        lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else np.asarray(ctx.lengths)
         reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)
         mean: Array = norms.sum(1) / np.maximum(reached, 1)
         return mean

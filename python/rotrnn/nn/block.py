@@ -120,6 +120,7 @@ class ResidualStack:
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, StackSaved]:
+        self._check_state("forward", state)
         saved: list[PartsSaved | FusedSaved] = []
         moments = None
         for i, block in enumerate(self.blocks):
@@ -134,6 +135,7 @@ class ResidualStack:
     def backward(
         self, params: Params, saved: StackSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
+        self._check_state("backward", dstate)
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None
@@ -146,8 +148,15 @@ class ResidualStack:
         return settle(dy, later, lengths=lengths), dict(reversed(dparams.items())), tuple(dstate0)
 
     def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]:
+        self._check_state("step", state)
         after = []
         for i, block in enumerate(self.blocks):
             x_t, one = block.step(params[str(i)], None if state is None else state[i], x_t)
             after.append(one)
         return x_t, tuple(after)
+
+    def _check_state(self, method: str, state: State) -> None:
+        if state is not None and len(state) != len(self.blocks):
+            raise ValueError(
+                f"ResidualStack.{method}: {len(state)} states, expected one for each of {len(self.blocks)} blocks"
+            )

@@ -84,7 +84,8 @@ class Gate:
     - "half1": ``dropout(z * s(W_g z + b_g))``, the "half GLU" of LRU's Path-X;
     - "half2": ``dropout(x * s(W_g z + b_g))`` (S5).
 
-    Its two dropouts are the sites `site` and `site` + 1. Params: "gate", and "value" in the full form, as `Dense`.
+    Its two dropouts are the sites `site` and `site` + 1: give block i of a stack site 2i, or blocks share their masks.
+    Params: "gate", and "value" in the full form, as `Dense`.
     """
 
     d_model: int

@@ -178,6 +178,8 @@ def block_arguments(
 
 def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
     """The system checked, and in the common precision of it and `others`; that precision as a real dtype."""
+    if not isinstance(system, System):
+        raise TypeError(f"{args.op}: system is a {type(system).__name__}, expected a System")
     w_in = args.array("w_in", system.w_in, "L D")
     a = args.array("a", system.a, "N", kinds=COMPLEX)
     w_out = args.array("w_out", system.w_out, "K D L")
