@@ -15,8 +15,13 @@ from benchmarks import report
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
+from rotrnn import _cpu
 
 ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.skipif(
+    not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
+)
 
 
 def files() -> dict[Path, bytes]:
