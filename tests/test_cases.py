@@ -1,4 +1,4 @@
-"""Every row of cases.py against its reference, finite differences, the adjoint identity, and itself."""
+"""Every row of cases against its reference, finite differences, the adjoint identity, and itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import CASES, LARGE, Arrays, Case
+from cases import CASES, LARGE
+from cases.table import Arrays, Case
 from rotrnn import _cpu
 
 

@@ -86,46 +86,6 @@ def test_rotrnn_with_heads_of_width_two_is_an_lru() -> None:
     np.testing.assert_allclose(y_rot, y_lru, rtol=0, atol=1e3 * EPS * np.abs(y_lru).max())
 
 
-@pytest.mark.parametrize(
-    "layer", [RotRNN(4, 12, heads=3), RotRNN(4, 10, heads=2), LRU(4, 5, r_min=0.9)], ids=["rotrnn", "odd", "lru"]
-)
-def test_chunked_streamed_and_full_forward_agree(layer: Any) -> None:
-    rng = np.random.default_rng(1)
-    params = astype(layer.init(rng), np.float64)
-    x = rng.standard_normal((2, 23, 4))
-    full, saved = layer.forward(params, x)
-    tolerance = {"rtol": 0, "atol": 1e3 * EPS * np.abs(full).max()}  # the same sums in another order of terms
-    for split in range(24):
-        head, first = layer.forward(params, x[:, :split])
-        tail, second = layer.forward(params, x[:, split:], state=first.state)
-        np.testing.assert_allclose(np.concatenate([head, tail], 1), full, **tolerance)
-        np.testing.assert_allclose(second.state, saved.state, **tolerance)
-    state, rows = None, []
-    for t in range(23):
-        y_t, state = layer.step(params, state, x[:, t])
-        rows.append(y_t)
-    np.testing.assert_allclose(np.stack(rows, 1), full, **tolerance)
-    np.testing.assert_allclose(state, saved.state, **tolerance)
-
-
-def test_truncated_gradients_chain_through_the_state() -> None:
-    """The gradient of a whole sequence equals that of its two halves, chained through dstate."""
-    rng = np.random.default_rng(2)
-    layer = RotRNN(3, 8, heads=2)
-    params = astype(layer.init(rng), np.float64)
-    x, dy = rng.standard_normal((2, 20, 3)), rng.standard_normal((2, 20, 3))
-    _, saved = layer.forward(params, x)
-    dx, dparams, _ = layer.backward(params, saved, dy)
-    _, first = layer.forward(params, x[:, :7])
-    _, second = layer.forward(params, x[:, 7:], state=first.state)
-    dx_second, d_second, dstate = layer.backward(params, second, dy[:, 7:])
-    dx_first, d_first, _ = layer.backward(params, first, dy[:, :7], dstate)
-    np.testing.assert_allclose(np.concatenate([dx_first, dx_second], 1), dx, rtol=0, atol=1e-12)
-    for name in params:
-        scale = np.abs(dparams[name]).max()
-        np.testing.assert_allclose(d_first[name] + d_second[name], dparams[name], rtol=0, atol=1e-11 * scale)
-
-
 @pytest.mark.parametrize("start", ["stationary", "zero"])
 def test_state_norm_is_preserved_for_white_input(start: str) -> None:
     """Sigma_t = A Sigma_{t-1} A^T + W W^T (Lemma 3's expectation, exactly): the trace per head stays 1 from any

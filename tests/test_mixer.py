@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import householder_loop, householder_product
+from cases.ops import householder_loop, householder_product
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 
 EPS = np.finfo(np.float64).eps

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import normal, rotation_loop, scan_loop
+from cases.ops import rotation_loop
+from cases.table import normal, scan_loop
 from rotrnn import _cpu
 from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward

@@ -65,16 +65,23 @@ class SequenceClassifier:
         path = name.split(".")
         if path[0] != "blocks" or path[2] != "layer":
             return False
-        layer = self.stack.blocks[int(path[1])].layer
-        return isinstance(layer, LinearRecurrence) and path[3] in layer.recurrent
+        return path[3] in self.stack.blocks[int(path[1])].layer.recurrent
 
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
-        """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t."""
+        """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t.
+
+        L counts the blocks whose layer has one vector h_t (`Recurrent.state_norms`).
+        """
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
-        unfused = [block for block in saved.blocks.blocks if isinstance(block, PartsSaved)]
-        norms = np.stack([np.linalg.norm(block.layer.layer.h[0], axis=-1) for block in unfused])
-        lengths = np.full(norms.shape[1], norms.shape[2]) if ctx.lengths is None else np.asarray(ctx.lengths)
-        reached = (lengths[:, None] > np.arange(norms.shape[2])).sum(0)
+        found = [
+            block.layer.state_norms(one.layer)
+            for block, one in zip(self.stack.blocks, saved.blocks.blocks, strict=True)
+            if isinstance(one, PartsSaved)
+        ]
+        B, T = inputs.shape[:2]
+        norms = np.stack([np.zeros((B, T)), *(one for one in found if one is not None)])[1:]
+        lengths = np.full(B, T) if ctx.lengths is None else np.asarray(ctx.lengths)
+        reached = (lengths[:, None] > np.arange(T)).sum(0)
         mean: Array = norms.sum(1) / np.maximum(reached, 1)
         return mean
 

@@ -9,6 +9,8 @@ A layer with memory in time (`Recurrent`) also takes and gives its state, which 
     y, saved        = layer.forward(params, x, ctx, state)          # saved.state is the state after x
     dx, dparams, dstate = layer.backward(params, saved, dy, dstate)
     y_t, state      = layer.step(params, state, x_t)                # one step of streaming, evaluation mode
+    prepared        = layer.prepare(params)                         # once, for many steps:
+    y_t, state      = layer.step(params, state, x_t, prepared)
 
 Forward over the whole, forward in chunks, and step after step agree at every split. `dparams` has the same nesting
 and names as `params`, less the entries that are no parameters (`BUFFERS`); every gradient is new, none accumulates.
@@ -17,16 +19,19 @@ and names as `params`, less the entries that are no parameters (`BUFFERS`); ever
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Params = dict[str, Any]  # nested: name -> Array or Params
-State = Any  # an array or a tuple of states; None is the state before the first step
+State = Any
+"""An array or a tuple of states, each array with the batch axis first; None is the state before the first step.
+Real and complex leaves are differentiable; integer ones (positions) are not, their gradient is zero."""
 
 BUFFERS = frozenset({"running_mean", "running_var"})
 """Names of entries of `params` that no gradient reaches: forward in training mode updates them in place."""
@@ -69,18 +74,76 @@ class Layer(Protocol):
     def backward(self, params: Params, saved: Any, dy: Array) -> tuple[Array, Params]: ...
 
 
-class Recurrent(Protocol):
-    """A layer with memory in time."""
+@dataclass(frozen=True)
+class Recurrent(ABC):
+    """A layer with memory in time: `d_model` channels in and out. Parameters are a flat dict of arrays.
 
-    def init(self, rng: np.random.Generator) -> Params: ...
+    Every layer says what it is (`about`) and where it comes from (`paper`), a line each, and which parameters are
+    `recurrent`: those that published recipes train with a factor on the learning rate and without decay.
+    """
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, Any]: ...
+    about: ClassVar[str]
+    paper: ClassVar[str]
+    recurrent: ClassVar[frozenset[str]] = frozenset()
 
-    def backward(self, params: Params, saved: Any, dy: Array, dstate: State = None) -> tuple[Array, Params, State]: ...
+    d_model: int
 
-    def step(self, params: Params, state: State, x_t: Array) -> tuple[Array, State]: ...
+    def __post_init__(self) -> None:
+        self.check_sizes("d_model")
+
+    @property
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the parameters."""
+
+    @abstractmethod
+    def init(self, rng: np.random.Generator) -> Params:
+        """Random parameters, float32."""
+
+    @abstractmethod
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> tuple[Array, Any]:
+        """(y (B, T, D), saved) for x (B, T, D); `saved.state` is the state after x, `state` the one before."""
+
+    @abstractmethod
+    def backward(self, params: Params, saved: Any, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+        """(dx, dparams, gradient of the state that forward was given, or of the one it stands for)."""
+
+    @abstractmethod
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        """(y_t (B, D), state) for x_t (B, D), in evaluation mode; `prepared`, if given, is ``prepare(params)``."""
+
+    def prepare(self, params: Params) -> Any:
+        """What `step` needs that time does not touch, made once before many steps."""
+        return None
+
+    def report(self, saved: Any) -> dict[str, float]:
+        """Numbers of a forward that are worth a line in the log of a training."""
+        return {}
+
+    def state_norms(self, saved: Any) -> Array | None:
+        """|h_t| (B, T) of an unfused forward (`Context.fused`), where the layer has one vector h_t."""
+        return None
+
+    def check_sizes(self, *names: str, least: int = 1) -> None:
+        """Settings that must be whole numbers, at least `least`."""
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                expected = "a positive integer" if least == 1 else f"an integer from {least}"
+                raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
+
+    def check_params(self, params: Params) -> None:
+        """Parameters are all there, fit, and are finite: NaN in one would spread without a trace."""
+        layer = type(self).__name__
+        for name, shape in self.shapes.items():
+            if name not in params:
+                raise ValueError(f"{layer}: parameter {name} is missing, expected {', '.join(self.shapes)}")
+            value = params[name]
+            if np.shape(value) != shape:
+                raise ValueError(f"{layer}: parameter {name} has shape {np.shape(value)}, expected {shape}")
+            if not np.isfinite(value).all():
+                at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+                raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
 
 
 def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:
@@ -114,3 +177,26 @@ def astype(params: Params, dtype: npt.DTypeLike) -> Params:
     return {
         name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype) for name, value in params.items()
     }
+
+
+def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Array]]:
+    """The leaves of a state as ("state.0.1", array); of one array, ("state", array); of None, none."""
+    if isinstance(state, tuple):
+        for i, one in enumerate(state):
+            yield from flatten_state(one, f"{name}.{i}")
+    elif state is not None:
+        yield name, state
+
+
+def unflatten_state(flat: dict[str, Array]) -> State:
+    """The inverse of `flatten_state`."""
+    if not flat:
+        return None
+    nested = next(iter(unflatten(flat).values()))
+
+    def tuples(node: Any) -> State:
+        if not isinstance(node, dict):
+            return node
+        return tuple(tuples(node[str(i)]) for i in range(len(node)))
+
+    return tuples(nested)

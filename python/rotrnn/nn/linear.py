@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
     LinearLayerStates,
@@ -29,32 +29,17 @@ class LinearSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LinearRecurrence(ABC):
+class LinearRecurrence(Recurrent):
     """A layer ``y = W_out scan(a, W_in u) + D * u`` with (W_in, a, W_out) folded from its parameters once per call.
 
-    A subclass gives `init`, `fold` and `fold_backward`, which never see B or T, and names its `recurrent` parameters:
-    those that published recipes train with a factor on the learning rate and without decay.
+    A subclass gives `shapes`, `init`, `fold` and `fold_backward`, which never see B or T.
     """
 
-    recurrent: ClassVar[frozenset[str]]
-
-    d_model: int
     d_state: int
     bidirectional: bool = False
 
     def __post_init__(self) -> None:
-        for key, size in (("d_model", self.d_model), ("d_state", self.d_state)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{type(self).__name__}: {key}={size!r}, expected a positive integer")
-
-    @property
-    @abstractmethod
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters."""
-
-    @abstractmethod
-    def init(self, rng: np.random.Generator) -> Params:
-        """Random parameters, float32."""
+        self.check_sizes("d_model", "d_state")
 
     @abstractmethod
     def fold(self, params: Params) -> tuple[System, Any]:
@@ -83,13 +68,19 @@ class LinearRecurrence(ABC):
         dparams = self.fold_backward(params, saved.folding, grads.system)
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 
-    def step(self, params: Params, state: State, x_t: Array, system: System | None = None) -> tuple[Array, State]:
-        """(y_t (B, D), state) for x_t (B, D); `system`, if given, is ``fold(params)[0]`` made once before."""
+    def prepare(self, params: Params) -> System:
+        return self.checked_fold(params)[0]
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: System | None = None) -> tuple[Array, State]:
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
-        if system is None:
-            system, _ = self.checked_fold(params)
-        return linear_step(system, state, x_t)
+        return linear_step(self.prepare(params) if prepared is None else prepared, state, x_t)
+
+    def state_norms(self, saved: LinearSaved) -> Array | None:
+        if not isinstance(saved.layer, LinearLayerStates):
+            return None
+        norms: Array = np.linalg.norm(saved.layer.h[0], axis=-1)  # of the forward direction
+        return norms
 
     def eigenvalues(self, params: Params) -> Array:
         """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
@@ -101,17 +92,8 @@ class LinearRecurrence(ABC):
             raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
 
     def checked_fold(self, params: Params) -> tuple[System, Any]:
-        """`fold` of parameters that are all there, fit, and are finite: NaN in one would spread without a trace."""
-        layer = type(self).__name__
-        for name, shape in self.shapes.items():
-            if name not in params:
-                raise ValueError(f"{layer}: parameter {name} is missing, expected {', '.join(self.shapes)}")
-            value = params[name]
-            if np.shape(value) != shape:
-                raise ValueError(f"{layer}: parameter {name} has shape {np.shape(value)}, expected {shape}")
-            if not np.isfinite(value).all():
-                at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
-                raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
+        """`fold` of parameters that are all there, fit, and are finite."""
+        self.check_params(params)
         return self.fold(params)
 
 

@@ -26,6 +26,8 @@ class LRU(LinearRecurrence):
     B ~ N(0, 1/2D) and C ~ N(0, 1/N) per part, D ~ N(0, 1), ``gamma_log = log sqrt(1 - |lambda|^2)`` (eq. 7).
     """
 
+    about: ClassVar[str] = "linear recurrent unit: a stable complex diagonal recurrence"
+    paper: ClassVar[str] = 'Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"nu_log", "theta_log", "gamma_log", "B_re", "B_im"})
 
     r_min: float = 0.0

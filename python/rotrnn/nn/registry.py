@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from rotrnn.nn.linear import LinearRecurrence
+from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.lru import LRU
 from rotrnn.nn.rotrnn import RotRNN
 
-LAYERS: dict[str, type[LinearRecurrence]] = {"rotrnn": RotRNN, "lru": LRU}
+LAYERS: dict[str, type[Recurrent]] = {
+    "rotrnn": RotRNN,
+    "lru": LRU,
+}

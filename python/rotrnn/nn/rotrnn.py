@@ -43,6 +43,8 @@ class RotRNN(LinearRecurrence):
     B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1).
     """
 
+    about: ClassVar[str] = "linear recurrence by learned rotations, norm-preserving"
+    paper: ClassVar[str] = '"RotRNN: Modelling Long Sequences with Rotations", 2024'
     recurrent: ClassVar[frozenset[str]] = frozenset({"theta", "gamma_log", "M", "B"})
 
     heads: int = 1

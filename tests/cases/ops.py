@@ -1,78 +1,22 @@
-"""The table of differentiable functions: every row is held by every test of test_cases.py.
-
-A case makes its arguments, runs forward and backward on them, and has a reference: the simplest NumPy that can be
-right. A new op added here is checked against its reference, finite differences, the adjoint identity, float32,
-threads, instruction sets and (with `ragged`) NaN padding, without another line. The rows of LARGE are for threads
-alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
-"""
+"""Rows of the ops."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
+from cases.table import Arrays, Case, normal, pointwise_case, scan_loop, valid_steps
 from rotrnn import _cpu
-from rotrnn.nn.layer import Context, astype
-from rotrnn.nn.lru import LRU
-from rotrnn.nn.rotrnn import RotRNN
 from rotrnn.ops import pointwise
-from rotrnn.ops.block import ChannelNorm, Gating, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
-Arrays = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One function at one set of shapes.
-
-    make(rng) gives the differentiable arguments, in float64 or complex128, by name. forward(args) gives the tuple of
-    outputs; backward(args, outputs, doutputs) the gradient of sum(Re(conj(doutput) output)) for every argument by
-    name; reference(args) the outputs again. `linear` names groups of arguments in which forward is jointly linear.
-    `ragged` names the arguments and outputs with padding, with the lengths of their sequences: {name: lengths}.
-    `terms` is how many rounded products and sums one output element passes through at most: tolerances scale with it.
-    """
-
-    name: str
-    make: Callable[[np.random.Generator], Arrays]
-    forward: Callable[[Arrays], tuple[Any, ...]]
-    backward: Callable[[Arrays, tuple[Any, ...], tuple[Any, ...]], Arrays]
-    reference: Callable[[Arrays], tuple[Any, ...]]
-    terms: int
-    linear: tuple[tuple[str, ...], ...] = ()
-    ragged: dict[str, Any] = field(default_factory=dict)
-    lengths: Any = None
-
-
-def normal(rng: np.random.Generator, shape: tuple[int, ...], complex_lanes: bool = False) -> Any:
-    """Standard normal numbers, real or complex."""
-    x = rng.standard_normal(shape)
-    return x + 1j * rng.standard_normal(shape) if complex_lanes else x
-
-
 # ---------------------------------------------------------------------------------------------------------- scans
-
-
-def scan_loop(a: Any, x: Any, h0: Any = None, reverse: bool = False, lengths: Any = None) -> tuple[Any, Any]:
-    """h_t = a_t h_{t-1} + x_t, one step after the other; (h, hT)."""
-    B, T, N = x.shape
-    h = np.zeros((B, T, N), np.result_type(a, x))
-    hT = np.zeros((B, N), h.dtype) if h0 is None else np.array(h0, h.dtype)
-    for b in range(B):
-        steps = range(T if lengths is None else lengths[b])
-        for t in reversed(steps) if reverse else steps:
-            hT[b] = (a[b, t] if a.ndim == 3 else a) * hT[b] + x[b, t]
-            h[b, t] = hT[b]
-    return h, hT
 
 
 def diagonal_case(
@@ -247,125 +191,6 @@ DENSE = [
     dense_case((127, 64), 128),
 ]
 
-# --------------------------------------------------------------------------------------------------------- layers
-
-
-def layer_case(name: str, layer: Any, B: int, T: int, *, lengths: Any = None, reference: Any) -> Case:
-    """A recurrent layer: arguments are its parameters, x and the initial state; outputs y and the final state.
-
-    `reference(params, x, state, lengths)` gives (y, final state) by loops.
-    """
-    ctx = Context(lengths=None if lengths is None else np.array(lengths))
-    readout = tuple(key for key in layer.init(np.random.default_rng(0)) if key.startswith(("C", "D")))
-
-    def make(rng: np.random.Generator) -> Arrays:
-        args = dict(astype(layer.init(rng), np.float64))
-        args["x"] = normal(rng, (B, T, layer.d_model))
-        if not layer.bidirectional:
-            args["state"] = normal(rng, (B, len(layer.eigenvalues(args))), True)
-        return args
-
-    def split(args: Arrays) -> tuple[Arrays, Any, Any]:
-        params = {key: value for key, value in args.items() if key not in ("x", "state")}
-        return params, args["x"], args.get("state")
-
-    def forward(args: Arrays) -> tuple[Any, ...]:
-        params, x, state = split(args)
-        y, saved = layer.forward(params, x, ctx, state)
-        return (y,) if saved.state is None else (y, saved.state)
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        params, x, state = split(args)
-        _, saved = layer.forward(params, x, ctx, state)
-        dx, dparams, dstate = layer.backward(params, saved, *doutputs)
-        return {**dparams, "x": dx} | ({} if state is None else {"state": dstate})
-
-    return Case(
-        f"{type(layer).__name__} {name}",
-        make,
-        forward,
-        backward,
-        lambda args: tuple(out for out in reference(layer, *split(args), lengths) if out is not None),
-        terms=6 * T + 3 * layer.d_state + layer.d_model + 20,
-        linear=(("x",) if layer.bidirectional else ("x", "state"), readout),
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
-        lengths=lengths,
-    )
-
-
-def lru_loop(layer: LRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """lambda = exp(-e^nu + i e^theta), h = lambda h + e^gamma B u, y = Re(C h) + D u; reversed too."""
-    lam = np.exp(-np.exp(params["nu_log"]) + 1j * np.exp(params["theta_log"]))
-    Bu = x @ (np.exp(params["gamma_log"])[:, None] * (params["B_re"] + 1j * params["B_im"])).T
-    h, hT = scan_loop(lam, Bu, state, False, lengths)
-    y = (h @ (params["C_re"] + 1j * params["C_im"]).T).real + params["D"] * x
-    if layer.bidirectional:
-        h, _ = scan_loop(lam, Bu, None, True, lengths)
-        y += (h @ (params["C_re_reverse"] + 1j * params["C_im_reverse"]).T).real
-        hT = None
-    for b, steps in enumerate(lengths or ()):
-        y[b, steps:] = 0
-    return y, hT
-
-
-def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """The dense recurrence as published: x_t = gamma P R P^T x_{t-1} + xi B u_t, y_t = C x_t + D u_t, head by head.
-
-    The state in and out is s = P^T x as complex planes (an odd head's last lane has a zero beside it).
-    """
-    H, W = layer.heads, layer.width
-    B, T, _ = x.shape
-    gamma = np.exp(-np.exp(params["gamma_log"]))
-    heads, finals = [[], []], []
-    for i in range(H):
-        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
-        R = np.eye(W)
-        for p, angle in enumerate(params["theta"][i]):
-            c, s = np.cos(angle), np.sin(angle)
-            R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
-        A = gamma[i] * P @ R @ P.T
-        xi = np.sqrt((1 - gamma[i] ** 2) / np.trace(params["B"][i].T @ params["B"][i]))
-        even = W + W % 2
-        for direction in range(1 + layer.bidirectional):
-            out = np.zeros((B, T, W))
-            final = np.zeros((B, even))
-            if state is not None:
-                final = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even)[:, i]
-            h = final[:, :W] @ P.T
-            for b in range(B):
-                steps = range(T if lengths is None else lengths[b])
-                for t in reversed(steps) if direction else steps:
-                    h[b] = A @ h[b] + xi * params["B"][i] @ x[b, t]
-                    out[b, t] = h[b]
-            heads[direction].append(out)
-            if direction == 0:
-                # a state of an odd head also has the lane beside the last one, which only decays
-                count = np.array([T] * B if lengths is None else lengths)[:, None]
-                finals.append(np.concatenate([h @ P, final[:, W:] * gamma[i] ** count], 1))
-    y = np.concatenate(heads[0], 2) @ params["C"].T + params["D"] * x
-    if layer.bidirectional:
-        y += np.concatenate(heads[1], 2) @ params["C_reverse"].T
-    for b, steps in enumerate(lengths or ()):
-        y[b, steps:] = 0
-    final = np.ascontiguousarray(np.concatenate(finals, 1)).view(np.complex128)
-    return y, None if layer.bidirectional else final
-
-
-LAYERS = [
-    *(
-        layer_case(f"{name} {B}x{T}", layer, B, T, lengths=lengths, reference=loop)
-        for layer, loop, name in (
-            (LRU(4, 3, r_min=0.9), lru_loop, ""),
-            (LRU(3, 2, bidirectional=True), lru_loop, "bidirectional"),
-            (RotRNN(4, 8, heads=2), rotrnn_loop, "2 heads of 4"),
-            (RotRNN(3, 10, heads=2, theta_max=0.5), rotrnn_loop, "2 heads of 5"),
-            (RotRNN(3, 3, heads=3), rotrnn_loop, "3 heads of 1"),
-            (RotRNN(2, 6, bidirectional=True), rotrnn_loop, "bidirectional"),
-        )
-        for B, T, lengths in ((2, 12, None), (3, 9, (9, 0, 4)), (1, 0, None))
-    ),
-]
-
 # --------------------------------------------------------------------------------------------------------- mixers
 
 
@@ -468,52 +293,6 @@ MIXERS = [
 ]
 
 # ------------------------------------------------------------------------------------------------------ pointwise
-
-
-def valid_steps(shape: tuple[int, ...], lengths: Any) -> Any:
-    """(B, T, 1): which steps are no padding."""
-    B, T = shape[:2]
-    return (np.arange(T) < np.reshape(np.full(B, T) if lengths is None else lengths, (B, 1)))[..., None]
-
-
-def pointwise_case(
-    name: str,
-    shapes: dict[str, tuple[int, ...]],
-    forward: Callable[..., Any],
-    backward: Callable[..., tuple[Any, ...]],
-    reference: Callable[..., Any],
-    *,
-    lengths: Any = None,
-    terms: int = 16,
-    linear: tuple[tuple[str, ...], ...] = (),
-) -> Case:
-    """`forward(*args)` gives one output, `backward(dy, *args)` the gradients in the order of the arguments.
-
-    With lengths, padding is that of the arrays of rank three, and `reference` sees it zeroed.
-    """
-
-    def zeroed(x: Any) -> Any:
-        return np.where(valid_steps(x.shape, lengths), x, 0) if x.ndim == 3 and lengths is not None else x
-
-    def run(args: Arrays) -> tuple[Any]:
-        return (forward(*args.values()),)
-
-    padded = {}
-    if lengths is not None:
-        padded = {key: lengths for key, shape in shapes.items() if len(shape) == 3}
-        padded |= {} if "pool" in name else {"out0": lengths}
-    sizes = " ".join("x".join(map(str, shape)) for shape in shapes.values())
-    return Case(
-        f"{name}{' ragged' * (lengths is not None)} {sizes}",
-        lambda rng: {key: normal(rng, shape) for key, shape in shapes.items()},
-        run,
-        lambda args, outputs, doutputs: dict(zip(args, backward(doutputs[0], *args.values()), strict=True)),
-        lambda args: (zeroed(reference(*map(zeroed, args.values()))),),
-        terms=terms,
-        linear=linear,
-        ragged=padded,
-        lengths=lengths,
-    )
 
 
 def sigmoid_formula(x: Any) -> Any:
@@ -769,173 +548,11 @@ POINTWISE = [
     *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
 ]
 
-# --------------------------------------------------------------------------------------------------- fused blocks
-
-
-def system_of(rng: np.random.Generator, D: int, N: int, K: int) -> Arrays:
-    """Arguments of engine 1, of size about one."""
-    return {
-        "w_in": normal(rng, (2 * N, D)) / np.sqrt(D),
-        "a": rng.uniform(0.8, 1, N) * np.exp(1j * rng.uniform(-np.pi, np.pi, N)),
-        "w_out": normal(rng, (K, D, 2 * N)) / np.sqrt(2 * N),
-        "skip": normal(rng, (D,)),
-    }
-
-
-def system_loop(w_in: Any, a: Any, w_out: Any, skip: Any, u: Any, h0: Any, lengths: Any = None) -> tuple[Any, Any]:
-    """y = W_out h + skip u with the scans of W_in u, one or two, step by step; (y, hT)."""
-    v = (u @ w_in.T).view(a.dtype)
-    y, hT = skip * u, np.zeros_like(h0)
-    for k, out in enumerate(w_out):
-        h, hT[k] = scan_loop(a, v, h0[k], k == 1, lengths)
-        y += h.view(u.dtype) @ out.T
-    for b, steps in enumerate(() if lengths is None else lengths):
-        y[b, steps:] = 0
-    return y, hT
-
-
-def linear_layer_case(
-    B: int, T: int, D: int, N: int, K: int, *, fused: bool = True, lengths: Any = None
-) -> Case:  # fmt: skip
-    def make(rng: np.random.Generator) -> Arrays:
-        return {"u": normal(rng, (B, T, D)), "h0": normal(rng, (K, B, N), True), **system_of(rng, D, N, K)}
-
-    def run(args: Arrays) -> tuple[Any, Any, Any, Any]:
-        system = System(*(args[name] for name in System._fields))
-        return system, *linear_layer(system, args["u"], args["h0"], lengths=lengths, fused=fused)
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        system, _, _, saved = run(args)
-        grads = linear_layer_backward(doutputs[0], system, saved, doutputs[1])
-        return {"u": grads.du, "h0": grads.dh0, **grads.system._asdict()}
-
-    return Case(
-        f"linear_layer{'' if fused else ' unfused'} {B}x{T}x{D} N{N} K{K}{' ragged' * (lengths is not None)}",
-        make,
-        lambda args: run(args)[1:3],
-        backward,
-        lambda args: system_loop(**args, lengths=lengths),
-        terms=6 * T + 4 * N + D + 20,
-        linear=(("u", "h0"), ("w_out", "skip")),
-        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
-        lengths=lengths,
-    )
-
-
-def block_case(
-    B: int, T: int, D: int, N: int, K: int, *, norm: str, form: str, rate: float = 0.0, over_time: bool = False,
-    lengths: Any = None, keep: bool = False,
-) -> Case:  # fmt: skip
-    """A residual block: arguments are x, the norm's, engine 1's, the gate's and h0."""
-    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "rate": rate, "over_time": over_time}
-    weights = ("w_gate", "b_gate", "w_value", "b_value") if form == "full" else ("w_gate", "b_gate")
-    center = np.linspace(-1, 1, D)
-
-    def make(rng: np.random.Generator) -> Arrays:
-        args = {"x": normal(rng, (B, T, D)), "h0": normal(rng, (K, B, N), True), **system_of(rng, D, N, K)}
-        args |= {"scale": normal(rng, (D,)), "bias": normal(rng, (D,))}
-        return args | {w: normal(rng, (D, D) if w[0] == "w" else (D,)) / np.sqrt(D) for w in weights}
-
-    def parts(args: Arrays) -> tuple[Any, System, Gating]:
-        scale, bias = args["scale"], args["bias"]
-        part = RowNorm(scale, bias) if norm == "row" else ChannelNorm(center.astype(scale.dtype), scale, bias)
-        system = System(*(args[name] for name in System._fields))
-        return part, system, Gating(form=form, **{w: args[w] for w in weights}, **key)
-
-    def run(args: Arrays) -> Any:
-        return residual_block(args["x"], *parts(args), args["h0"], lengths=lengths, keep=keep)
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        grads = residual_block_backward(doutputs[0], *parts(args), run(args).saved, doutputs[1])
-        return {
-            "x": grads.dx, "h0": grads.dh0, **grads.system._asdict(),
-            "scale": grads.norm_product, "bias": grads.norm_sum,
-            **{w: getattr(grads.gating, w) for w in weights},
-        }  # fmt: skip
-
-    def reference(args: Arrays) -> tuple[Any, Any]:
-        x = args["x"]
-        normed = norm_formula(-1) if norm == "row" else lambda x, scale, bias: scale * (x - center) + bias
-        y, hT = system_loop(
-            *(args[name] for name in System._fields), normed(x, args["scale"], args["bias"]), args["h0"], lengths
-        )
-        masks = [dropout_mask((B, T, D), rate, 2**40 + 5, 7, 3 + i, over_time) / (1 - rate) for i in (0, 1)]
-        z = masks[0] * gelu_formula(y)
-        value = {"half1": z, "half2": y}.get(form)
-        value = z @ args["w_value"].T + args["b_value"] if value is None else value
-        out = x + masks[1] * value * sigmoid_formula(z @ args["w_gate"].T + args["b_gate"])
-        for b, steps in enumerate(() if lengths is None else lengths):
-            out[b, steps:] = 0
-        return out, hT
-
-    flags = "".join(
-        [f" dropout{' over time' * over_time}" * (rate > 0), " ragged" * (lengths is not None), " kept" * keep]
-    )
-    return Case(
-        f"residual_block {norm} {form}{flags} {B}x{T}x{D} N{N} K{K}",
-        make,
-        lambda args: (lambda result: (result.y, result.hT))(run(args)),
-        backward,
-        reference,
-        terms=12 * T + 8 * N + 6 * D + 100,
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
-        lengths=lengths,
-    )
-
-
-# Many sequences run side by side, each tile after tile; few run one by one, their tiles of 96 steps side by side.
-FUSED = [
-    *(
-        linear_layer_case(B, T, D, N, K, fused=fused, lengths=lengths)
-        for K in (1, 2)
-        for fused, B, T, D, N, lengths in (
-            (True, 2, 5, 3, 2, None),
-            (True, 2, 0, 3, 2, None),
-            (True, 0, 4, 3, 2, None),
-            (True, 3, 200, 3, 2, (200, 0, 97)),
-            (True, 1, 200, 4, 3, None),
-            (True, 2, 400, 3, 2, (193, 400)),  # tiles side by side
-            (True, 2, 20, 70, 33, (20, 13)),  # edges of the matrix kernel
-            (True, 1, 200, 3, 70, None),
-            (True, 2, 5, 3, 0, None),
-            (True, 2, 5, 0, 3, None),
-            (False, 3, 20, 3, 2, (20, 0, 7)),
-        )
-    ),
-    *(
-        block_case(*shape, norm=norm, form=form, lengths=lengths, keep=keep)
-        for norm, form, shape, lengths, keep in (
-            ("channel", "full", (2, 5, 3, 2, 1), None, False),
-            ("channel", "full", (3, 7, 5, 2, 2), (7, 0, 2), True),
-            ("channel", "half1", (2, 9, 4, 3, 1), (9, 4), False),
-            ("channel", "half2", (2, 9, 4, 3, 1), (9, 4), True),
-            ("row", "full", (2, 9, 4, 3, 1), (9, 4), True),
-            ("row", "half1", (2, 9, 4, 3, 2), None, False),
-            ("row", "half2", (2, 9, 4, 3, 2), (9, 4), False),
-            ("row", "full", (1, 200, 3, 2, 1), None, False),
-            ("channel", "full", (1, 200, 3, 2, 2), (170,), True),
-            ("channel", "half2", (2, 200, 3, 2, 2), (200, 98), False),
-            ("row", "full", (2, 0, 3, 2, 1), None, False),
-            ("channel", "full", (1, 300, 3, 70, 2), None, False),
-            ("channel", "full", (2, 5, 3, 0, 1), None, False),
-            ("channel", "half1", (2, 5, 0, 3, 1), None, True),
-        )
-    ),
-    *(
-        block_case(
-            2, 100, 3, 2, 1, norm="channel", form=form, rate=0.3, over_time=over_time, lengths=(100, 3), keep=keep
-        )
-        for form, over_time, keep in (("full", False, False), ("half1", True, True), ("half2", False, False))
-    ),
-]
-
-CASES = [*SCANS, *DENSE, *LAYERS, *MIXERS, *POINTWISE, *FUSED]
-
-# -------------------------------------------------------------------------------------------------------- threads
+OPS = [*SCANS, *DENSE, *MIXERS, *POINTWISE]
 
 CHANNELS = (2, 1, 40_000)  # sums over rows are merged by columns in threads
 
-LARGE = [
+OPS_LARGE = [
     diagonal_case(3, 130, 260, lanes="complex", varying=True, reverse=True, lengths=(130, 7, 129)),
     diagonal_case(8, 40, 130, lanes="real"),
     diagonal_case(1, 3000, 30, lanes="real", reverse=True),
@@ -944,15 +561,6 @@ LARGE = [
     dense_case((8200, 190), 190),  # all 16 groups of rows, whose sums are merged in threads too
     orthogonal_case((3, 90, 90)),
     householder_case(3, 150, 2, 40, u_varies=True, alpha_varies=True, lengths=(150, 3, 149)),
-    *(
-        layer_case("4x300", layer, 4, 300, lengths=(300, 0, 299, 17), reference=None)
-        for layer in (
-            LRU(24, 64),
-            LRU(24, 64, bidirectional=True),
-            RotRNN(24, 128, heads=2),
-            RotRNN(24, 128, heads=2, bidirectional=True),
-        )
-    ),
     *(
         unary_case(name, op, adjoint, None, (40_000,))
         for name, op, adjoint in (
@@ -970,8 +578,4 @@ LARGE = [
     embedding_case(4, 300, 200, 33, (300, 299, 0, 7)),
     pool_case("mean_pool", CHANNELS),
     cross_entropy_case(40, 1000, 1),
-    linear_layer_case(40, 100, 20, 30, 2, lengths=tuple(range(61, 101))),  # more sequences than partial sums
-    linear_layer_case(2, 2000, 20, 150, 2, lengths=(2000, 1900)),  # more tiles than partial sums
-    block_case(40, 100, 20, 30, 2, norm="row", form="full", rate=0.1),
-    block_case(1, 2000, 20, 150, 2, norm="channel", form="full", rate=0.1),
 ]

@@ -1,0 +1,27 @@
+"""The table of cases: one list of rows, held by test_cases.py, and of layers, held by test_layer_rows.py too.
+
+A new op or layer adds its rows in a file of its own here, and its lists below. The rows of LARGE are for threads
+alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
+"""
+
+from cases import blocks, linear, ops
+from cases.layer_row import LayerRow
+from cases.table import Case
+
+LAYER_ROWS: list[LayerRow] = [
+    *linear.LINEAR,
+]
+LAYER_ROWS_LARGE: list[LayerRow] = [
+    *linear.LINEAR_LARGE,
+]
+
+CASES: list[Case] = [
+    *ops.OPS,
+    *blocks.FUSED,
+    *(row.case() for row in LAYER_ROWS),
+]
+LARGE: list[Case] = [
+    *ops.OPS_LARGE,
+    *blocks.FUSED_LARGE,
+    *(row.case() for row in LAYER_ROWS_LARGE),
+]

@@ -1,0 +1,113 @@
+"""Every recurrent layer of the table: full = chunked = streamed, gradients chained through the state, what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import LAYER_ROWS, LayerRow
+from cases.table import normal
+from rotrnn.nn.layer import flatten_state
+from rotrnn.nn.registry import LAYERS
+
+EPS = np.finfo(np.float64).eps
+
+streaming_rows = pytest.mark.parametrize(
+    "row",
+    [row for row in LAYER_ROWS if row.streams and row.lengths is None and row.B * row.T > 0 and not row.bidirectional],
+    ids=lambda row: row.title,
+)
+
+
+def inputs_of(row: LayerRow) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(1)
+    return rng, row.params(rng), normal(rng, (row.B, row.T, row.layer.d_model))
+
+
+def assert_close(row: LayerRow, got: Any, expected: Any, what: str, factor: float = 1.0) -> None:
+    """Two orders of the same `terms` rounded operations, or within the row's own gap."""
+    gap = 4 * row.terms * EPS if row.gap is None else row.gap
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=factor * gap * scale, err_msg=what)
+
+
+def assert_states_close(row: LayerRow, got: Any, expected: Any) -> None:
+    got, expected = dict(flatten_state(got)), dict(flatten_state(expected))
+    assert got.keys() == expected.keys()
+    for name in expected:
+        assert got[name].dtype == expected[name].dtype
+        assert_close(row, got[name], expected[name], name)
+
+
+@streaming_rows
+def test_chunks_are_the_whole(row: LayerRow) -> None:
+    _, params, x = inputs_of(row)
+    full, saved = row.layer.forward(params, x)
+    for split in range(row.T + 1):
+        head, first = row.layer.forward(params, x[:, :split])
+        tail, second = row.layer.forward(params, x[:, split:], state=first.state)
+        assert_close(row, np.concatenate([head, tail], 1), full, f"split at {split}")
+        assert_states_close(row, second.state, saved.state)
+
+
+@streaming_rows
+def test_streaming_is_the_whole(row: LayerRow) -> None:
+    """Step after step; from a chunk's state; and with what time does not touch prepared once."""
+    _, params, x = inputs_of(row)
+    full, saved = row.layer.forward(params, x)
+    prepared = row.layer.prepare(params)
+    for first in (0, row.T // 2):
+        state, start = None, []
+        if first:
+            y, chunk = row.layer.forward(params, x[:, :first])
+            state, start = chunk.state, [y]
+        for t in range(first, row.T):
+            y_t, state = row.layer.step(params, state, x[:, t], prepared)
+            start.append(y_t[:, None])
+        assert_close(row, np.concatenate(start, 1), full, f"streamed from {first}")
+        assert_states_close(row, state, saved.state)
+    y_t, _ = row.layer.step(params, None, x[:, 0])
+    assert_close(row, y_t, full[:, 0], "first step")
+
+
+@streaming_rows
+def test_gradients_chain_through_the_state(row: LayerRow) -> None:
+    """The gradient of a whole sequence is that of its two halves, the second's dstate handed to the first."""
+    rng, params, x = inputs_of(row)
+    y, saved = row.layer.forward(params, x)
+    dy = normal(rng, y.shape)
+    dx, dparams, _ = row.layer.backward(params, saved, dy)
+    half = row.T // 2
+    _, first = row.layer.forward(params, x[:, :half])
+    _, second = row.layer.forward(params, x[:, half:], state=first.state)
+    dx_second, d_second, dstate = row.layer.backward(params, second, dy[:, half:])
+    dx_first, d_first, _ = row.layer.backward(params, first, dy[:, :half], dstate)
+    # gradients pass the same operations once more
+    assert_close(row, np.concatenate([dx_first, dx_second], 1), dx, "dx", 4)
+    assert dparams.keys() == params.keys()
+    for name in params:
+        assert_close(row, d_first[name] + d_second[name], dparams[name], name, 4 * row.T)
+
+
+def test_every_layer_of_the_registry_is_in_the_table() -> None:
+    assert {type(row.layer) for row in LAYER_ROWS} == set(LAYERS.values())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_says_what_it_is(name: str) -> None:
+    layer = LAYERS[name]
+    for line in (layer.about, layer.paper):
+        assert line
+        assert "\n" not in line
+    rows = [row for row in LAYER_ROWS if type(row.layer) is layer]
+    assert layer.recurrent <= {key for row in rows for key in row.layer.shapes}
+    row = rows[0]
+    params = row.layer.init(np.random.default_rng(0))
+    assert {key: value.shape for key, value in params.items()} == row.layer.shapes
+    assert {value.dtype for value in params.values()} == {np.dtype(np.float32)}
+    with pytest.raises(ValueError, match=f"{layer.__name__}: parameter {next(iter(params))} is missing"):
+        row.layer.forward({}, np.zeros((1, 2, row.layer.d_model)))
+    with pytest.raises(ValueError, match=f"{layer.__name__}: d_model=0, expected a positive integer"):
+        type(row.layer)(**{**vars(row.layer), "d_model": 0})
