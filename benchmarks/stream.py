@@ -51,10 +51,9 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
 
 
 def line(one: dict[str, Any]) -> str:
-    return (
-        f"{one['name']:28s}{1e6 * one['seconds']:10.1f} us/token  in chunks of {CHUNK} {1e6 * one['chunk_seconds']:8.2f}"
-        f"  in one call {1e6 * one['limit_seconds']:8.2f}  state {one['state_bytes'] / 1024:8.1f} KiB"
-    )
+    alone, chunk, whole = (1e6 * one[key] for key in ("seconds", "chunk_seconds", "limit_seconds"))
+    times = f"{alone:10.1f} us/token, in chunks of {CHUNK} {chunk:8.2f}, in one call {whole:8.2f}"
+    return f"{one['name']:28s}{times}; state {one['state_bytes'] / 1024:8.1f} KiB"
 
 
 def main() -> None:
