@@ -9,19 +9,28 @@ in the same window: the ratio says what a layer's mathematics cost beside that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import arguments, row, seconds_in_turn, show
+from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import Context
-from rotrnn.nn.registry import LAYERS, make_layer
+from rotrnn.nn.registry import LAYERS
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
-    "lru": lambda D: {"d_state": D},
 }
-"""Settings of each layer at width D: as many real lanes of state as LRU's 2 D where a layer has a choice."""
+"""Settings at width D of layers that have no default for them."""
+
+
+def settings_of(name: str, D: int) -> dict[str, Any]:
+    """As many states as channels where a layer has no default, which are the real lanes of LRU, 2 D, in all."""
+    if name in SETTINGS:
+        return SETTINGS[name](D)
+    needed = [one.name for one in fields(LAYERS[name]) if one.default is MISSING and one.name != "d_model"]
+    return dict.fromkeys(needed, D)
 
 
 def rows(B: int, T: int, D: int, window: float) -> list[dict[str, Any]]:
@@ -31,7 +40,7 @@ def rows(B: int, T: int, D: int, window: float) -> list[dict[str, Any]]:
     ctx = Context(train=True)
 
     def both(name: str) -> Callable[[], object]:
-        layer = make_layer(name, D, SETTINGS[name](D))
+        layer = make_layer(name, D, settings_of(name, D))
         params = layer.init(np.random.default_rng(0))
         return lambda: layer.backward(params, layer.forward(params, x, ctx)[1], dy)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.layers import SETTINGS
+from benchmarks.layers import settings_of
 from benchmarks.measure import arguments, row, seconds_in_turn, show
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import flatten_state
@@ -27,7 +27,7 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
     tokens = np.random.default_rng(0).integers(0, 32, (1, T))
     for name in LAYERS:
         settings = ModelSettings(layer=name, d_model=D, n_layers=2)
-        model = build_model(settings, SETTINGS[name](D), head="tagger", n_classes=32, vocab=32)
+        model = build_model(settings, settings_of(name, D), head="tagger", n_classes=32, vocab=32)
         params = model.init(np.random.default_rng(0))
         stream = model.stream(params)
 

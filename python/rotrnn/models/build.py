@@ -10,6 +10,7 @@ from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import LanguageModel, Tagger
+from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.feed_forward import FeedForward
@@ -17,7 +18,7 @@ from rotrnn.nn.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.norm import NORMS
 from rotrnn.nn.pool import POOLS
-from rotrnn.nn.registry import LAYERS, make_layer
+from rotrnn.nn.registry import LAYERS
 
 BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
@@ -75,6 +76,15 @@ class ModelSettings:
         if self.block == "plain":
             return plain
         return FeedForwardBlock(plain, norm(D), FeedForward(D, dropout=self.dropout, site=site + 1))
+
+
+def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
+    """The layer of that name; one that has no setting `bidirectional` of its own is put in `Bidirectional` by it."""
+    kind = LAYERS[name]
+    own = dict(settings)
+    wrap = not has_directions(kind) and own.pop("bidirectional", False)
+    layer = kind(d_model=d_model, **own)
+    return Bidirectional(d_model, layer) if wrap else layer
 
 
 def build_model(

@@ -1,4 +1,7 @@
-"""Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts."""
+"""Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts.
+
+Recurrent layers are those of `rotrnn.nn.registry`.
+"""
 
 from rotrnn.nn.bidirectional import Bidirectional
 from rotrnn.nn.block import FeedForwardBlock, ResidualBlock, ResidualStack
@@ -6,14 +9,14 @@ from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.feed_forward import FeedForward
 from rotrnn.nn.gate import GELU, Activation, Dropout, Gate
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
-from rotrnn.nn.lru import LRU
 from rotrnn.nn.norm import BatchNorm, LayerNorm
 from rotrnn.nn.pool import LastPool, MeanPool
-from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.nn.registry import *  # noqa: F403  (every layer)
+from rotrnn.nn.registry import LAYERS
 
 __all__ = [
     "GELU",
-    "LRU",
+    "LAYERS",
     "Activation",
     "BatchNorm",
     "Bidirectional",
@@ -30,8 +33,8 @@ __all__ = [
     "Recurrent",
     "ResidualBlock",
     "ResidualStack",
-    "RotRNN",
     "astype",
     "flatten",
     "unflatten",
+    *(layer.__name__ for layer in LAYERS.values()),
 ]

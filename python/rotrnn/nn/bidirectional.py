@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -94,3 +94,8 @@ def flip(x: Array, lengths: npt.NDArray[np.int64] | None = None) -> Array:
     t = np.arange(x.shape[1])
     place = np.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
     return np.take_along_axis(x, place[..., None], 1)
+
+
+def has_directions(kind: type[Recurrent]) -> bool:
+    """Whether a layer has a setting `bidirectional` of its own, and needs no `Bidirectional`."""
+    return any(one.name == "bidirectional" for one in fields(kind))

@@ -20,9 +20,9 @@ from typing import Any
 
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
-from rotrnn.nn.bidirectional import Bidirectional
+from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layer import Recurrent
-from rotrnn.nn.registry import LAYERS, has_directions
+from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Settings, Task
 from rotrnn.training.optimiser import AdamW
 
