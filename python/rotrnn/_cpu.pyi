@@ -153,3 +153,41 @@ def block_forward(*args: Any) -> None: ...  # csrc/block.h, by way of rotrnn.ops
 def block_backward(*args: Any) -> None: ...
 def orthogonal_forward(P: _R, M: _R, G: int, n: int, /) -> None: ...
 def orthogonal_backward(dM: _R, dP: _R, M: _R, G: int, n: int, /) -> None: ...
+def rnn_forward(
+    h: _R,
+    hT: _R,
+    c: _RO,
+    cT: _RO,
+    gates: _RO,
+    w: _R,
+    x: _R,
+    h0: _RO,
+    c0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    cell: int,
+    reverse: int,
+    /,
+) -> None: ...
+def rnn_backward(
+    dx: _R,
+    dh0: _R,
+    dc0: _RO,
+    dh: _R,
+    dhT: _RO,
+    dcT: _RO,
+    w: _R,
+    h: _R,
+    c: _RO,
+    gates: _RO,
+    c0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    cell: int,
+    reverse: int,
+    /,
+) -> None: ...

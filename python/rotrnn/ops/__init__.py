@@ -47,6 +47,7 @@ from rotrnn.ops.pointwise import (
     tanh,
     tanh_backward,
 )
+from rotrnn.ops.rnn import LstmGrads, LstmResult, RnnGrads, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import (
     DiagonalScanGrads,
     RotationScanGrads,
@@ -68,7 +69,10 @@ __all__ = [
     "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
+    "LstmGrads",
+    "LstmResult",
     "NormGrads",
+    "RnnGrads",
     "RotationScanGrads",
     "RowNorm",
     "System",
@@ -100,6 +104,8 @@ __all__ = [
     "layer_norm_backward",
     "linear_layer",
     "linear_layer_backward",
+    "lstm",
+    "lstm_backward",
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
@@ -107,6 +113,8 @@ __all__ = [
     "orthogonal_backward",
     "residual_block",
     "residual_block_backward",
+    "rnn",
+    "rnn_backward",
     "rotation_scan",
     "rotation_scan_backward",
     "settle",
