@@ -1,5 +1,6 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.attention import AttentionGrads, attention, attention_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -58,6 +59,7 @@ from rotrnn.ops.scan import (
 )
 
 __all__ = [
+    "AttentionGrads",
     "BlockGrads",
     "BlockResult",
     "ChannelNorm",
@@ -76,6 +78,8 @@ __all__ = [
     "RotationScanGrads",
     "RowNorm",
     "System",
+    "attention",
+    "attention_backward",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
