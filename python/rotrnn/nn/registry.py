@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rotrnn.nn.attention import Attention
 from rotrnn.nn.bidirectional import Bidirectional
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.lru import LRU
+from rotrnn.nn.rnn import LSTM, RNN
 from rotrnn.nn.rotrnn import RotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "rnn": RNN,
+    "lstm": LSTM,
+    "attention": Attention,
 }
 
 

@@ -1,6 +1,6 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
-from rotrnn.ops.attention import AttentionGrads, attention, attention_backward
+from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -119,6 +119,8 @@ __all__ = [
     "residual_block_backward",
     "rnn",
     "rnn_backward",
+    "rotary",
+    "rotary_backward",
     "rotation_scan",
     "rotation_scan_backward",
     "settle",

@@ -19,6 +19,28 @@ class AttentionGrads(NamedTuple):
     dv: Array
 
 
+def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
+    D = args.size["D"]
+    if not isinstance(heads, int | np.integer) or heads < 1 or D % (heads * (1 + even)):
+        width = "even width" if even else "one width"
+        raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
+
+
+def _counts(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
+    """Steps of each sequence that came before: None, or B integers from 0."""
+    if past is None:
+        return None
+    array = np.asarray(past)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{args.op}: past has dtype {array.dtype}, expected an integer dtype")
+    if array.shape != (args.size["B"],):
+        raise ValueError(f"{args.op}: past has shape {array.shape}, expected (B={args.size['B']},)")
+    if (array < 0).any():
+        at = int(np.argmax(array < 0))
+        raise ValueError(f"{args.op}: past[{at}] is {array[at]}, expected an integer from 0")
+    return np.array(array, np.int64)
+
+
 class _Sight:
     """Which keys each query sees, checked: what `attention` and its adjoint are given besides their arrays."""
 
@@ -26,32 +48,17 @@ class _Sight:
         self, args: Boundary, heads: int, lengths: npt.ArrayLike | None, past: npt.ArrayLike | None, window: int | None
     ) -> None:
         size = args.size
-        if not isinstance(heads, int) or heads < 1 or size["D"] % heads:
-            raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive integer that divides D={size['D']}")
-        if window is not None and (not isinstance(window, int) or window < 1):
+        _check_heads(args, heads)
+        if window is not None and (not isinstance(window, int | np.integer) or window < 1):
             raise ValueError(f"{args.op}: window is {window!r}, expected a positive integer or None")
         self.lengths = args.lengths(lengths)
-        self.past = self._past(args, past)
+        self.past = _counts(args, past)
         steps = size["T"] if self.lengths is None else self.lengths
         needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
         if (needed > size["S"]).any():
             at = int(np.argmax(needed > size["S"]))
             raise ValueError(f"{args.op}: sequence {at} needs {needed[at]} keys, past and present, got S={size['S']}")
         self.sizes = *(size[letter] for letter in "BTSD"), heads, window or 0
-
-    @staticmethod
-    def _past(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-        if past is None:
-            return None
-        array = np.asarray(past)
-        if array.size and not np.issubdtype(array.dtype, np.integer):
-            raise TypeError(f"{args.op}: past has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (args.size["B"],):
-            raise ValueError(f"{args.op}: past has shape {array.shape}, expected (B={args.size['B']},)")
-        if (array < 0).any():
-            at = int(np.argmax(array < 0))
-            raise ValueError(f"{args.op}: past[{at}] is {array[at]}, expected no negative number")
-        return np.array(array, np.int64)
 
 
 def attention(
@@ -161,3 +168,58 @@ def attention_backward(
     dq, dk, dv = empty(aq.shape, aq.dtype), empty(ak.shape, ak.dtype), empty(av.shape, av.dtype)
     _cpu.attention_backward(dq, dk, dv, ady, aq, ak, av, ay, anorm, sight.lengths, sight.past, *sight.sizes)
     return AttentionGrads(dq, dk, dv)
+
+
+def _turn(
+    op: str, name: str, x: npt.ArrayLike, heads: int, past: npt.ArrayLike | None, base: float, sign: int
+) -> Array:
+    args = Boundary(op)
+    (ax,) = args.common(args.array(name, x, "B T D"))
+    B, T, D = ax.shape
+    _check_heads(args, heads, even=True)
+    if not 0 < base < np.inf:
+        raise ValueError(f"{op}: base is {base}, expected a positive number")
+    start = _counts(args, past)
+    if start is None or (B and (start == start[0]).all()):
+        start = np.zeros(1, np.int64) if start is None else start[:1]  # the same angles for all sequences
+    frequency = base ** (-np.arange(D // heads // 2) / max(D // heads // 2, 1))
+    places = start[:, None] + np.arange(T)
+    unit = np.exp(1j * sign * places[..., None, None] * frequency).astype(np.result_type(ax, np.complex64))
+    planes = ax.reshape(B, T, heads, D // heads).view(unit.dtype)
+    return np.asarray((planes * unit).view(ax.dtype).reshape(B, T, D))
+
+
+def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0) -> Array:
+    """Rotary positions (Su et al. 2021, "RoFormer", eq. 34): turns each head's planes by angles that grow in time.
+
+    Lanes (2i, 2i+1) of a head, i from 0 to P - 1, turn at step t of sequence b by ``(past[b] + t) base^(-i/P)``,
+    counter-clockwise: so products of a query and a key know their places by the difference alone.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+        float32 or float64. Each step on its own: padding stays padding.
+    heads : int
+        Heads, whose lanes lie side by side, of even width D / heads = 2P.
+    past : (B,) integers, optional
+        How many steps of each sequence came before; none if absent.
+    base : float
+        Ratio of the fastest to the slowest turn, about.
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+    """
+    return _turn("rotary", "x", x, heads, past, base, 1)
+
+
+def rotary_backward(
+    dy: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0
+) -> Array:
+    """Adjoint of `rotary`: turns dy (B, T, D) back."""
+    return _turn("rotary_backward", "dy", dy, heads, past, base, -1)
