@@ -16,9 +16,8 @@
 #include "workspace.h"
 
 enum {
-    QUERIES = 64, /* of a tile: a whole number of panels of every instruction set */
-    KEYS = 64,    /* not fewer: see above */
-    PANELS = QUERIES / NR,
+    QUERIES = 64,    /* of a tile: a whole number of panels of every instruction set */
+    KEYS = 64,       /* not fewer: see above */
     MAX_GROUPS = 64, /* tasks with a room of their own */
     SERIAL = 1 << 14,
 };
@@ -58,12 +57,14 @@ static int64_t end_key(queries q) { return q.place + q.count; }
 static int64_t query_row(const shape *s, queries q) { return (q.b * s->T + q.t) * s->D + q.h * s->Dh; }
 static int64_t key_row(const shape *s, queries q, int64_t key) { return (q.b * s->S + key) * s->D + q.h * s->Dh; }
 
+/* Panels that hold `count` queries, and how many columns of the p-th are worked on: whole vectors. */
+static int64_t panels_of(int64_t count) { return (count + NR - 1) / NR; }
+static int64_t lanes_of(int64_t count, int64_t p) { return vectors_for(least(count - p * NR, NR)) * GEMM_LANES; }
+
 /* panels[p][k][NR]: column j of rows (depth, QUERIES) is x(j, k) = x[j*D + k], zero beyond `count`; times scale. */
 static void pack_queries(real *panels, const real *x, const shape *s, int64_t count, real scale) {
-    const int64_t whole = (count + NR - 1) / NR * NR * s->Dh;
     pack(panels, x, s->Dh, count, 1, s->D);
-    for (int64_t i = 0; i < whole; i++) panels[i] *= scale;
-    memset(panels + whole, 0, (size_t)(QUERIES * s->Dh - whole) * sizeof(real));
+    for (int64_t i = 0; i < panels_of(count) * NR * s->Dh; i++) panels[i] *= scale;
 }
 
 /* x(j, k) = panels' column j times factor[j]: the inverse of pack_queries. */
@@ -74,17 +75,18 @@ static void unpack_queries(real *x, const real *panels, const real *factor, cons
     }
 }
 
-/* tile (PANELS, keys, NR) = x (keys, Dh) times the packed queries. */
-static void tile_product(real *tile, const real *x, const real *packed, const shape *s, int64_t keys) {
-    for (int64_t p = 0; p < PANELS; p++)
-        product(tile + p * KEYS * NR, NR, NULL, 0, (gemm_view){x, s->D, 1}, packed + p * NR * s->Dh, keys, s->Dh, NR);
+/* tile (panel, key, NR) = x (keys, Dh) times the packed queries. */
+static void tile_product(real *tile, const real *x, const real *packed, const shape *s, int64_t keys, int64_t count) {
+    for (int64_t p = 0; p < panels_of(count); p++)
+        product(tile + p * KEYS * NR, NR, NULL, 0, (gemm_view){x, s->D, 1}, packed + p * NR * s->Dh, keys, s->Dh,
+                lanes_of(count, p));
 }
 
-/* sum (Dh, QUERIES) += x (keys, Dh)^T times the tile. */
-static void add_tile_product(real *sum, const real *x, const real *tile, const shape *s, int64_t keys) {
-    for (int64_t p = 0; p < PANELS; p++) {
+/* sum (panel, Dh, NR) += x (keys, Dh)^T times the tile. */
+static void add_tile_product(real *sum, const real *x, const real *tile, const shape *s, int64_t keys, int64_t count) {
+    for (int64_t p = 0; p < panels_of(count); p++) {
         real *const part = sum + p * NR * s->Dh;
-        product(part, NR, part, NR, (gemm_view){x, 1, s->D}, tile + p * KEYS * NR, s->Dh, keys, NR);
+        product(part, NR, part, NR, (gemm_view){x, 1, s->D}, tile + p * KEYS * NR, s->Dh, keys, lanes_of(count, p));
     }
 }
 
@@ -92,14 +94,14 @@ static void add_tile_product(real *sum, const real *x, const real *tile, const s
 static void add_transposed_product(real *dx, const real *tile, const real *packed, const shape *s, int64_t keys,
                                    int64_t count) {
     const int64_t size = NR * packed_columns(s->Dh);
-    for (int64_t p = 0; p * NR < count; p++)
+    for (int64_t p = 0; p < panels_of(count); p++)
         product(dx, s->D, dx, s->D, (gemm_view){tile + p * KEYS * NR, NR, 1}, packed + p * size, keys,
                 least(count - p * NR, NR), s->Dh);
 }
 
 static void pack_rows(real *packed, const real *x, const shape *s, int64_t count, real scale) {
     const int64_t size = NR * packed_columns(s->Dh);
-    for (int64_t p = 0; p * NR < count; p++) {
+    for (int64_t p = 0; p < panels_of(count); p++) {
         pack(packed + p * size, x + p * NR * s->D, least(count - p * NR, NR), s->Dh, s->D, 1);
         for (int64_t i = 0; i < size; i++) packed[p * size + i] *= scale;
     }
@@ -110,7 +112,7 @@ static void mask(real *tile, const shape *s, queries q, int64_t first, int64_t k
     const int64_t last_of_all = first + keys - 1, window = s->window ? s->window : INT64_MAX;
     const bool causal = last_of_all > q.place, far = end_key(q) - 1 - first >= window;
     if (!causal && !far) return;
-    for (int64_t p = 0; p < PANELS; p++)
+    for (int64_t p = 0; p < panels_of(q.count); p++)
         for (int64_t key = 0; key < keys; key++)
             for (int64_t j = 0; j < NR; j++) {
                 const int64_t age = q.place + p * NR + j - first - key;
@@ -118,26 +120,38 @@ static void mask(real *tile, const shape *s, queries q, int64_t first, int64_t k
             }
 }
 
-/* m <- max(m, scores);  scores <- e^(score - m);  sum <- sum e^(m_before - m) + scores;  shrink = e^(m_before - m) */
-static void softmax(real *restrict tile, real *restrict m, real *restrict sum, real *restrict shrink, int64_t keys) {
-    real top[NR];
-    memcpy(top, m, sizeof top);
+/* norm <- max(norm, scores), by which e^(norm before - norm) = shrink;  scores <- e^(score - norm);
+ * total <- total shrink + scores;  sum <- sum shrink */
+static ALWAYS_INLINE void softmax_lanes(real *restrict tile, real *restrict norm, real *restrict total,
+                                        real *restrict sum, int64_t keys, int64_t Dh, const int64_t lanes) {
+    real top[NR], shrink[NR];
+    memcpy(top, norm, sizeof top);
     for (int64_t key = 0; key < keys; key++)
-        for (int64_t j = 0; j < NR; j++) top[j] = tile[key * NR + j] > top[j] ? tile[key * NR + j] : top[j];
-    for (int64_t j = 0; j < NR; j++) {
-        shrink[j] = vmath_exp(m[j] - top[j]);
-        sum[j] *= shrink[j];
-        m[j] = top[j];
+        for (int64_t j = 0; j < lanes; j++) top[j] = tile[key * NR + j] > top[j] ? tile[key * NR + j] : top[j];
+    for (int64_t j = 0; j < lanes; j++) {
+        shrink[j] = vmath_exp(norm[j] - top[j]);
+        total[j] *= shrink[j];
+        norm[j] = top[j];
     }
     for (int64_t key = 0; key < keys; key++)
-        for (int64_t j = 0; j < NR; j++) {
-            const real e = vmath_exp(tile[key * NR + j] - m[j]);
+        for (int64_t j = 0; j < lanes; j++) {
+            const real e = vmath_exp(tile[key * NR + j] - top[j]);
             tile[key * NR + j] = e;
-            sum[j] += e;
+            total[j] += e;
         }
+    for (int64_t d = 0; d < Dh; d++)
+        for (int64_t j = 0; j < lanes; j++) sum[d * NR + j] *= shrink[j];
 }
 
-/* What one task works in: panels of (Dh, QUERIES) each, tiles of (PANELS, KEYS, NR), rows packed, and vectors. */
+/* A constant number of lanes leaves no loop over them. */
+static void softmax(real *tile, real *norm, real *total, real *sum, int64_t keys, int64_t Dh, int64_t lanes) {
+    if (lanes == NR)
+        softmax_lanes(tile, norm, total, sum, keys, Dh, NR);
+    else
+        softmax_lanes(tile, norm, total, sum, keys, Dh, lanes);
+}
+
+/* What one task works in: panels of (Dh, QUERIES) each, tiles of (panel, KEYS, NR), rows packed, and vectors. */
 typedef struct {
     real *q, *sum, *tile, *dy, *dtile, *q_rows, *dy_rows, *norm, *total, *factor;
 } room;
@@ -162,15 +176,14 @@ static void forward_tile(real *y, real *norm, const real *q, const real *k, cons
     pack_queries(r.q, q + query_row(s, at), s, at.count, s->scale);
     for (int64_t end = end_key(at), keys; end > first_key(s, at); end -= keys) {
         keys = least(end - first_key(s, at), KEYS);
-        tile_product(r.tile, k + key_row(s, at, end - keys), r.q, s, keys);
+        tile_product(r.tile, k + key_row(s, at, end - keys), r.q, s, keys, at.count);
         mask(r.tile, s, at, end - keys, keys);
-        for (int64_t p = 0; p < PANELS; p++) {
+        for (int64_t p = 0; p < panels_of(at.count); p++) {
             const int64_t lo = p * NR;
-            softmax(r.tile + lo * KEYS, r.norm + lo, r.total + lo, r.factor + lo, keys);
-            for (int64_t d = 0; d < s->Dh; d++)
-                for (int64_t j = 0; j < NR; j++) r.sum[lo * s->Dh + d * NR + j] *= r.factor[lo + j];
+            softmax(r.tile + lo * KEYS, r.norm + lo, r.total + lo, r.sum + lo * s->Dh, keys, s->Dh,
+                    lanes_of(at.count, p));
         }
-        add_tile_product(r.sum, v + key_row(s, at, end - keys), r.tile, s, keys);
+        add_tile_product(r.sum, v + key_row(s, at, end - keys), r.tile, s, keys, at.count);
     }
     for (int64_t j = 0; j < at.count; j++) {
         norm[j] = r.norm[j] + (real)log((double)r.total[j]);
@@ -209,14 +222,21 @@ int K(attention_forward)(real *restrict y, real *restrict norm, const real *rest
 }
 
 /* tile <- p = e^(score - norm);  dtile <- p (dtile - delta) */
-static void softmax_adjoint(real *restrict tile, real *restrict dtile, const real *restrict norm,
-                            const real *restrict delta, int64_t keys) {
+static ALWAYS_INLINE void softmax_adjoint_lanes(real *restrict tile, real *restrict dtile, const real *restrict norm,
+                                                const real *restrict delta, int64_t keys, const int64_t lanes) {
     for (int64_t key = 0; key < keys; key++)
-        for (int64_t j = 0; j < NR; j++) {
+        for (int64_t j = 0; j < lanes; j++) {
             const real p = vmath_exp(tile[key * NR + j] - norm[j]);
             tile[key * NR + j] = p;
             dtile[key * NR + j] = p * (dtile[key * NR + j] - delta[j]);
         }
+}
+
+static void softmax_adjoint(real *tile, real *dtile, const real *norm, const real *delta, int64_t keys, int64_t lanes) {
+    if (lanes == NR)
+        softmax_adjoint_lanes(tile, dtile, norm, delta, keys, NR);
+    else
+        softmax_adjoint_lanes(tile, dtile, norm, delta, keys, lanes);
 }
 
 /* dot[j] = sum_k x(k, j) y(k, j) of two panels */
@@ -236,7 +256,7 @@ static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const re
         r.norm[j] = j < at.count ? norm[j] : (real)INFINITY;
         r.factor[j] = s->scale;
     }
-    for (int64_t p = 0; p < PANELS; p++)
+    for (int64_t p = 0; p < panels_of(at.count); p++)
         dot_columns(r.total + p * NR, r.dy + p * NR * s->Dh, r.sum + p * NR * s->Dh, s->Dh);
     memset(r.sum, 0, (size_t)(QUERIES * s->Dh) * sizeof(real));
     pack_rows(r.q_rows, q + row, s, at.count, s->scale);
@@ -244,12 +264,13 @@ static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const re
     for (int64_t end = end_key(at), keys; end > first_key(s, at); end -= keys) {
         keys = least(end - first_key(s, at), KEYS);
         const int64_t key = key_row(s, at, end - keys);
-        tile_product(r.tile, k + key, r.q, s, keys);
+        tile_product(r.tile, k + key, r.q, s, keys, at.count);
         mask(r.tile, s, at, end - keys, keys);
-        tile_product(r.dtile, v + key, r.dy, s, keys);
-        for (int64_t p = 0; p < PANELS; p++)
-            softmax_adjoint(r.tile + p * KEYS * NR, r.dtile + p * KEYS * NR, r.norm + p * NR, r.total + p * NR, keys);
-        add_tile_product(r.sum, k + key, r.dtile, s, keys);
+        tile_product(r.dtile, v + key, r.dy, s, keys, at.count);
+        for (int64_t p = 0; p < panels_of(at.count); p++)
+            softmax_adjoint(r.tile + p * KEYS * NR, r.dtile + p * KEYS * NR, r.norm + p * NR, r.total + p * NR, keys,
+                            lanes_of(at.count, p));
+        add_tile_product(r.sum, k + key, r.dtile, s, keys, at.count);
         add_transposed_product(dk + key, r.dtile, r.q_rows, s, keys, at.count);
         add_transposed_product(dv + key, r.tile, r.dy_rows, s, keys, at.count);
     }
