@@ -106,6 +106,12 @@ static int call_block_backward(const rot_slot *s) {
 }
 CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
 CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
+CALL(rnn_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14))
+CALL(rnn_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), I(12), I(13), I(14), I(15),
+     I(16))
+CALL(attention_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11), I(12))
+CALL(attention_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
+     I(15), I(16))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -149,6 +155,10 @@ const rot_entry K(rot_table)[] = {
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
+    ROW(rnn_forward, "wwWWWrrRRInnnnn"),
+    ROW(rnn_backward, "wwWrRRrrRRRInnnnn"),
+    ROW(attention_forward, "wwrrrIInnnnnn"),
+    ROW(attention_backward, "wwwrrrrrrIInnnnnn"),
 #endif
     {0, 0, 0},
 };

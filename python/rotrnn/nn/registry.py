@@ -1,10 +1,16 @@
 """Layers by the name a recipe uses. A new layer is an import and an entry here: everything else finds it by them."""
 
+from rotrnn.nn.attention import Attention as Attention
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
+from rotrnn.nn.rnn import LSTM as LSTM
+from rotrnn.nn.rnn import RNN as RNN
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "rnn": RNN,
+    "lstm": LSTM,
+    "attention": Attention,
 }

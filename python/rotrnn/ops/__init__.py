@@ -1,5 +1,6 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -47,6 +48,7 @@ from rotrnn.ops.pointwise import (
     tanh,
     tanh_backward,
 )
+from rotrnn.ops.rnn import LstmGrads, LstmResult, RnnGrads, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import (
     DiagonalScanGrads,
     RotationScanGrads,
@@ -57,6 +59,7 @@ from rotrnn.ops.scan import (
 )
 
 __all__ = [
+    "AttentionGrads",
     "BlockGrads",
     "BlockResult",
     "ChannelNorm",
@@ -68,10 +71,15 @@ __all__ = [
     "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
+    "LstmGrads",
+    "LstmResult",
     "NormGrads",
+    "RnnGrads",
     "RotationScanGrads",
     "RowNorm",
     "System",
+    "attention",
+    "attention_backward",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -100,6 +108,8 @@ __all__ = [
     "layer_norm_backward",
     "linear_layer",
     "linear_layer_backward",
+    "lstm",
+    "lstm_backward",
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
@@ -107,6 +117,10 @@ __all__ = [
     "orthogonal_backward",
     "residual_block",
     "residual_block_backward",
+    "rnn",
+    "rnn_backward",
+    "rotary",
+    "rotary_backward",
     "rotation_scan",
     "rotation_scan_backward",
     "settle",
