@@ -55,6 +55,7 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
+from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
     "BlockGrads",
@@ -72,6 +73,7 @@ __all__ = [
     "RotationScanGrads",
     "RowNorm",
     "System",
+    "WindowState",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -105,6 +107,7 @@ __all__ = [
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "power_of",
     "residual_block",
     "residual_block_backward",
     "rotation_scan",
@@ -114,4 +117,5 @@ __all__ = [
     "sigmoid_backward",
     "tanh",
     "tanh_backward",
+    "tiir_scan",
 ]
