@@ -26,7 +26,7 @@ int K(window_backward)(lane *restrict dx, lane *restrict da, lane *restrict dpas
                        const lane *restrict dlast, const lane *restrict a, const lane *restrict x,
                        const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
                        int64_t L, int64_t varying, int64_t reverse);
-int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict count,
+int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict position,
             const lane *restrict a, const lane *restrict power, const lane *restrict x, int64_t B, int64_t T, int64_t N,
             int64_t L, int64_t resets);
 

@@ -452,8 +452,8 @@ static void tiir_row(lane *restrict h, lane *restrict read, lane *restrict next,
  * block's inputs one by one: no error is older than 2L steps.
  *
  * h (B,T,N); x (B,T,N), a, power = a^L (N). In and out: delay (B,L+1,N), a ring, where the k-th input of all has row
- * k mod L+1, and sums (B,2,N), what is read and what is summed up. count (B): inputs so far. */
-int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict count,
+ * k mod L+1, and sums (B,2,N), what is read and what is summed up. position (B): inputs so far. */
+int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict position,
             const lane *restrict a, const lane *restrict power, const lane *restrict x, int64_t B, int64_t T, int64_t N,
             int64_t L, int64_t resets) {
     const int64_t strips = (N + WIDE - 1) / WIDE;
@@ -462,7 +462,7 @@ int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const i
         const int64_t b = i / strips, lo = i % strips * WIDE, n = least(N - lo, WIDE);
         lane *const ring = delay + b * (L + 1) * N + lo, *const read = sums + 2 * b * N + lo, *const next = read + N;
         for (int64_t t = 0; t < T; t++) {
-            const int64_t k = count[b] + t, row = (b * T + t) * N + lo;
+            const int64_t k = position[b] + t, row = (b * T + t) * N + lo;
             tiir_row(h + row, read, next, ring + k % (L + 1) * N, a + lo, power + lo, x + row,
                      ring + (k + 1) % (L + 1) * N, n);
             if (!resets || (k + 1) % L) continue;

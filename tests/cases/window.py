@@ -11,7 +11,7 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan
 
 
 def window_loop(a: Any, x: Any, h0: Any, window: int, reverse: bool = False, lengths: Any = None) -> tuple[Any, Any]:
-    """h_t = sum of the last `window` inputs, each aged step by step; and those, less the oldest, after the last step."""
+    """h_t = sum of the last `window` inputs, each aged step by step; and those after the last step."""
     B, T, N = x.shape
     h = np.zeros((B, T, N), np.result_type(a, x, h0))
     hT = np.zeros((B, window - 1, N), h.dtype)
@@ -70,7 +70,6 @@ def window_case(
 
 
 def rotation_window_case(B: int, T: int, H: int, width: int, window: int, varying: bool, lengths: Any) -> Case:
-    """A windowed rotation scan, held to the unwindowed one: h_t less what left, aged by the rotations since."""
     P, N = width // 2, H * width
     lead = (B, T) if varying else ()
     how: dict[str, Any] = {"window": window, "lengths": lengths}
@@ -119,8 +118,9 @@ def rotation_window_case(B: int, T: int, H: int, width: int, window: int, varyin
     padded = {"x": lengths, "out0": lengths} if lengths is not None else {}
     if varying and lengths is not None:
         padded |= {"theta": lengths, "gamma": lengths}
+    flags = "".join([" varying" * varying, " ragged" * (lengths is not None)])
     return Case(
-        f"rotation_scan window {window}{' varying' * varying}{' ragged' * (lengths is not None)} {B}x{T} heads {H}x{width}",
+        f"rotation_scan window {window}{flags} {B}x{T} heads {H}x{width}",
         make,
         forward,
         backward,

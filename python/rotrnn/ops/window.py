@@ -18,12 +18,12 @@ class WindowState(NamedTuple):
 
     delay (B, L+1, N): the last L+1 inputs, a ring; the k-th input of all, from 0, has row ``k % (L + 1)``.
     sums (B, 2, N): the window's sum, and that of the inputs since the last multiple of L, each aged to the present.
-    count (B,) int64: inputs so far.
+    position (B,) int64: inputs so far.
     """
 
     delay: Array
     sums: Array
-    count: Array
+    position: Array
 
 
 def tiir_scan(
@@ -72,7 +72,7 @@ def tiir_scan(
     TypeError
         An array has another dtype.
     ValueError
-        Shapes disagree, `window` is not positive, or a count is negative.
+        Shapes disagree, `window` is not positive, or a position is negative.
     """
     args = Boundary("tiir_scan")
     ax = args.array("x", x, "B T N", kinds=LANES)
@@ -83,21 +83,21 @@ def tiir_scan(
     (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
     args.check_size((B, L + 1, N), dtype)
     if state is None:
-        delay, sums, count = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
+        delay, sums, position = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
     else:
         args.bind("rows", L + 1, f"window={L}")
         args.bind("copies", 2, "two sums")
         delay = args.array("state.delay", state.delay, "B rows N", kinds=LANES)
         sums = args.array("state.sums", state.sums, "B copies N", kinds=LANES)
-        count = args.positions("state.count", state.count)
+        position = args.positions("state.position", state.position)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
     ax, aa, delay, sums, apower = args.common(ax, aa, delay, sums, apower)
     if not delay.flags.writeable:
         delay = delay.copy()
     sums = sums.copy()
     h = np.empty_like(ax)
-    _cpu.tiir(h, delay, sums, count, aa, apower, ax, B, T, N, L, bool(resets))
-    return h, WindowState(delay, sums, count + T)
+    _cpu.tiir(h, delay, sums, position, aa, apower, ax, B, T, N, L, bool(resets))
+    return h, WindowState(delay, sums, position + T)
 
 
 def power_of(a: Array, L: int) -> Array:
