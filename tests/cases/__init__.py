@@ -11,6 +11,7 @@ from cases.table import Case
 LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
     *linear.BOTH_WAYS,
+    *window.WINDOWED_LAYERS,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,

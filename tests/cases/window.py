@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.linear import LinearRecurrence
+from rotrnn.nn.lru import LRU
+from rotrnn.nn.rotrnn import RotRNN
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 
@@ -159,4 +163,60 @@ WINDOWS = [
 WINDOWS_LARGE = [
     window_case(2, 4000, 40, 7, lanes="complex", lengths=(4000, 2999)),  # more than one run of blocks
     window_case(3, 700, 70, 100, lanes="complex", varying=True, reverse=True, lengths=(700, 7, 699)),
+]
+
+
+def windowed_loop(layer: LinearRecurrence, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """y_t = W_out sum_{k<L} a^k (W_in u)_{t-k} + D u_t of the folded system, from a list of all inputs."""
+    assert layer.window is not None
+    (w_in, a, w_out, skip), L = layer.fold(params)[0], layer.window
+    B, T, _ = x.shape
+    v = np.ascontiguousarray(x @ w_in.T).view(np.complex128)
+    y = np.zeros_like(x)
+    delay, sums = np.zeros((B, L + 1, len(a)), complex), np.zeros((B, 2, len(a)), complex)
+    position = np.zeros(B, np.int64) if state is None else state[2].copy()
+
+    def total(inputs: Any) -> Any:
+        return sum((one * a**k for k, one in enumerate(reversed(inputs))), np.zeros(len(a), complex))
+
+    for b in range(B):
+        steps = T if lengths is None else lengths[b]
+        past = [np.zeros(len(a), complex)] * (L + 1)
+        if state is not None:
+            past = [state[0][b, (position[b] + i) % (L + 1)] for i in range(L + 1)]
+        for k, out in enumerate(w_out):
+            seen = [*past, *(v[b, :steps][::-1] if k else v[b, :steps])]
+            for t in range(steps):
+                h = total(seen[t + 2 : t + L + 2])
+                y[b, steps - 1 - t if k else t] += out @ h.view(np.float64)
+        y[b, :steps] += skip * x[b, :steps]
+        position[b] += steps
+        seen = [*past, *v[b, :steps]][-L - 1 :]
+        for i, one in enumerate(seen):
+            delay[b, (position[b] + i) % (L + 1)] = one
+        sums[b] = total(seen[1:]), total(seen[len(seen) - position[b] % L :])
+    return y, None if layer.bidirectional else (delay, sums, position)
+
+
+def windowed_row(name: str, layer: LinearRecurrence, B: int, T: int, lengths: Any = None) -> LayerRow:
+    return LayerRow(
+        f"{name} window {layer.window}",
+        layer,
+        B,
+        T,
+        lengths,
+        windowed_loop,
+        terms=8 * T + 3 * layer.d_state + layer.d_model + 20,
+        linear=(("x",) if layer.bidirectional else ("x", "state"),),
+    )
+
+
+WINDOWED_LAYERS = [
+    windowed_row("", LRU(4, 3, r_min=0.9, window=4), 2, 13),
+    windowed_row("", LRU(3, 2, window=1), 2, 3),
+    windowed_row("", LRU(3, 2, window=9), 1, 6),
+    windowed_row("", LRU(3, 2, window=3), 3, 9, (9, 0, 2)),
+    windowed_row("", LRU(3, 2, window=3), 2, 0),
+    windowed_row("bidirectional", LRU(3, 2, bidirectional=True, window=4), 3, 9, (9, 0, 3)),
+    windowed_row("", RotRNN(4, 6, heads=2, window=3), 2, 8),
 ]

@@ -114,3 +114,79 @@ def power_of(a: Array, L: int) -> Array:
         base *= base
         L >>= 1
     return power.astype(np.asarray(a).dtype)
+
+
+def ages(a: Array, count: int) -> Array:
+    """(count, N): ``a^(count-1), ..., a, 1``, of a's dtype, rounded little more than once where that is single."""
+    powers = np.ones((count, len(a)), np.result_type(a, np.float64))
+    powers[1:] = a
+    return np.cumprod(powers, axis=0)[::-1].astype(a.dtype)
+
+
+def aged(a: Array, recent: Array) -> Array:
+    """recent (B, M, N), the oldest first, each aged by `a` to the last of them."""
+    return ages(a, recent.shape[1]) * recent
+
+
+def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
+    """(da, drecent) of `aged`."""
+    table, M = ages(a, recent.shape[1]), recent.shape[1]
+    slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype)[:, None] * table[1:]  # of a^k with k > 0
+    return np.einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
+
+
+def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:
+    """(B, rows, N): the last inputs in scan order, the oldest first; those of `before`, as many, then x (B, T, N)."""
+    recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype)
+    for b, (steps, new) in enumerate(_new_rows(x, rows, lengths)):
+        if before is not None and new < rows:
+            recent[b, : rows - new] = before[b, new:]
+        recent[b, rows - new :] = x[b, :new][::-1] if reverse else x[b, steps - new : steps]
+    return recent
+
+
+def latest_backward(drecent: Array, dx: Array, lengths: Array | None, reverse: bool = False) -> Array:
+    """dbefore of `latest`; the gradient of x is added to dx."""
+    rows = drecent.shape[1]
+    dbefore = np.zeros_like(drecent)
+    for b, (steps, new) in enumerate(_new_rows(dx, rows, lengths)):
+        dbefore[b, new:] = drecent[b, : rows - new]
+        place = dx[b, :new][::-1] if reverse else dx[b, steps - new : steps]
+        place += drecent[b, rows - new :]
+    return dbefore
+
+
+def _new_rows(x: Array, rows: int, lengths: Array | None) -> list[tuple[int, int]]:
+    """Of each sequence: its steps, and how many of them are among the last `rows` inputs."""
+    steps = [x.shape[1]] * x.shape[0] if lengths is None else [int(n) for n in lengths]
+    return [(n, min(n, rows)) for n in steps]
+
+
+def ring_rows(position: Array, rows: int) -> Array:
+    """(B, rows, 1): where the last inputs lie in a ring after `position` inputs, the oldest first."""
+    return ((position[:, None] + np.arange(rows)) % rows)[..., None]
+
+
+def window_state(a: Array, recent: Array, position: Array) -> WindowState:
+    """The state of `tiir_scan` after `position` inputs (B,), of which recent (B, L+1, N) are the last."""
+    L = recent.shape[1] - 1
+    delay = np.empty_like(recent)
+    np.put_along_axis(delay, ring_rows(position, L + 1), recent, 1)
+    seen = aged(a, recent[:, 1:])
+    return WindowState(delay, np.stack([seen.sum(1), (since_reset(position, L) * seen).sum(1)], 1), position)
+
+
+def window_state_backward(dstate: tuple[Array, ...], a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
+    """(da, drecent) of `window_state`."""
+    ddelay, dsums, _ = dstate
+    L = recent.shape[1] - 1
+    drecent = np.take_along_axis(ddelay, ring_rows(position, L + 1), 1)
+    dseen = dsums[:, :1] + since_reset(position, L) * dsums[:, 1:]
+    da, dlater = aged_backward(dseen, a, recent[:, 1:])
+    drecent[:, 1:] += dlater
+    return da, drecent
+
+
+def since_reset(position: Array, L: int) -> Array:
+    """(B, L, 1): which of the last L inputs came after the last multiple of L."""
+    return (np.arange(L) >= L - position[:, None] % L)[..., None]
