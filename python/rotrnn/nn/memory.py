@@ -56,9 +56,9 @@ class RopeMemory(LinearRecurrence):
     """``h_t = e^{i Delta} h_{t-1} + B u_t``, ``y_t = Re(C h_t) + D * u_t`` with ``Delta = 2 pi / length``.
 
     A memory that ages by turning and never fades (slide "RoPE and WRoPE"). `length` is that of the longest sequence
-    before a reset, that is a new start from no state: ages a multiple of it apart have the same angle. With ``window=L``
-    what is older than L is forgotten, exactly (slides on TIIR); ``window=length`` gives each age in the memory an angle
-    of its own, at any time.
+    before a reset, that is a new start from no state: ages a multiple of it apart have the same angle. With a `window`
+    what is older is forgotten, exactly (slides on TIIR); ``window=length`` gives each age in the memory an angle of its
+    own, at any time.
 
     Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse
     and C_im_reverse (D, N) too. N is `d_state`, the number of complex states.
@@ -110,13 +110,13 @@ class MemorySaved(NamedTuple):
 
 @dataclass(frozen=True)
 class WropeMemory(Recurrent):
-    """``y_t = Re(C m_t) + D * u_t``, where ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}`` reads stored states ``h_t = B u_t``.
+    """``h_t = B u_t``, stored; ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}``, read; ``y_t = Re(C m_t) + D * u_t``.
 
-    Each is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE memory").
-    Unless uniform, such ages are no recurrence: states are stored, the last M with ``window=M``. Without a window all
-    are, so that a step costs as much as there were before it, and sequences may have any length: warped ages, which
-    never go around, are for these. The sum begins with the present state, of age 0, so that with uniform ages this is
-    `RopeMemory` with the same window.
+    Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
+    memory"). Unless uniform, such ages are no recurrence: states are stored, the last M with ``window=M``. Without a
+    window all are, so that a step costs as much as there were before it, and sequences may have any length: warped
+    ages, which never go around, are for these. The sum begins with the present state, of age 0, so that with uniform
+    ages this is `RopeMemory` with the same window.
 
     Parameters and initial values: as `RopeMemory`. The state is the states before x, (B, M-1, N), or (B, t, N) after t
     steps without a window, the oldest first.

@@ -2,9 +2,13 @@
 
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
+from rotrnn.nn.memory import RopeMemory as RopeMemory
+from rotrnn.nn.memory import WropeMemory as WropeMemory
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "rope_memory": RopeMemory,
+    "wrope_memory": WropeMemory,
 }

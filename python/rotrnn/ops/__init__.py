@@ -13,6 +13,7 @@ from rotrnn.ops.block import (
 )
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
+from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import (
@@ -66,6 +67,7 @@ __all__ = [
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
+    "HistoryReadGrads",
     "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
@@ -94,6 +96,8 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "history_read",
+    "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
     "last_pool",
@@ -118,4 +122,5 @@ __all__ = [
     "tanh",
     "tanh_backward",
     "tiir_scan",
+    "wrope_angle",
 ]
