@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,16 @@ def test_a_history_does_not_depend_on_its_batch() -> None:
     weights, h = np.exp(1j * rng.uniform(0, 7, 5)), rng.standard_normal((2, 9, 3)) + 0j
     together = history_read(weights, h, lengths=[4, 9])
     np.testing.assert_array_equal(together[0, :4], history_read(weights, h[:1, :4])[0])
+
+
+def test_the_pictures_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "rotational_memory.py"))
+    example["draw"](2000).savefig(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
+    errors = example["errors"](2000, 20)
+    for error in errors.values():
+        assert 0 < error.mean() < 1e-5
 
 
 SHORT = WropeMemory(1, 2, 4, 3)
