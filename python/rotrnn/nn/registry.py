@@ -3,6 +3,8 @@
 from rotrnn.nn.attention import Attention as Attention
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
+from rotrnn.nn.memory import RopeMemory as RopeMemory
+from rotrnn.nn.memory import WropeMemory as WropeMemory
 from rotrnn.nn.rnn import LSTM as LSTM
 from rotrnn.nn.rnn import RNN as RNN
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
@@ -13,4 +15,6 @@ LAYERS: dict[str, type[Recurrent]] = {
     "rnn": RNN,
     "lstm": LSTM,
     "attention": Attention,
+    "rope_memory": RopeMemory,
+    "wrope_memory": WropeMemory,
 }

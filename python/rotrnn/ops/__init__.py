@@ -14,6 +14,7 @@ from rotrnn.ops.block import (
 )
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
+from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import (
@@ -57,6 +58,7 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
+from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
     "AttentionGrads",
@@ -68,6 +70,7 @@ __all__ = [
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
+    "HistoryReadGrads",
     "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
@@ -78,6 +81,7 @@ __all__ = [
     "RotationScanGrads",
     "RowNorm",
     "System",
+    "WindowState",
     "attention",
     "attention_backward",
     "batch_norm",
@@ -100,6 +104,8 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "history_read",
+    "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
     "last_pool",
@@ -115,6 +121,7 @@ __all__ = [
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "power_of",
     "residual_block",
     "residual_block_backward",
     "rnn",
@@ -128,4 +135,6 @@ __all__ = [
     "sigmoid_backward",
     "tanh",
     "tanh_backward",
+    "tiir_scan",
+    "wrope_angle",
 ]
