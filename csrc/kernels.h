@@ -99,6 +99,17 @@ int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block
 /* orthogonal.c */
 int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
 int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
+
+/* bank.c */
+int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict a,
+                    const real *restrict c, const real *restrict skip, const real *restrict u, const real *restrict h0,
+                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                    int64_t reverse);
+int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, real *restrict dskip, real *restrict dh0,
+                     const real *restrict dy, const real *restrict dhT, const real *restrict carries,
+                     const real *restrict a, const real *restrict c, const real *restrict skip, const real *restrict u,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                     int64_t reverse);
 #endif
 
 #endif

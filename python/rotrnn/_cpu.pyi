@@ -153,3 +153,43 @@ def block_forward(*args: Any) -> None: ...  # csrc/block.h, by way of rotrnn.ops
 def block_backward(*args: Any) -> None: ...
 def orthogonal_forward(P: _R, M: _R, G: int, n: int, /) -> None: ...
 def orthogonal_backward(dM: _R, dP: _R, M: _R, G: int, n: int, /) -> None: ...
+def bank_forward(
+    y: _R,
+    hT: _RO,
+    carries: _RO,
+    a: _R,
+    c: _R,
+    skip: _RO,
+    u: _R,
+    h0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...
+def bank_backward(
+    du: _R,
+    da: _R,
+    dc: _R,
+    dskip: _RO,
+    dh0: _R,
+    dy: _R,
+    dhT: _RO,
+    carries: _R,
+    a: _R,
+    c: _R,
+    skip: _RO,
+    u: _R,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...

@@ -1,5 +1,6 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.bank import BankGrads, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -57,6 +58,7 @@ from rotrnn.ops.scan import (
 )
 
 __all__ = [
+    "BankGrads",
     "BlockGrads",
     "BlockResult",
     "ChannelNorm",
@@ -72,6 +74,7 @@ __all__ = [
     "RotationScanGrads",
     "RowNorm",
     "System",
+    "bank_step",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -80,6 +83,8 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dense_backward",
+    "diagonal_bank",
+    "diagonal_bank_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
     "dropout",
