@@ -93,7 +93,7 @@ static real *pack_coefficients(const real *restrict a, const real *restrict c, c
             of[C_RE * CHANNELS] = c[(d * N + n) * 2], of[C_IM * CHANNELS] = c[(d * N + n) * 2 + 1];
         }
     }
-    for (int64_t d = 0; skip && d < D; d++) packed[blocks * size + d] = skip[d];
+    for (int64_t d = 0; d < D; d++) packed[blocks * size + d] = skip[d];
     return packed;
 }
 
@@ -149,8 +149,8 @@ static void run(vec *y, real *states, const real *coefficients, const vec *u, in
     }
 }
 
-/* y (B,T,D), hT (B,D,N) or NULL, carries (B,tiles,N,2,D) or NULL: the states before each tile of `tile` steps; a, c
- * (D,N), skip (D) or NULL, u (B,T,D), h0 (B,D,N) or NULL. */
+/* y (B,T,D), hT (B,D,N), carries (B,tiles,N,2,D): the states before each tile of `tile` steps; a, c (D,N), skip (D),
+ * u (B,T,D), h0 (B,D,N) or NULL. */
 int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict a,
                     const real *restrict c, const real *restrict skip, const real *restrict u, const real *restrict h0,
                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
@@ -172,7 +172,7 @@ int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries,
         to_rows(states, h0 ? h0 + b * D * N * PARTS : NULL, lo, n, N);
         for (int64_t i = 0; i * tile < all; i++) {
             const walk w = walk_of(b, i, all, tile, T, D, reverse);
-            for (int64_t k = 0; carries && k < N * PARTS; k++)
+            for (int64_t k = 0; k < N * PARTS; k++)
                 memcpy(carries + ((b * tiles + i) * N * PARTS + k) * D + lo, states + k * CHANNELS,
                        (size_t)n * sizeof(real));
             for (int64_t v = 0; v < n; v += LANES) {
@@ -187,7 +187,7 @@ int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries,
             }
         }
         for (int64_t t = all; t < T; t++) memset(y + (b * T + t) * D + lo, 0, (size_t)n * sizeof(real));
-        if (hT) from_rows(hT + b * D * N * PARTS, states, lo, n, N);
+        from_rows(hT + b * D * N * PARTS, states, lo, n, N);
     }
     pool_give(packed), pool_give(all_states);
     return ROT_OK;
@@ -244,7 +244,7 @@ static void add_wide(double *restrict to, const vec *restrict from) {
     for (int j = 0; j < LANES; j++) to[j] += (double)of[j];
 }
 
-/* du (B,T,D), da, dc (D,N), dskip (D) or NULL, dh0 (B,D,N), all overwritten; dy (B,T,D), dhT (B,D,N) or NULL, carries
+/* du (B,T,D), da, dc (D,N), dskip (D), dh0 (B,D,N), all overwritten; dy (B,T,D), dhT (B,D,N) or NULL, carries
  * as forward wrote them, the rest as in forward. With q_T = dhT:
  *
  *   g_t = conj(c) dy_t + q_{t+1}     q_t = conj(a) g_t     dh0 = q_0
@@ -309,10 +309,11 @@ int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, re
             const double *const of = all_sums + d / CHANNELS * sums_size + k * CHANNELS + d % CHANNELS;
             double sum = 0;
             for (int64_t slot = 0; slot < slots; slot++) sum += of[slot * blocks * sums_size];
-            real *const to = k == N * COEFFICIENTS     ? dskip ? dskip + d : NULL
-                             : k % COEFFICIENTS < C_RE ? da + (d * N + k / COEFFICIENTS) * 2 + k % COEFFICIENTS
-                                                       : dc + (d * N + k / COEFFICIENTS) * 2 + k % COEFFICIENTS - C_RE;
-            if (to) *to = (real)sum;
+            const int64_t at = (d * N + k / COEFFICIENTS) * 2;
+            if (k == N * COEFFICIENTS)
+                dskip[d] = (real)sum;
+            else
+                *(k % COEFFICIENTS < C_RE ? da + at + k % COEFFICIENTS : dc + at + k % COEFFICIENTS - C_RE) = (real)sum;
         }
     }
     pool_give(packed), pool_give(all_q), pool_give(all_sums);

@@ -152,8 +152,8 @@ const rot_entry K(rot_table)[] = {
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
-    ROW(bank_forward, "wWWrrRrRInnnnnn"),
-    ROW(bank_backward, "wwwWwrRrrrRrInnnnnn"),
+    ROW(bank_forward, "wwwrrrrRInnnnnn"),
+    ROW(bank_backward, "wwwwwrRrrrrrInnnnnn"),
 #endif
     {0, 0, 0},
 };

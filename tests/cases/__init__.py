@@ -4,25 +4,29 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, linear, ops
+from cases import blocks, ladder, linear, ops
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
     *linear.BOTH_WAYS,
+    *ladder.LADDER,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
+    *ladder.LADDER_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
+    *ladder.BANK,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
+    *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

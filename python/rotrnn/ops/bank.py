@@ -21,11 +21,11 @@ class BankSaved(NamedTuple):
 
 
 class BankGrads(NamedTuple):
-    """Gradients of `diagonal_bank`: of a and c (D, N), skip (D,) or None, u (B, T, D), h0 (B, D, N)."""
+    """Gradients of `diagonal_bank`: of a and c (D, N), skip (D,), u (B, T, D), h0 (B, D, N)."""
 
     da: Array
     dc: Array
-    dskip: Array | None
+    dskip: Array
     du: Array
     dh0: Array
 
@@ -37,7 +37,7 @@ TILE = 64
 def diagonal_bank(
     a: npt.ArrayLike,
     c: npt.ArrayLike,
-    skip: npt.ArrayLike | None,
+    skip: npt.ArrayLike,
     u: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
@@ -54,8 +54,8 @@ def diagonal_bank(
     ----------
     a, c : (D, N), complex64 or complex128
         Transition and readout of each channel's states.
-    skip : (D,) real, optional
-        Gain of the input in the output; None is zero.
+    skip : (D,) real
+        Gain of the input in the output.
     u : (B, T, D), float32 or float64
         Input.
     h0 : (B, D, N) complex, optional
@@ -89,7 +89,7 @@ def diagonal_bank(
     y, hT = empty_like(au), empty((B, D, N), complex_of(dtype))
     carries = empty((B, -(-T // TILE), N, 2, D), dtype)
     pa, pc, start = _planes(args, dtype, aa, ac, z0)
-    gain = None if askip is None else args.layout(askip, dtype)
+    gain = args.layout(askip, dtype)
     _cpu.bank_forward(y, planes(hT), carries, pa, pc, gain, au, start, steps, B, T, D, N, TILE, reverse)
     return y, hT, BankSaved(au, steps, carries)
 
@@ -98,7 +98,7 @@ def diagonal_bank_backward(
     dy: npt.ArrayLike,
     a: npt.ArrayLike,
     c: npt.ArrayLike,
-    skip: npt.ArrayLike | None,
+    skip: npt.ArrayLike,
     saved: BankSaved,
     dhT: npt.ArrayLike | None = None,
     *,
@@ -124,7 +124,7 @@ def diagonal_bank_backward(
     Returns
     -------
     BankGrads
-        ``(da, dc, dskip, du, dh0)``, all new arrays; dskip is None where skip is.
+        ``(da, dc, dskip, du, dh0)``, all new arrays.
 
     Raises
     ------
@@ -146,18 +146,16 @@ def diagonal_bank_backward(
     ady = args.layout(ady, dtype)
     du, dh0 = empty_like(au), empty((B, D, N), complex_of(dtype))
     da, dc = (np.empty((D, N), complex_of(dtype)) for _ in range(2))
-    gain = None if askip is None else args.layout(askip, dtype)
-    dskip = None if gain is None else np.empty_like(gain)
+    gain = args.layout(askip, dtype)
+    dskip = np.empty_like(gain)
     pa, pc, end = _planes(args, dtype, aa, ac, zT)
     outputs = du, planes(da), planes(dc), dskip, planes(dh0)
-    _cpu.bank_backward(
-        *outputs, ady, end, saved.carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse
-    )
+    _cpu.bank_backward(*outputs, ady, end, saved.carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
     return BankGrads(da, dc, dskip, du, dh0)
 
 
 def bank_step(
-    a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike | None, state: npt.ArrayLike | None, u_t: npt.ArrayLike
+    a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike, state: npt.ArrayLike | None, u_t: npt.ArrayLike
 ) -> tuple[Array, Array]:
     """One step of `diagonal_bank` for streaming.
 
@@ -187,17 +185,16 @@ def bank_step(
     z = args.optional("state", state, "B D N", kinds=COMPLEX)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z) if one is not None))
     h = au[..., None].astype(dtype) + (np.zeros_like(aa) if z is None else aa * z)
-    y = (ac * h).real.sum(-1, dtype=dtype)
-    return y if askip is None else y + askip * au, h.astype(complex_of(dtype), copy=False)
+    return (ac * h).real.sum(-1, dtype=dtype) + askip * au, h.astype(complex_of(dtype), copy=False)
 
 
 def _coefficients(
-    args: Boundary, a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike | None
-) -> tuple[Array, Array, Array | None]:
+    args: Boundary, a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike
+) -> tuple[Array, Array, Array]:
     return (
         args.array("a", a, "D N", kinds=COMPLEX),
         args.array("c", c, "D N", kinds=COMPLEX),
-        args.optional("skip", skip, "D"),
+        args.array("skip", skip, "D"),
     )
 
 
