@@ -115,6 +115,9 @@ CALL(rnn_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P
 CALL(attention_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11), I(12))
 CALL(attention_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
      I(15), I(16))
+CALL(bank_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
+CALL(bank_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), I(13), I(14),
+     I(15), I(16), I(17), I(18))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -165,6 +168,8 @@ const rot_entry K(rot_table)[] = {
     ROW(rnn_backward, "wwWrRRrrRRRInnnnn"),
     ROW(attention_forward, "wwrrrIInnnnnn"),
     ROW(attention_backward, "wwwrrrrrrIInnnnnn"),
+    ROW(bank_forward, "wwwrrrrRInnnnnn"),
+    ROW(bank_backward, "wwwwwrRrrrrrInnnnnn"),
 #endif
     {0, 0, 0},
 };

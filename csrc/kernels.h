@@ -130,6 +130,16 @@ int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, c
                     const real *restrict dhT, const real *restrict dcT, const real *restrict w, const real *restrict h,
                     const real *restrict c, const real *restrict gates, const real *restrict c0,
                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse);
+/* bank.c */
+int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict a,
+                    const real *restrict c, const real *restrict skip, const real *restrict u, const real *restrict h0,
+                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                    int64_t reverse);
+int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, real *restrict dskip, real *restrict dh0,
+                     const real *restrict dy, const real *restrict dhT, const real *restrict carries,
+                     const real *restrict a, const real *restrict c, const real *restrict skip, const real *restrict u,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                     int64_t reverse);
 #endif
 
 #endif

@@ -4,7 +4,7 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, linear, memory, ops, rnn, window
+from cases import blocks, ladder, linear, memory, ops, rnn, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -14,9 +14,11 @@ LAYER_ROWS: list[LayerRow] = [
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
     *memory.MEMORIES,
+    *ladder.LADDER,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
+    *ladder.LADDER_LARGE,
 ]
 
 CASES: list[Case] = [
@@ -24,6 +26,7 @@ CASES: list[Case] = [
     *rnn.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
+    *ladder.BANK,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
@@ -31,6 +34,7 @@ LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,
     *window.WINDOWS_LARGE,
+    *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

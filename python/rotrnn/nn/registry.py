@@ -8,6 +8,8 @@ from rotrnn.nn.memory import WropeMemory as WropeMemory
 from rotrnn.nn.rnn import LSTM as LSTM
 from rotrnn.nn.rnn import RNN as RNN
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.s4d import S4D as S4D
+from rotrnn.nn.s5 import S5 as S5
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
@@ -17,4 +19,6 @@ LAYERS: dict[str, type[Recurrent]] = {
     "attention": Attention,
     "rope_memory": RopeMemory,
     "wrope_memory": WropeMemory,
+    "s5": S5,
+    "s4d": S4D,
 }

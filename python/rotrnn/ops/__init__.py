@@ -1,6 +1,7 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
 from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.bank import BankGrads, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -62,6 +63,7 @@ from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
     "AttentionGrads",
+    "BankGrads",
     "BlockGrads",
     "BlockResult",
     "ChannelNorm",
@@ -84,6 +86,7 @@ __all__ = [
     "WindowState",
     "attention",
     "attention_backward",
+    "bank_step",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -92,6 +95,8 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dense_backward",
+    "diagonal_bank",
+    "diagonal_bank_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
     "dropout",
