@@ -112,10 +112,6 @@ static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
 static void age_row(lane *restrict y, const lane *restrict a, int64_t n) {
     for (int64_t j = 0; j < n; j++) y[j] = lane_mul(a[j], y[j]);
 }
-/* sum += a x */
-static void add_aged(lane *restrict sum, const lane *restrict a, const lane *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) sum[j] = scan_step(a[j], x[j], sum[j]);
-}
 /* sum += conj(a) x */
 static void add_adjoint(lane *restrict sum, const lane *restrict a, const lane *restrict x, int64_t n) {
     for (int64_t j = 0; j < n; j++) sum[j] = lane_fma_conj(a[j], x[j], sum[j]);
@@ -137,14 +133,21 @@ static void ages_of(lane *restrict ages, lane *restrict all, steps_in a, int64_t
     if (all) copy_row(all, age, n);
 }
 
+/* sum <- sum + A x,  A <- a A */
+static void see_row(lane *restrict sum, lane *restrict A, const lane *restrict a, const lane *restrict x, int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
+        sum[j] = scan_step(A[j], x[j], sum[j]);
+        A[j] = lane_mul(a[j], A[j]);
+    }
+}
+
 /* S_0 .. S_{count-1} of a block of L steps. */
 static void seen_of_block(lane *restrict S, steps_in a, steps_in x, int64_t L, int64_t count, int64_t n) {
-    lane sum[WIDE], age[WIDE];
-    zero_row(sum, n), one_row(age, n);
+    lane sum[WIDE], A[WIDE];
+    zero_row(sum, n), one_row(A, n);
     for (int64_t s = L - 1; s >= 0; s--) {
         if (s < count) copy_row(S + s * n, sum, n);
-        add_aged(sum, age, in_row(x, s), n);
-        age_row(age, in_row(a, s), n);
+        if (s) see_row(sum, A, in_row(a, s), in_row(x, s), n);
     }
 }
 
@@ -258,9 +261,18 @@ static void flush(const transition_sum *da, int64_t done, bool last, int64_t n) 
     zero_row(da->run, n);
 }
 
+/* P <- a P_prev + x,  C <- a C_prev */
+static void own_row(lane *restrict P, lane *restrict C, const lane *restrict a, const lane *restrict x,
+                    const lane *restrict P_prev, const lane *restrict C_prev, int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
+        P[j] = scan_step(a[j], P_prev[j], x[j]);
+        C[j] = lane_mul(a[j], C_prev[j]);
+    }
+}
+
 /* The inputs of this block:  g <- dh + conj(a_next) g,  dx <- g,  da += g conj(P_prev) */
-static void own_row(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
-                    const lane *restrict dh, const lane *restrict P_prev, int64_t n) {
+static void own_row_adjoint(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a_next,
+                            const lane *restrict dh, const lane *restrict P_prev, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
         g[j] = scan_step_adjoint(a_next[j], g[j], dh[j]);
         dx[j] = g[j];
@@ -269,12 +281,11 @@ static void own_row(lane *restrict g, lane *restrict dx, lane *restrict da, cons
 }
 
 /* What ages the block before:  q <- dh conj(S) + conj(a_next) q,  da += q conj(C_prev) */
-static void reach_row(lane *restrict q, lane *restrict da, const lane *restrict a_next, const lane *restrict dh,
-                      const lane *restrict S, const lane *restrict C_prev, int64_t n) {
+static void reach_row_adjoint(lane *restrict q, lane *restrict da, const lane *restrict a_next, const lane *restrict dh,
+                              const lane *restrict S, const lane *restrict C_prev, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
-        const lane own = lane_conj_mul(S[j], dh[j]);
-        q[j] = lane_fma_conj(a_next[j], q[j], own);
-        da[j] = lane_fma_conj(C_prev[j], q[j], da[j]);
+        q[j] = scan_step_adjoint(a_next[j], q[j], lane_conj_mul(S[j], dh[j]));
+        da[j] = scan_transition_adjoint(q[j], C_prev[j], da[j]);
     }
 }
 
@@ -285,8 +296,7 @@ static void seen_row(lane *restrict e, lane *restrict dx, lane *restrict da, con
     for (int64_t j = 0; j < n; j++) {
         dx[j] = lane_fma_conj(A[j], V[j], dx[j]);
         da[j] = lane_fma_conj(A[j], e[j], da[j]);
-        const lane own = lane_conj_mul(x[j], V[j]);
-        e[j] = lane_fma_conj(a[j], e[j], own);
+        e[j] = scan_step_adjoint(a[j], e[j], lane_conj_mul(x[j], V[j]));
     }
 }
 
@@ -299,15 +309,21 @@ static void seen_rows(lane *e, steps_out dx, const transition_sum *da, int64_t f
     }
 }
 
+/* C <- a C,  sum <- sum + conj(C) dh */
+static void see_row_adjoint(lane *restrict sum, lane *restrict C, const lane *restrict a, const lane *restrict dh,
+                            int64_t n) {
+    for (int64_t j = 0; j < n; j++) {
+        C[j] = lane_mul(a[j], C[j]);
+        sum[j] = lane_fma_conj(C[j], dh[j], sum[j]);
+    }
+}
+
 /* V_1 .. V_count of the block before the one that a and dh, `steps` steps, are of:  V_r = sum_{s<r} conj(C_s) dh_s */
 static void seen_gradients(steps_out V, steps_in a, steps_in dh, int64_t steps, int64_t count, int64_t n) {
     lane sum[WIDE], C[WIDE];
     zero_row(sum, n), one_row(C, n);
     for (int64_t r = 0; r < count; r++) {
-        if (r < steps) {
-            age_row(C, in_row(a, r), n);
-            add_adjoint(sum, C, in_row(dh, r), n);
-        }
+        if (r < steps) see_row_adjoint(sum, C, in_row(a, r), in_row(dh, r), n);
         copy_row(out_row(V, r), sum, n);
     }
 }
@@ -323,8 +339,7 @@ static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, 
     zero_row(P, n), one_row(C, n); /* row r is that of step r-1 */
     for (int64_t r = 0; r + 1 < steps; r++) {
         lane *const P_r = P + (r + 1) * n, *const C_r = C + (r + 1) * n;
-        copy_row(P_r, in_row(x_own, r), n), copy_row(C_r, C_r - n, n);
-        add_aged(P_r, in_row(a_own, r), P_r - n, n), age_row(C_r, in_row(a_own, r), n);
+        own_row(P_r, C_r, in_row(a_own, r), in_row(x_own, r), P_r - n, C_r - n, n);
     }
     lane g[WIDE], q[WIDE];
     zero_row(g, n), zero_row(q, n);
@@ -332,8 +347,8 @@ static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, 
         const lane *const a_next = r + 1 < steps ? in_row(a_own, r + 1) : ZEROS;
         lane *const sum = da_row(da, from + r);
         if (da->varying) zero_row(sum, n);
-        own_row(g, out_row(dx, r), sum, a_next, in_row(dh_own, r), P + r * n, n);
-        if (before) reach_row(q, sum, a_next, in_row(dh_own, r), S + r * n, C + r * n, n);
+        own_row_adjoint(g, out_row(dx, r), sum, a_next, in_row(dh_own, r), P + r * n, n);
+        if (before) reach_row_adjoint(q, sum, a_next, in_row(dh_own, r), S + r * n, C + r * n, n);
         flush(da, steps - 1 - r, r == 0, n);
     }
     if (!after) return;
