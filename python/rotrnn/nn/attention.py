@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.boundary import empty
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 
@@ -175,10 +176,11 @@ def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
     (B, S, D), T = kept.shape, new.shape[1]
     if S == 0 and (steps == T).all():
         return new
-    rows = np.zeros((B, S + T, D), np.result_type(kept, new))
+    rows = empty((B, S + T, D), np.result_type(kept, new))
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         rows[b, :before] = kept[b, :before]
         rows[b, before : before + count] = new[b, :count]
+        rows[b, before + count :] = 0
     return rows
 
 
