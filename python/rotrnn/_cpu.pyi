@@ -197,3 +197,23 @@ def selective_backward(
     reverse: int,
     /,
 ) -> None: ...
+def conv_forward(
+    y: _R, final: _RO, x: _R, w: _R, bias: _RO, state: _RO, lengths: _IO, B: int, T: int, D: int, taps: int, /
+) -> None: ...
+def conv_backward(
+    dx: _R,
+    dw: _R,
+    dbias: _R,
+    dstate: _R,
+    dy: _R,
+    dfinal: _RO,
+    x: _R,
+    w: _R,
+    state: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    taps: int,
+    /,
+) -> None: ...

@@ -11,6 +11,7 @@ from rotrnn.ops.block import (
     residual_block_backward,
     settle,
 )
+from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
 from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
@@ -64,6 +65,7 @@ from rotrnn.ops.selective import SelectiveScanGrads, new_carries, selective_scan
 __all__ = [
     "BlockGrads",
     "BlockResult",
+    "CausalConvGrads",
     "ChannelNorm",
     "DenseGrads",
     "DiagonalScanGrads",
@@ -83,6 +85,8 @@ __all__ = [
     "batch_norm_inference",
     "batch_norm_inference_backward",
     "batch_norm_statistics",
+    "causal_conv",
+    "causal_conv_backward",
     "cross_entropy",
     "dense",
     "dense_backward",

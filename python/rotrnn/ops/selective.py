@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
@@ -97,9 +98,9 @@ def selective_scan(
 
 
 def new_carries(x: Array, A: Array) -> Array:
-    """Room for the states before each tile of steps of x (B, T, D), (B, tiles, S, D)."""
+    """Room for the states before each tile of steps of x (B, T, D), (B, tiles, S, D), in the dtype of x and A."""
     (B, T, D), S = x.shape, A.shape[1]
-    return empty((B, -(-T // TILE), S, D), x.dtype)
+    return empty((B, -(-T // TILE), S, D), np.result_type(x, A, np.float32))
 
 
 def selective_scan_backward(

@@ -1,0 +1,145 @@
+"""Rows of the selective scan, of the short convolution, and of the layers made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cases.table import Arrays, Case, normal
+from rotrnn.ops.conv import causal_conv, causal_conv_backward
+from rotrnn.ops.selective import new_carries, selective_scan, selective_scan_backward
+
+
+def selective_loop(
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, lengths: Any = None
+) -> tuple[Any, Any]:
+    """h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, one step after the other."""
+    y, hT = np.zeros_like(x), np.array(h0)
+    for b in range(x.shape[0]):
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            hT[b] = np.exp(np.outer(delta[b, t], np.ones(A.shape[1])) * A) * hT[b]
+            hT[b] += np.outer(delta[b, t] * x[b, t], B[b, t])
+            y[b, t] = hT[b] @ C[b, t] + skip * x[b, t]
+    return y, hT
+
+
+def selective_case(
+    B: int, T: int, D: int, S: int, *, reverse: bool = False, lengths: Any = None, keep: bool = False
+) -> Case:
+    """Transitions from a half to a little above one; the first direction of the state neither decays nor grows."""
+
+    def make(rng: np.random.Generator) -> Arrays:
+        A = rng.uniform(-2, 0.05, (D, S))
+        A[:, :1] = 0
+        return {
+            "x": normal(rng, (B, T, D)),
+            "delta": rng.uniform(-0.01, 0.4, (B, T, D)),
+            "A": A,
+            "B": normal(rng, (B, T, S)),
+            "C": normal(rng, (B, T, S)),
+            "skip": normal(rng, (D,)),
+            "h0": normal(rng, (B, D, S)),
+        }
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = selective_scan(**args, reverse=reverse, lengths=lengths, return_state=True)
+        assert isinstance(result, tuple)
+        return result
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        carries = None
+        if keep:
+            carries = new_carries(args["x"], args["A"])
+            selective_scan(**args, reverse=reverse, lengths=lengths, carries=carries)
+        grads = selective_scan_backward(
+            doutputs[0], **args, dhT=doutputs[1], reverse=reverse, lengths=lengths, carries=carries
+        )
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    flags = "".join([" reverse" * reverse, " ragged" * (lengths is not None), " kept" * keep])
+    return Case(
+        f"selective_scan{flags} {B}x{T}x{D} S{S}",
+        make,
+        forward,
+        backward,
+        lambda args: selective_loop(**args, reverse=reverse, lengths=lengths),
+        terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
+        linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
+        ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
+        lengths=lengths,
+    )
+
+
+def conv_loop(x: Any, w: Any, bias: Any, state: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """y_t = bias + sum_k w_k z_{t+k}, z the inputs with those of the state before."""
+    K = w.shape[1]
+    y, final = np.zeros_like(x), np.zeros_like(state)
+    for b in range(x.shape[0]):
+        steps = x.shape[1] if lengths is None else lengths[b]
+        z = np.concatenate([state[b], x[b, :steps]])
+        for t in range(steps):
+            y[b, t] = bias + sum(w[:, k] * z[t + k] for k in range(K))
+        final[b] = z[steps:]
+    return y, final
+
+
+def conv_case(B: int, T: int, D: int, K: int, *, lengths: Any = None) -> Case:
+    def make(rng: np.random.Generator) -> Arrays:
+        return {
+            "x": normal(rng, (B, T, D)),
+            "w": normal(rng, (D, K)),
+            "bias": normal(rng, (D,)),
+            "state": normal(rng, (B, K - 1, D)),
+        }
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = causal_conv(**args, lengths=lengths, return_state=True)
+        assert isinstance(result, tuple)
+        return result
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        grads = causal_conv_backward(
+            doutputs[0], args["x"], args["w"], args["state"], dfinal=doutputs[1], lengths=lengths
+        )
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    return Case(
+        f"causal_conv{' ragged' * (lengths is not None)} {B}x{T}x{D} K{K}",
+        make,
+        forward,
+        backward,
+        lambda args: conv_loop(**args, lengths=lengths),
+        terms=B * T + 2 * K + 4,
+        linear=(("x", "bias", "state"), ("w", "bias")),
+        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        lengths=lengths,
+    )
+
+
+OPS = [
+    selective_case(2, 7, 3, 2),
+    selective_case(1, 1, 1, 1, keep=True),
+    selective_case(2, 0, 3, 2),
+    selective_case(0, 4, 3, 2),
+    selective_case(2, 4, 0, 2),
+    selective_case(2, 4, 3, 0, keep=True),
+    selective_case(1, 257, 5, 3, keep=True),
+    selective_case(3, 70, 5, 3, lengths=(70, 0, 33)),  # lengths within the first tile, at none, and past two
+    selective_case(3, 70, 37, 3, reverse=True, lengths=(33, 70, 0), keep=True),  # several blocks of channels
+    selective_case(2, 33, 130, 4, reverse=True),
+    conv_case(2, 7, 3, 4),
+    conv_case(2, 2, 3, 4),  # fewer steps than taps
+    conv_case(1, 5, 2, 1),
+    conv_case(2, 0, 3, 3),
+    conv_case(0, 3, 2, 2),
+    conv_case(3, 9, 2, 4, lengths=(9, 0, 2)),
+    conv_case(2, 150, 131, 4, lengths=(150, 127)),  # more than one run of steps, enough for threads
+]
+
+OPS_LARGE = [
+    selective_case(3, 130, 70, 4, lengths=(130, 0, 97)),
+    selective_case(20, 40, 40, 4, reverse=True),  # as many sequences as tasks
+    conv_case(3, 300, 70, 4, lengths=(300, 0, 130)),
+]
