@@ -10,10 +10,12 @@ from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
+    *selective.LAYERS,
     *linear.BOTH_WAYS,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
+    *selective.LAYERS_LARGE,
 ]
 
 CASES: list[Case] = [

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.selective import Mamba
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
-from rotrnn.ops.selective import new_carries, selective_scan, selective_scan_backward
+from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
 def selective_loop(
@@ -51,8 +53,7 @@ def selective_case(
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         carries = None
         if keep:
-            carries = new_carries(args["x"], args["A"])
-            selective_scan(**args, reverse=reverse, lengths=lengths, carries=carries)
+            _, carries = selective_scan(**args, reverse=reverse, lengths=lengths, return_carries=True)
         grads = selective_scan_backward(
             doutputs[0], **args, dhT=doutputs[1], reverse=reverse, lengths=lengths, carries=carries
         )
@@ -142,4 +143,58 @@ OPS_LARGE = [
     selective_case(3, 130, 70, 4, lengths=(130, 0, 97)),
     selective_case(20, 40, 40, 4, reverse=True),  # as many sequences as tasks
     conv_case(3, 300, 70, 4, lengths=(300, 0, 130)),
+]
+
+
+def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """Token after token, with the convolution's window in hand."""
+    tail, h = (np.array(one) for one in state)
+    inner, R, S = layer.inner, layer.rank, layer.d_state
+    y = np.zeros_like(x)
+
+    def swish(v: Any) -> Any:
+        return v / (1 + np.exp(-v))
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            both = params["in_proj"] @ x[b, t] + params.get("in_bias", 0)
+            v, z = both[:inner], both[inner:]
+            if layer.d_conv:
+                window = np.concatenate([tail[b], v[None]])
+                tail[b] = window[1:]
+                v = np.einsum("kd,dk->d", window, params["conv_w"]) + params.get("conv_bias", 0)
+            u = swish(v)
+            d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
+            delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
+            h[b] = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b] + np.outer(delta * u, B)
+            out = (h[b] @ C + params["D"] * u) * swish(z)
+            y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
+    return y, (tail, h)
+
+
+def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, reference: Any = mamba_loop) -> LayerRow:
+    readout = ("out_proj", "out_bias") if layer.bias else ("out_proj",)
+    return LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        terms=(20 + B) * T + 4 * layer.inner + 2 * layer.d_state + 40,
+        linear=(readout,),
+    )
+
+
+LAYERS = [
+    mamba_row("", Mamba(4, d_state=3), 2, 12),
+    mamba_row("", Mamba(4, d_state=3), 3, 9, (9, 0, 2)),
+    mamba_row("", Mamba(3, d_state=2), 1, 0),
+    mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
+    mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
+    mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+]
+
+LAYERS_LARGE = [
+    mamba_row("", Mamba(24, d_state=4), 3, 200, (200, 0, 133), None),
 ]

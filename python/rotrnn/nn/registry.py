@@ -3,8 +3,10 @@
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.selective import Mamba as Mamba
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "mamba": Mamba,
 }

@@ -60,7 +60,7 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
-from rotrnn.ops.selective import SelectiveScanGrads, new_carries, selective_scan, selective_scan_backward
+from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
 
 __all__ = [
     "BlockGrads",
@@ -113,7 +113,6 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
-    "new_carries",
     "orthogonal",
     "orthogonal_backward",
     "residual_block",
