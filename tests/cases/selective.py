@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.layer import Context
 from rotrnn.nn.selective import Mamba
+from rotrnn.nn.selective_rotrnn import SelectiveRotRNN, uniform
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
@@ -186,6 +190,75 @@ def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, refe
     )
 
 
+@dataclass(frozen=True)
+class TrainingRow(LayerRow):
+    """A row in training mode, whose layer draws numbers."""
+
+    @property
+    def ctx(self) -> Context:
+        return replace(super().ctx, train=True, seed=2**40 + 5, step=7)
+
+
+def selective_rotrnn_loop(
+    layer: SelectiveRotRNN,
+    params: Arrays,
+    x: Any,
+    state: Any,
+    lengths: Any,
+    ctx: Context = Context(),  # noqa: B008
+) -> tuple[Any, Any]:
+    """x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t, y_t = C x_t + D u_t, head by head, with dense matrices.
+
+    The state in and out is P^T x as complex planes (an odd head's last lane has a zero beside it).
+    """
+    H, W = layer.heads, layer.base.width
+    B, T, _ = x.shape
+    even = W + W % 2
+    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even).copy()
+    y = np.zeros_like(x)
+    drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
+    for i in range(H):
+        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
+        C = params["C"][:, i * W : (i + 1) * W]
+        for b in range(B):
+            h = P @ lanes[b, i, :W]
+            for t in range(T if lengths is None else lengths[b]):
+                R = np.eye(W)
+                for p, angle in enumerate(params["theta"][i] + params["W_theta"][i] @ x[b, t]):
+                    c, s = np.cos(angle), np.sin(angle)
+                    R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
+                e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
+                gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
+                xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
+                h = gamma * P @ R @ P.T @ h + xi * params["B"][i] @ x[b, t]
+                lanes[b, i, W:] *= gamma
+                y[b, t] += C @ h
+            lanes[b, i, :W] = P.T @ h
+    for b in range(B):
+        steps = T if lengths is None else lengths[b]
+        y[b, :steps] += params["D"] * x[b, :steps]
+    return y, lanes.reshape(B, H * even).view(np.complex128)
+
+
+def rotation_row(
+    name: str, layer: SelectiveRotRNN, B: int, T: int, lengths: Any = None, reference: Any = selective_rotrnn_loop
+) -> LayerRow:
+    row = LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        terms=(12 + B) * T + 4 * layer.d_state + 4 * layer.d_model + 40,
+        linear=(("state",), ("C", "D")),
+    )
+    if layer.gamma != "random":
+        return row
+    drawn = TrainingRow(**{**vars(row), "streams": False})
+    return replace(drawn, reference=lambda *args: selective_rotrnn_loop(*args, drawn.ctx))
+
+
 LAYERS = [
     mamba_row("", Mamba(4, d_state=3), 2, 12),
     mamba_row("", Mamba(4, d_state=3), 3, 9, (9, 0, 2)),
@@ -193,8 +266,14 @@ LAYERS = [
     mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
+    rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
+    rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
+    rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),
+    rotation_row("random gamma", SelectiveRotRNN(3, 4, heads=2, gamma="random", site=3), 3, 9, (9, 0, 2)),
 ]
 
 LAYERS_LARGE = [
     mamba_row("", Mamba(24, d_state=4), 3, 200, (200, 0, 133), None),
+    rotation_row("", SelectiveRotRNN(24, 64, heads=2, gamma="input"), 3, 300, (300, 0, 133), None),
 ]
