@@ -83,6 +83,8 @@ class Mamba(Recurrent):
     def __post_init__(self) -> None:
         self.check_sizes("d_model", "d_state", "expand")
         self.check_sizes("d_conv", least=0)
+        if isinstance(self.dt_rank, str) and self.dt_rank != "auto":
+            raise ValueError(f"Mamba: dt_rank={self.dt_rank!r}, expected a positive integer or 'auto'")
         if self.dt_rank != "auto":
             self.check_sizes("dt_rank")
         if not 0 < self.dt_min <= self.dt_max < math.inf:
