@@ -11,6 +11,9 @@
 
 CALL(scan_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10))
 CALL(scan_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13))
+CALL(window_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11))
+CALL(window_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
+CALL(tiir, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11))
 #if !ROT_COMPLEX
 CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
@@ -121,6 +124,9 @@ extern const rot_entry K(rot_table)[];
 const rot_entry K(rot_table)[] = {
     ROW(scan_forward, "wWrrRInnnnn"),
     ROW(scan_backward, "wwWrRrrRInnnnn"),
+    ROW(window_forward, "wWrrRInnnnnn"),
+    ROW(window_backward, "wwwrRrrRInnnnnn"),
+    ROW(tiir, "wwwirrrnnnnn"),
 #if !ROT_COMPLEX
     ROW(matmul, "wrrRnnnn"),
     ROW(matmul_weight_grad, "wWrrnnn"),

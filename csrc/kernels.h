@@ -18,6 +18,18 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
                      const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
                      int64_t reverse);
 
+/* window.c */
+int K(window_forward)(lane *restrict h, lane *restrict last, const lane *restrict a, const lane *restrict x,
+                      const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                      int64_t L, int64_t varying, int64_t reverse);
+int K(window_backward)(lane *restrict dx, lane *restrict da, lane *restrict dpast, const lane *restrict dh,
+                       const lane *restrict dlast, const lane *restrict a, const lane *restrict x,
+                       const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                       int64_t L, int64_t varying, int64_t reverse);
+int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict position,
+            const lane *restrict a, const lane *restrict power, const lane *restrict x, int64_t B, int64_t T, int64_t N,
+            int64_t L, int64_t resets);
+
 #if !ROT_COMPLEX
 /* gemm.c */
 int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,

@@ -42,6 +42,42 @@ def scan_backward(
     reverse: int,
     /,
 ) -> None: ...
+def window_forward(
+    h: _R,
+    last: _RO,
+    a: _R,
+    x: _R,
+    past: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    L: int,
+    varying: int,
+    reverse: int,
+    /,
+) -> None: ...
+def window_backward(
+    dx: _R,
+    da: _R,
+    dpast: _R,
+    dh: _R,
+    dlast: _RO,
+    a: _R,
+    x: _R,
+    past: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    L: int,
+    varying: int,
+    reverse: int,
+    /,
+) -> None: ...
+def tiir(
+    h: _R, delay: _R, sums: _R, position: _I, a: _R, power: _R, x: _R, B: int, T: int, N: int, L: int, resets: int, /
+) -> None: ...
 def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
 def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
 def philox(out: _I, counter: _I, key: _I, n: int, /) -> None: ...

@@ -4,7 +4,7 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, linear, ops, selective
+from cases import blocks, linear, memory, ops, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -12,6 +12,8 @@ LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
     *selective.LAYERS,
     *linear.BOTH_WAYS,
+    *window.WINDOWED_LAYERS,
+    *memory.MEMORIES,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
@@ -21,12 +23,15 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
 CASES: list[Case] = [
     *ops.OPS,
     *selective.OPS,
+    *window.WINDOWS,
+    *memory.HISTORIES,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *selective.OPS_LARGE,
+    *window.WINDOWS_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

@@ -2,6 +2,8 @@
 
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
+from rotrnn.nn.memory import RopeMemory as RopeMemory
+from rotrnn.nn.memory import WropeMemory as WropeMemory
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
 from rotrnn.nn.selective import Mamba as Mamba
 from rotrnn.nn.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
@@ -11,4 +13,6 @@ LAYERS: dict[str, type[Recurrent]] = {
     "lru": LRU,
     "mamba": Mamba,
     "selective_rotrnn": SelectiveRotRNN,
+    "rope_memory": RopeMemory,
+    "wrope_memory": WropeMemory,
 }

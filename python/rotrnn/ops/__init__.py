@@ -14,6 +14,7 @@ from rotrnn.ops.block import (
 from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
+from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import (
@@ -61,6 +62,7 @@ from rotrnn.ops.scan import (
     rotation_scan_backward,
 )
 from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
+from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
     "BlockGrads",
@@ -72,6 +74,7 @@ __all__ = [
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
+    "HistoryReadGrads",
     "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
@@ -80,6 +83,7 @@ __all__ = [
     "RowNorm",
     "SelectiveScanGrads",
     "System",
+    "WindowState",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -102,6 +106,8 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "history_read",
+    "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
     "last_pool",
@@ -115,6 +121,7 @@ __all__ = [
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "power_of",
     "residual_block",
     "residual_block_backward",
     "rotation_scan",
@@ -130,4 +137,6 @@ __all__ = [
     "softplus_backward",
     "tanh",
     "tanh_backward",
+    "tiir_scan",
+    "wrope_angle",
 ]
