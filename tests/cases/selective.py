@@ -31,10 +31,30 @@ def selective_loop(
     return y, hT
 
 
+def selective_window_loop(
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, lengths: Any
+) -> tuple[Any, Any]:
+    """The last `window` inputs, each aged step by step, and their sum read; those after the last step."""
+    y, hT = np.zeros_like(x), np.array(h0)
+    for b in range(x.shape[0]):
+        seen = list(h0[b])
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            a = np.exp(delta[b, t][:, None] * A)
+            seen = [*(a * one for one in seen), np.outer(delta[b, t] * x[b, t], B[b, t])]
+            y[b, t] = sum(seen) @ C[b, t] + skip * x[b, t]
+            seen = seen[1:]
+        hT[b] = np.reshape(seen, hT[b].shape)
+    return y, hT
+
+
 def selective_case(
-    B: int, T: int, D: int, S: int, *, reverse: bool = False, lengths: Any = None, keep: bool = False
-) -> Case:
+    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, lengths: Any = None,
+    keep: bool = False,
+) -> Case:  # fmt: skip
     """Transitions from a half to a little above one; the first direction of the state neither decays nor grows."""
+
+    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths} | ({} if window is None else {"window": window})
 
     def make(rng: np.random.Generator) -> Arrays:
         A = rng.uniform(-2, 0.05, (D, S))
@@ -46,30 +66,36 @@ def selective_case(
             "B": normal(rng, (B, T, S)),
             "C": normal(rng, (B, T, S)),
             "skip": normal(rng, (D,)),
-            "h0": normal(rng, (B, D, S)),
+            "h0": normal(rng, (B, D, S) if window is None else (B, window - 1, D, S)),
         }
 
     def forward(args: Arrays) -> tuple[Any, ...]:
-        result = selective_scan(**args, reverse=reverse, lengths=lengths, return_state=True)
+        result = selective_scan(**args, **how, return_state=True)
         assert isinstance(result, tuple)
         return result
 
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         carries = None
         if keep:
-            _, carries = selective_scan(**args, reverse=reverse, lengths=lengths, return_carries=True)
-        grads = selective_scan_backward(
-            doutputs[0], **args, dhT=doutputs[1], reverse=reverse, lengths=lengths, carries=carries
-        )
+            _, carries = selective_scan(**args, **how, return_carries=True)
+        grads = selective_scan_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
         return {name: getattr(grads, f"d{name}") for name in args}
 
-    flags = "".join([" reverse" * reverse, " ragged" * (lengths is not None), " kept" * keep])
+    loop = selective_loop if window is None else selective_window_loop
+    flags = "".join(
+        [
+            f" window {window}" * (window is not None),
+            " reverse" * reverse,
+            " ragged" * (lengths is not None),
+            " kept" * keep,
+        ]
+    )
     return Case(
         f"selective_scan{flags} {B}x{T}x{D} S{S}",
         make,
         forward,
         backward,
-        lambda args: selective_loop(**args, reverse=reverse, lengths=lengths),
+        lambda args: loop(**args, **how),
         terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
         linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
         ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
@@ -134,6 +160,9 @@ OPS = [
     selective_case(3, 70, 5, 3, lengths=(70, 0, 33)),  # lengths within the first tile, at none, and past two
     selective_case(3, 70, 37, 3, reverse=True, lengths=(33, 70, 0), keep=True),  # several blocks of channels
     selective_case(2, 33, 130, 4, reverse=True),
+    *(selective_case(3, 9, 2, 2, window=window, lengths=(9, 0, 4)) for window in (1, 3, 20)),
+    selective_case(2, 9, 2, 2, window=3, reverse=True),
+    selective_case(1, 0, 2, 2, window=3),
     conv_case(2, 7, 3, 4),
     conv_case(2, 2, 3, 4),  # fewer steps than taps
     conv_case(1, 5, 2, 1),
