@@ -182,6 +182,8 @@ OPS_LARGE = [
 def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """Token after token, with the convolution's window in hand."""
     tail, h = (np.array(one) for one in state)
+    if layer.window is None:
+        h = h[:, None]  # one summand, in place of a window's
     inner, R, S = layer.inner, layer.rank, layer.d_state
     y = np.zeros_like(x)
 
@@ -199,10 +201,12 @@ def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -
             u = swish(v)
             d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
             delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
-            h[b] = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b] + np.outer(delta * u, B)
-            out = (h[b] @ C + params["D"] * u) * swish(z)
+            aged = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b]
+            seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
+            out = (seen.sum(0) @ C + params["D"] * u) * swish(z)
             y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
-    return y, (tail, h)
+            h[b] = seen.sum(0, keepdims=True) if layer.window is None else seen[1:]
+    return y, (tail, h[:, 0] if layer.window is None else h)
 
 
 def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, reference: Any = mamba_loop) -> LayerRow:
@@ -243,14 +247,15 @@ def selective_rotrnn_loop(
     H, W = layer.heads, layer.base.width
     B, T, _ = x.shape
     even = W + W % 2
-    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even).copy()
+    kept = 1 if layer.window is None else layer.window - 1  # summands of the state
+    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, kept, H, even).copy()
     y = np.zeros_like(x)
     drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
     for i in range(H):
         P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
         C = params["C"][:, i * W : (i + 1) * W]
         for b in range(B):
-            h = P @ lanes[b, i, :W]
+            h = lanes[b, :, i, :W] @ P.T
             for t in range(T if lengths is None else lengths[b]):
                 R = np.eye(W)
                 for p, angle in enumerate(params["theta"][i] + params["W_theta"][i] @ x[b, t]):
@@ -259,14 +264,18 @@ def selective_rotrnn_loop(
                 e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
                 gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
                 xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
-                h = gamma * P @ R @ P.T @ h + xi * params["B"][i] @ x[b, t]
-                lanes[b, i, W:] *= gamma
-                y[b, t] += C @ h
-            lanes[b, i, :W] = P.T @ h
+                aged = h @ (gamma * P @ R @ P.T).T
+                h = np.concatenate([aged, (xi * params["B"][i] @ x[b, t])[None]])
+                y[b, t] += C @ h.sum(0)
+                h = h.sum(0, keepdims=True) if layer.window is None else h[1:]
+                beside = np.concatenate([gamma * lanes[b, :, i, W:], np.zeros((1, even - W))])
+                lanes[b, :, i, W:] = beside[:-1] if layer.window is None else beside[1:]
+            lanes[b, :, i, :W] = h @ P
     for b in range(B):
         steps = T if lengths is None else lengths[b]
         y[b, :steps] += params["D"] * x[b, :steps]
-    return y, lanes.reshape(B, H * even).view(np.complex128)
+    lanes = lanes.reshape(B, kept, H * even).view(np.complex128)
+    return y, lanes[:, 0] if layer.window is None else lanes
 
 
 def rotation_row(
@@ -295,7 +304,9 @@ LAYERS = [
     mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
+    rotation_row("window", SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),
