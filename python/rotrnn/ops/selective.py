@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -42,8 +42,8 @@ def selective_scan(
     """Diagonal recurrence of a matrix state whose step size, input and output directions vary in time.
 
     ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x_t) B_t^T``, ``y_t = h_t C_t + skip * x_t`` for t = 0..T-1 with
-    ``h_{-1} = h0`` (zero if absent): the state is a matrix (D, S), delta_t scales its rows. This is the selective SSM of
-    Mamba (Gu and Dao 2023, algorithm 2) with its simplified discretisation, zero-order hold for A and ``delta B`` for
+    ``h_{-1} = h0`` (zero if absent): the state is a matrix (D, S), delta_t scales its rows. This is the selective SSM
+    of Mamba (Gu and Dao 2023, algorithm 2) with its simplified discretisation: zero-order hold for A, ``delta B`` for
     B. With ``reverse``, time runs backwards, and `h0` enters at the last valid step. States of single steps are never
     in memory.
 
@@ -122,8 +122,8 @@ def selective_scan_backward(
     ``g_t = dy_t C_t^T + e_{t+1} * g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``:
     ``du_t = g_t B_t``, ``dx_t = delta_t * du_t + skip * dy_t``,
     ``ddelta_t = x_t * du_t + sum over S of A * e_t * g_t * h_{t-1}``, ``dA = sum of delta_t * e_t * g_t * h_{t-1}``,
-    ``dB_t = g_t^T u_t``, ``dC_t = h_t^T dy_t``, ``dskip = sum of dy_t * x_t``, ``dh0 = e_0 * g_0``. If a sequence has no
-    steps, ``dh0 = dhT``.
+    ``dB_t = g_t^T u_t``, ``dC_t = h_t^T dy_t``, ``dskip = sum of dy_t * x_t``, ``dh0 = e_0 * g_0``. If a sequence
+    has no steps, ``dh0 = dhT``.
 
     Parameters
     ----------
@@ -148,10 +148,10 @@ def selective_scan_backward(
     """
     args = Boundary("selective_scan_backward")
     ady = args.array("dy", dy, "B T D")
-    arrays = _arrays(args, x, delta, A, B, C, skip, h0)
+    given = _arrays(args, x, delta, A, B, C, skip, h0)
     adhT = args.optional("dhT", dhT, "B D S")
     steps = args.lengths(lengths)
-    *arrays, ady, adhT = args.common(*arrays, ady, adhT)
+    *arrays, ady, adhT = args.common(*given, ady, adhT)
     options = (steps, *_sizes(args), bool(reverse))
     if carries is None:
         carries = empty(_carries_shape(args), ady.dtype)
@@ -160,12 +160,11 @@ def selective_scan_backward(
         args.bind("tiles", _carries_shape(args)[1], f"dy in tiles of {TILE} steps")
         carries = args.array("carries", carries, "B tiles S D")
         carries = args.layout(carries, ady.dtype)
-    *inputs, askip, _ = arrays
-    grads = [empty_like(one) for one in inputs]
-    dskip = None if askip is None else empty_like(askip)
+    inputs = arrays[:-1]
+    grads: list[Any] = [None if one is None else empty_like(one) for one in inputs]
     dh0 = empty(_state_shape(args), ady.dtype)
-    _cpu.selective_backward(*grads, dskip, dh0, ady, adhT, carries, *inputs, askip, *options)
-    return SelectiveScanGrads(*grads, dskip, dh0)
+    _cpu.selective_backward(*grads, dh0, ady, adhT, carries, *inputs, *options)
+    return SelectiveScanGrads(*grads, dh0)
 
 
 def _arrays(
@@ -177,9 +176,9 @@ def _arrays(
     C: npt.ArrayLike,
     skip: npt.ArrayLike | None,
     h0: npt.ArrayLike | None,
-) -> tuple[Array | None, ...]:
+) -> list[Array | None]:
     """The arguments of a selective scan, their shapes checked."""
-    return (
+    return [
         args.array("x", x, "B T D"),
         args.array("delta", delta, "B T D"),
         args.array("A", A, "D S"),
@@ -187,7 +186,7 @@ def _arrays(
         args.array("C", C, "B T S"),
         args.optional("skip", skip, "D"),
         args.optional("h0", h0, "B D S"),
-    )
+    ]
 
 
 def _sizes(args: Boundary) -> tuple[int, ...]:
