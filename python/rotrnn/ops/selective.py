@@ -91,7 +91,8 @@ def selective_scan(
     hT = empty(_state_shape(args), y.dtype) if return_state else None
     if carries is not None:
         carries = args.out("carries", carries, _carries_shape(args), y.dtype, *given)
-    _cpu.selective_forward(y, hT, carries, *arrays, steps, *_sizes(args), bool(reverse))
+    inputs = (*arrays, steps, *_sizes(args), bool(reverse))
+    _cpu.selective_forward(y, hT, carries, *inputs)
     return y if hT is None else (y, hT)
 
 
@@ -155,16 +156,17 @@ def selective_scan_backward(
     options = (steps, *_sizes(args), bool(reverse))
     if carries is None:
         carries = empty(_carries_shape(args), ady.dtype)
-        _cpu.selective_forward(None, None, carries, *arrays, *options)
+        inputs = (*arrays, *options)
+        _cpu.selective_forward(None, None, carries, *inputs)
     else:
         args.bind("tiles", _carries_shape(args)[1], f"dy in tiles of {TILE} steps")
         carries = args.array("carries", carries, "B tiles S D")
         carries = args.layout(carries, ady.dtype)
-    inputs = arrays[:-1]
-    grads: list[Any] = [None if one is None else empty_like(one) for one in inputs]
-    dh0 = empty(_state_shape(args), ady.dtype)
-    _cpu.selective_backward(*grads, dh0, ady, adhT, carries, *inputs, *options)
-    return SelectiveScanGrads(*grads, dh0)
+    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
+    grads.append(empty(_state_shape(args), ady.dtype))
+    every = (*grads, ady, adhT, carries, *arrays[:-1], *options)
+    _cpu.selective_backward(*every)
+    return SelectiveScanGrads(*grads)
 
 
 def _arrays(
