@@ -107,6 +107,10 @@ static int call_block_backward(const rot_slot *s) {
 }
 CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
 CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
+CALL(selective_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
+     I(15))
+CALL(selective_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14),
+     P(15), P(16), I(17), I(18), I(19), I(20), I(21))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -150,6 +154,8 @@ const rot_entry K(rot_table)[] = {
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
+    ROW(selective_forward, "WWWrrrrrRRInnnnn"),
+    ROW(selective_backward, "wwwwwWwrRrrrrrrRInnnnn"),
 #endif
     {0, 0, 0},
 };

@@ -99,6 +99,20 @@ int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block
 /* orthogonal.c */
 int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
 int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
+
+/* selective.c */
+enum { SELECTIVE_TILE = 32 }; /* steps between two states of its carries */
+int K(selective_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict x,
+                         const real *restrict delta, const real *restrict A, const real *restrict B,
+                         const real *restrict C, const real *restrict skip, const real *restrict h0,
+                         const int64_t *restrict lengths, int64_t batch, int64_t T, int64_t D, int64_t S,
+                         int64_t reverse);
+int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restrict dA, real *restrict dB,
+                          real *restrict dC, real *restrict dskip, real *restrict dh0, const real *restrict dy,
+                          const real *restrict dhT, const real *restrict carries, const real *restrict x,
+                          const real *restrict delta, const real *restrict A, const real *restrict B,
+                          const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
+                          int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse);
 #endif
 
 #endif

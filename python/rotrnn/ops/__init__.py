@@ -65,6 +65,7 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
+from rotrnn.ops.selective import SelectiveScanGrads, new_carries, selective_scan, selective_scan_backward
 
 __all__ = [
     "BlockGrads",
@@ -81,6 +82,7 @@ __all__ = [
     "NormGrads",
     "RotationScanGrads",
     "RowNorm",
+    "SelectiveScanGrads",
     "System",
     "batch_norm",
     "batch_norm_backward",
@@ -119,12 +121,15 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
+    "new_carries",
     "orthogonal",
     "orthogonal_backward",
     "residual_block",
     "residual_block_backward",
     "rotation_scan",
     "rotation_scan_backward",
+    "selective_scan",
+    "selective_scan_backward",
     "settle",
     "sigmoid",
     "sigmoid_backward",
