@@ -106,6 +106,7 @@ static int call_block_backward(const rot_slot *s) {
 }
 CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
 CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
+CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -149,6 +150,7 @@ const rot_entry K(rot_table)[] = {
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
+    ROW(relax, "wwrrInnn"),
 #endif
     {0, 0, 0},
 };

@@ -99,6 +99,10 @@ int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block
 /* orthogonal.c */
 int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
 int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
+
+/* fixed_point.c */
+int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
 #endif
 
 #endif
