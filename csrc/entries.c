@@ -111,6 +111,7 @@ CALL(selective_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(
      I(15))
 CALL(selective_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14),
      P(15), P(16), I(17), I(18), I(19), I(20), I(21))
+CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -156,6 +157,7 @@ const rot_entry K(rot_table)[] = {
     ROW(orthogonal_backward, "wrrnn"),
     ROW(selective_forward, "WWWrrrrrRRInnnnn"),
     ROW(selective_backward, "wwwwwWwrRrrrrrrRInnnnn"),
+    ROW(relax, "wwrrInnn"),
 #endif
     {0, 0, 0},
 };
