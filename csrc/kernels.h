@@ -113,9 +113,19 @@ int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restri
                           const real *restrict delta, const real *restrict A, const real *restrict B,
                           const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
                           int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse);
+
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+
+/* lagged.c */
+int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
+                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
+                      int64_t lo, int64_t n, int64_t function);
+int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
+                       const real *restrict base, const real *restrict late, const real *restrict first,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
+                       int64_t function);
 #endif
 
 #endif

@@ -214,3 +214,34 @@ def selective_backward(
     /,
 ) -> None: ...
 def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
+def lagged_forward(
+    out: _R,
+    base: _R,
+    late: _RO,
+    first: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    K: int,
+    lo: int,
+    n: int,
+    function: int,
+    /,
+) -> None: ...
+def lagged_backward(
+    dbase: _R,
+    dlate: _RO,
+    dfirst: _RO,
+    dout: _R,
+    base: _R,
+    late: _RO,
+    first: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    K: int,
+    lo: int,
+    n: int,
+    function: int,
+    /,
+) -> None: ...

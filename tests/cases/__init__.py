@@ -4,7 +4,7 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, linear, ops
+from cases import blocks, linear, mixers, ops
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -17,11 +17,13 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
 
 CASES: list[Case] = [
     *ops.OPS,
+    *mixers.OPS,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
+    *mixers.OPS_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]
