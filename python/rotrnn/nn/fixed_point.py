@@ -118,8 +118,9 @@ class FixedPointRNN(Recurrent):
         h^l_t = lam_t * h^l_{t-1} + (1 - lam_t) * [Q_t v_t + (I - Q_t) h^{l-1}_t]
 
     whose fixed point is ``h_t = K_t [lam_t * h_{t-1} + (1 - lam_t) * Q_t v_t]``, with
-    ``K_t = [I - (1 - lam_t)(I - Q_t)]^-1``. In both ``lam_t = sigmoid(W_lambda x_t + b_lambda)`` in (0, 1), ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is
-    made of linear functions of x_t, for what `selective` names; the rest is constant in time.
+    ``K_t = [I - (1 - lam_t)(I - Q_t)]^-1``. In both ``lam_t = sigmoid(W_lambda x_t + b_lambda)`` in (0, 1),
+    ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is made of linear functions of x_t, for what `selective` names;
+    the rest is constant in time.
 
     The iteration ends by tolerance, and h is one more application F(y) of the step to its last iterate y: with y held
     this has the gradient "one_step" (Theorem 3.3); "implicit" is the exact one, ``(I - J)^-T`` of the former, found by
@@ -339,7 +340,8 @@ class FixedPointRNN(Recurrent):
         def affine(dz: Array, weight: str, bias: str | None = None) -> None:
             """Adds what a linear function of x sends back."""
             w = params[weight]
-            back = dense_backward(dz.reshape(*x.shape[:2], -1), x, w.reshape(-1, self.d_model))
+            rows = w.reshape(-1, self.d_model)
+            back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), x, rows)
             dx.__iadd__(back.dx)
             dparams[weight] = back.dw.reshape(w.shape)
             if bias is not None:
