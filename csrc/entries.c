@@ -19,8 +19,9 @@ CALL(philox, P(0), P(1), P(2), I(3))
 CALL(listops_sample, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9))
 CALL(listops_parse, P(0), P(1), P(2), I(3))
 CALL(listops_render, P(0), P(1), P(2), I(3))
-CALL(householder_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
-CALL(householder_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
+CALL(mix_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11), I(12))
+CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14), I(15),
+     I(16))
 CALL(copy, P(0), P(1), I(2))
 CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
 CALL(gelu_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
@@ -124,8 +125,8 @@ const rot_entry K(rot_table)[] = {
     ROW(listops_sample, "cjcnnnnnnn"),
     ROW(listops_parse, "cjbn"),
     ROW(listops_render, "cjbn"),
-    ROW(householder_forward, "wrrrInnnnnn"),
-    ROW(householder_backward, "wwwrrrrInnnnnn"),
+    ROW(mix_forward, "wrrrRInnnnnnn"),
+    ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),
     ROW(elementwise, "wrInnnn"),
     ROW(gelu_backward, "wrrInnn"),

@@ -38,13 +38,13 @@ int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const u
 int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n);
 
 /* mixer.c */
-int K(householder_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
-                           const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
-                           int64_t u_varying, int64_t alpha_varying);
-int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, const real *restrict dy,
-                            const real *restrict u, const real *restrict alpha, const real *restrict x,
-                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
-                            int64_t u_varying, int64_t alpha_varying);
+int K(mix_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                   const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
+                   int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
+int K(mix_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, real *restrict dorigin,
+                    const real *restrict dy, const real *restrict u, const real *restrict alpha,
+                    const real *restrict x, const real *restrict origin, const int64_t *restrict lengths, int64_t B,
+                    int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
 
 /* copy.c */
 int K(copy)(real *restrict y, const real *restrict x, int64_t n);

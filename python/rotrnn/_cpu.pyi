@@ -61,17 +61,12 @@ def listops_sample(
 def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
 def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
-def householder_forward(
-    y: _R, u: _R, alpha: _R, x: _R, lengths: _IO, B: int, T: int, R: int, D: int, u_varying: int, alpha_varying: int, /
-) -> None: ...
-def householder_backward(
-    dx: _R,
-    du: _R,
-    dalpha: _R,
-    dy: _R,
+def mix_forward(
+    y: _R,
     u: _R,
     alpha: _R,
     x: _R,
+    origin: _RO,
     lengths: _IO,
     B: int,
     T: int,
@@ -79,6 +74,27 @@ def householder_backward(
     D: int,
     u_varying: int,
     alpha_varying: int,
+    form: int,
+    /,
+) -> None: ...
+def mix_backward(
+    dx: _R,
+    du: _R,
+    dalpha: _R,
+    dorigin: _RO,
+    dy: _R,
+    u: _R,
+    alpha: _R,
+    x: _R,
+    origin: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    R: int,
+    D: int,
+    u_varying: int,
+    alpha_varying: int,
+    form: int,
     /,
 ) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...

@@ -13,7 +13,17 @@ from rotrnn.ops.block import (
 )
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
-from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
+from rotrnn.ops.mixer import (
+    MixGrads,
+    dplr_mix,
+    dplr_mix_backward,
+    householder_mix,
+    householder_mix_backward,
+    kronecker_mix,
+    kronecker_mix_backward,
+    low_rank_mix,
+    low_rank_mix_backward,
+)
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import (
     EmbeddingGrads,
@@ -65,9 +75,9 @@ __all__ = [
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
-    "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
+    "MixGrads",
     "NormGrads",
     "RotationScanGrads",
     "RowNorm",
@@ -82,6 +92,8 @@ __all__ = [
     "dense_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
+    "dplr_mix",
+    "dplr_mix_backward",
     "dropout",
     "dropout_backward",
     "embedding",
@@ -94,12 +106,16 @@ __all__ = [
     "glu_backward",
     "householder_mix",
     "householder_mix_backward",
+    "kronecker_mix",
+    "kronecker_mix_backward",
     "last_pool",
     "last_pool_backward",
     "layer_norm",
     "layer_norm_backward",
     "linear_layer",
     "linear_layer_backward",
+    "low_rank_mix",
+    "low_rank_mix_backward",
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
