@@ -2,6 +2,7 @@
 
 from rotrnn.nn.block import ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
+from rotrnn.nn.fixed_point import FixedPointRNN
 from rotrnn.nn.gate import GELU, Dropout, Gate
 from rotrnn.nn.layer import Context, astype, flatten, unflatten
 from rotrnn.nn.lru import LRU
@@ -17,6 +18,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "Embedding",
+    "FixedPointRNN",
     "Gate",
     "LastPool",
     "LayerNorm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rotrnn.nn.fixed_point import FixedPointRNN
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.lru import LRU
 from rotrnn.nn.rotrnn import RotRNN
@@ -9,4 +10,5 @@ from rotrnn.nn.rotrnn import RotRNN
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "fixed_point": FixedPointRNN,
 }

@@ -68,12 +68,12 @@ def lagged_maps(
     args = Boundary("lagged_maps")
     inputs = _inputs(args, base, late, first, columns)
     steps = args.lengths(lengths)
-    inputs = args.common(*inputs)
+    abase, alate, afirst = args.common(*inputs)
     B, T, K = (args.size[letter] for letter in "BTK")
     outs, lo = [], 0
     for width, function in columns:
-        outs.append(empty((B, T, width), inputs[0].dtype))
-        _cpu.lagged_forward(outs[-1], *inputs, steps, B, T, K, lo, width, FUNCTIONS.index(function))
+        outs.append(empty((B, T, width), abase.dtype))
+        _cpu.lagged_forward(outs[-1], abase, alate, afirst, steps, B, T, K, lo, width, FUNCTIONS.index(function))
         lo += width
     return outs
 
