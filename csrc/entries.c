@@ -24,7 +24,7 @@ CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I
      I(16))
 CALL(copy, P(0), P(1), I(2))
 CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
-CALL(gelu_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
 CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
@@ -135,7 +135,7 @@ const rot_entry K(rot_table)[] = {
     ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),
     ROW(elementwise, "wrInnnn"),
-    ROW(gelu_backward, "wrrInnn"),
+    ROW(elementwise_backward, "wrrInnnn"),
     ROW(glu_forward, "wrrInnn"),
     ROW(glu_backward, "wwrrrInnn"),
     ROW(mask_padding, "wrInnn"),

@@ -52,8 +52,8 @@ int K(copy)(real *restrict y, const real *restrict x, int64_t n);
 /* pointwise.c */
 int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                    int64_t D, int64_t function);
-int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(elementwise_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t function);
 int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
 int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,

@@ -199,19 +199,19 @@ int K(selective_forward)(real *restrict y, real *restrict hT, real *restrict car
     return ROT_OK;
 }
 
-/* The sums over the channels of a block that each step adds to, a register apart. */
-typedef real tile_sums[TILE * ROW_LANES] __attribute__((aligned(64)));
+/* Two sums over the channels of a block for each step, each still spread over a register: first all dB, then all dC. */
+typedef real tile_sums[2 * TILE * ROW_LANES] __attribute__((aligned(64)));
 
 /* One direction over a tile, first forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then back with g, which
  * enters as e_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
- *   db_k = g_k . u_k,     dc_k = dy_k . h_k,     summed over registers alone */
+ *   db_k = g_k . u_k,     dc_k = dy_k . h_k,     spread over a register each */
 static void direction_backward(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
-                               real *restrict db, real *restrict dc, real *restrict q, const real *restrict dy,
-                               const real *restrict h, const real *restrict e, const real *restrict u,
-                               const real *restrict step, const real *restrict A, const real *restrict b,
-                               const real *restrict c, int64_t row, int64_t steps) {
+                               real *restrict spread, real *restrict q, const real *restrict dy, const real *restrict h,
+                               const real *restrict e, const real *restrict u, const real *restrict step,
+                               const real *restrict A, const real *restrict b, const real *restrict c, int64_t row,
+                               int64_t steps) {
     row_vec state[VECTORS], sum[VECTORS] = {0};
     for (int v = 0; v < VECTORS; v++) state[v] = at(h, v);
     for (int64_t k = 0; k < steps; k++) {
@@ -235,8 +235,8 @@ static void direction_backward(real *restrict du, real *restrict dstep, real *re
             sum[v] += gq * at(step + i, v);
             state[v] = gk * at(e + i, v);
         }
-        put(db + k * ROW_LANES, 0, dbk);
-        put(dc + k * ROW_LANES, 0, dck);
+        put(spread + k * ROW_LANES, 0, dbk);
+        put(spread + (steps + k) * ROW_LANES, 0, dck);
     }
     for (int v = 0; v < VECTORS; v++) {
         put(g, v, state[v]);
@@ -244,9 +244,23 @@ static void direction_backward(real *restrict du, real *restrict dstep, real *re
     }
 }
 
-/* to[k row] += the total of the k-th register */
-static void add_totals(real *restrict to, int64_t row, const real *restrict sums, int64_t steps) {
-    for (int64_t k = 0; k < steps; k++) to[k * row] += lane_total((const row_vec *)(sums + k * ROW_LANES));
+static void add_pairs(real *restrict sums, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sums[i] = x[2 * i] + x[2 * i + 1];
+}
+
+/* db[k row] and dc[k row] += the totals of the registers of `spread`, which is overwritten. */
+static void add_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
+    tile_sums other;
+    real *sums = spread, *next = other;
+    for (int64_t width = ROW_LANES / 2; width; width /= 2) {
+        add_pairs(next, sums, 2 * steps * width);
+        real *const swap = sums;
+        sums = next, next = swap;
+    }
+    for (int64_t k = 0; k < steps; k++) {
+        db[k * row] += sums[k];
+        dc[k * row] += sums[steps + k];
+    }
 }
 
 /* dx, ddelta (B,T,D), dA (D,S), dB, dC (B,T,S), dskip (D) or NULL, dh0 (B,D,S), all overwritten; dy (B,T,D), dhT
@@ -296,7 +310,7 @@ int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restri
             memset(own_dC + b * slab, 0, (size_t)slab * sizeof(real));
         }
         tile_array step, in, u, out, du, dstep, e, q;
-        tile_sums db, dc;
+        tile_sums spread;
         for (int64_t tile = p.tiles - 1; tile >= 0; tile--) {
             const walk w = walk_of(&p, b, tile);
             if (!w.steps) continue;
@@ -314,11 +328,10 @@ int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restri
                     real h[WIDTH] = {0};
                     memcpy(h, carries + ((b * p.tiles + tile) * S + s) * D + block.lo, (size_t)block.n * sizeof(real));
                     transitions(e, step, rates + s * p.padded, w.steps);
-                    direction_backward(du, dstep, sum + s * p.padded, g + s * p.padded, db, dc, q, out, h, e, u, step,
+                    direction_backward(du, dstep, sum + s * p.padded, g + s * p.padded, spread, q, out, h, e, u, step,
                                        rates + s * p.padded, B + w.first * S + s, C + w.first * S + s, w.stride * S,
                                        w.steps);
-                    add_totals(own_dB + w.first * S + s, w.stride * S, db, w.steps);
-                    add_totals(own_dC + w.first * S + s, w.stride * S, dc, w.steps);
+                    add_totals(own_dB + w.first * S + s, own_dC + w.first * S + s, w.stride * S, spread, w.steps);
                 }
                 add_product(dstep, du, in, w.steps);
                 store_rows(ddelta, dstep, w, block, D);

@@ -54,6 +54,10 @@ from rotrnn.ops.pointwise import (
     mean_pool_backward,
     sigmoid,
     sigmoid_backward,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
     tanh,
     tanh_backward,
 )
@@ -133,6 +137,10 @@ __all__ = [
     "settle",
     "sigmoid",
     "sigmoid_backward",
+    "silu",
+    "silu_backward",
+    "softplus",
+    "softplus_backward",
     "tanh",
     "tanh_backward",
 ]
