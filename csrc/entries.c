@@ -108,6 +108,9 @@ static int call_block_backward(const rot_slot *s) {
 CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
 CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
 CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
+CALL(mixer_prepare, P(0), P(1), I(2), I(3), I(4), I(5))
+CALL(depth_pass, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14), I(15),
+     I(16), I(17), I(18))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -152,6 +155,8 @@ const rot_entry K(rot_table)[] = {
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
     ROW(relax, "wwrrInnn"),
+    ROW(mixer_prepare, "wrnnnn"),
+    ROW(depth_pass, "wwrrRrrRrInnnnnnnnn"),
 #endif
     {0, 0, 0},
 };
