@@ -42,9 +42,9 @@ int K(mix_forward)(real *restrict y, const real *restrict u, const real *restric
                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
                    int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
 int K(mix_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, real *restrict dorigin,
-                    const real *restrict dy, const real *restrict u, const real *restrict alpha,
-                    const real *restrict x, const real *restrict origin, const int64_t *restrict lengths, int64_t B,
-                    int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
+                    const real *restrict dy, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
+                    int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
 
 /* copy.c */
 int K(copy)(real *restrict y, const real *restrict x, int64_t n);
@@ -117,6 +117,12 @@ int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restri
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form);
+int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
+                  const real *restrict gain, const real *restrict w, const real *restrict alpha,
+                  const real *restrict h0, const real *restrict s, const int64_t *restrict lengths, int64_t B,
+                  int64_t T, int64_t R, int64_t D, int64_t varying, int64_t w_varying, int64_t alpha_varying,
+                  int64_t form, int64_t adjoint);
 
 /* lagged.c */
 int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,

@@ -5,7 +5,8 @@
  *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
  *   KRONECKER     Q v = v - 2 L^T M K^T,  L = diag(alpha_left) rownormalise(U U^T),  K likewise of the right: v is read
- *                 as a matrix M (R, D/R), u holds the rows of the left's and the right's upper triangular U, alpha (R + D/R)
+ *                 as a matrix M (R, D/R), u holds the rows of the left's and the right's upper triangular U, alpha (R +
+ * D/R)
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -115,6 +116,11 @@ static inline void apply_product(real *restrict v, const real *w, const real *al
     for (int64_t i = m.R - 1; i >= 0; i--) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
 }
 
+/* v <- Q^T v: the first reflection acts first. */
+static inline void apply_product_transposed(real *restrict v, const real *w, const real *alpha, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
+}
+
 /* du += inverse * (gradient of w, less its part along w), with s = w . v, q = w . g. */
 static inline void add_direction(real *restrict du, const real *restrict v, const real *restrict g,
                                  const real *restrict w, real gain, real inverse, real s, real q, int64_t D) {
@@ -201,6 +207,20 @@ static inline void apply_kronecker(real *restrict v, const real *w, const real *
         for (int64_t i = 0; i < a; i++) add_scaled(v + p * b, -2 * left_w[i * a + p], E + i * b, b);
 }
 
+/* Q^T M = M - 2 L M K;  H (a,b) = W_left M */
+static inline void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch,
+                                              mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    const real *const left_w = w, *const right_w = w + factor_room(a);
+    real *const H = scratch;
+    memset(H, 0, (size_t)m.D * sizeof(real));
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t p = 0; p < a; p++) add_scaled(H + i * b, left_w[i * a + p], v + p * b, b);
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t k = 0; k < b; k++)
+            add_scaled(v + i * b, -2 * alpha[i] * H[i * b + k] * alpha[a + k], right_w + k * b, b);
+}
+
 /* g <- Q^T g; du and dalpha are added to; v is what Q was given. With N = L^T M K^T, dN = -2 g:
  *   dE = W_left dN,  dW_left = E dN^T,  dH = diag(left) dE diag(right),  dM = dH W_right,  dW_right = dH^T M */
 static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
@@ -231,7 +251,8 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
     adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- any form */
+/* ---------------------------------------------------------------------------------------------------------- any form
+ */
 
 static inline void mixer_prepare(real *w, const real *u, mixer m) {
     if (m.form == KRONECKER) {
@@ -247,6 +268,14 @@ static inline void mixer_apply(real *v, const real *w, const real *alpha, real *
     case HOUSEHOLDER: apply_product(v, w, alpha, m); break;
     case KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
     default: apply_sum(v, scratch, w, alpha, m); break;
+    }
+}
+
+static inline void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+    switch (m.form) {
+    case HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
+    case KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
+    default: apply_sum(v, scratch, w, alpha, m); break; /* Q is symmetric */
     }
 }
 

@@ -214,6 +214,29 @@ def selective_backward(
     /,
 ) -> None: ...
 def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
+def mixer_prepare(w: _R, u: _R, M: int, R: int, D: int, form: int, /) -> None: ...
+def depth_pass(
+    residual: _R,
+    y: _R,
+    x: _R,
+    lam: _R,
+    gain: _RO,
+    w: _R,
+    alpha: _R,
+    h0: _RO,
+    s: _R,
+    lengths: _IO,
+    B: int,
+    T: int,
+    R: int,
+    D: int,
+    varying: int,
+    w_varying: int,
+    alpha_varying: int,
+    form: int,
+    adjoint: int,
+    /,
+) -> None: ...
 def lagged_forward(
     out: _R,
     base: _R,

@@ -7,11 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.iteration import Iteration, Report, Steps, solve
+from rotrnn.nn.iteration import Iteration, Report, Steps, iterate, solve
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.fixed_point import depth_pass
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
@@ -64,6 +65,28 @@ class Depth:
         later = np.zeros_like(w)
         np.multiply(self.lam if self.lam.ndim == 1 else self.lam[:, 1:], w[:, 1:], out=later[:, :-1])
         return mask_padding(total + later, lengths)
+
+    def solve(self, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
+        """Takes y to the fixed point, in place."""
+        return self._solve(self, y, self.v, False, settings, ctx, **asking)
+
+    def solve_adjoint(self, w: Array, dh: Array, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
+        """Takes w to the fixed point of `adjoint`, in place."""
+        return self._solve(lambda w, left: self.adjoint(w, dh, y, left), w, dh, True, settings, ctx, **asking)
+
+    def _solve(
+        self, function: Any, y: Array, x: Array, adjoint: bool, settings: Iteration, ctx: Context, **asking: Any
+    ) -> Report:
+        """By the one pass that does all (csrc/fixed_point.c) where there is one, else part by part."""
+        mixer = self.mixer.prepared(self.operands) if ctx.fused and self.accelerated else None
+        if mixer is None:
+            return solve(function, y, settings, ctx, **asking).report
+
+        def step(s: Array, left: Steps) -> Array:
+            return depth_pass(y, x, self.lam, self.gain, mixer, self.h0, s, lengths=left, adjoint=adjoint)
+
+        lengths = np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else ctx.lengths
+        return iterate(step, lengths, y.dtype, settings, ctx, **asking)
 
     def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
         """From dh, the gradient of h = F(y), y held."""
@@ -272,14 +295,11 @@ class FixedPointRNN(Recurrent):
         x = mask_padding(x, steps)
         depth, drive, gate, parts = self._depth(params, constants, x, h0)
         y = np.zeros((B, T, self.d_state), x.dtype) if start is None else mask_padding(start, lengths)
-        solution = solve(depth, y, self._iteration, ctx, **self._asking)
-        h = depth(solution.y, lengths)
+        report = depth.solve(y, self._iteration, ctx, **self._asking)
+        h = depth(y, lengths)
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
         last = np.where(lengths[:, None] > 0, h[np.arange(B), lengths - 1] if T else 0, depth.h0)
-        saved = FixedPointSaved(
-            x, drive, gate, parts, depth, solution.y, h, ctx, lengths, solution.report, last.astype(x.dtype)
-        )
-        return out, saved
+        return out, FixedPointSaved(x, drive, gate, parts, depth, y, h, ctx, lengths, report, last.astype(x.dtype))
 
     @property
     def _asking(self) -> dict[str, Any]:
@@ -368,15 +388,10 @@ class FixedPointRNN(Recurrent):
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
         """``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
-        depth, ctx = saved.depth, Context(saved.ctx.lengths)
-        solution = solve(
-            lambda w, lengths: depth.adjoint(w, dh, saved.y, lengths),
-            np.zeros_like(dh),
-            self._iteration,
-            ctx,
-            **self._asking | {"name": f"{type(self).__name__}.backward"},
-        )
-        w = solution.y
+        depth, w = saved.depth, np.zeros_like(dh)
+        ctx = Context(saved.ctx.lengths, fused=saved.ctx.fused)  # in evaluation: without the limit of training
+        asking = self._asking | {"name": f"{type(self).__name__}.backward"}
+        depth.solve_adjoint(w, dh, saved.y, self._iteration, ctx, **asking)
         return depth.pull(w, dh, saved.y, saved.lengths) if self.accelerated else w
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:

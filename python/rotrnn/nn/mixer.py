@@ -6,7 +6,6 @@ or one of every token, (B, T, *shape), a linear function of its input. `operands
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn.nn.layer import Array
+from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.mixer import MixGrads as MixOpGrads
-from rotrnn.ops.mixer import (
-    dplr_mix,
-    dplr_mix_backward,
-    householder_mix,
-    householder_mix_backward,
-    kronecker_mix,
-    kronecker_mix_backward,
-    low_rank_mix,
-    low_rank_mix_backward,
-)
+from rotrnn.ops.fixed_point import PreparedMixer, prepare_mixer
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 
@@ -58,12 +48,16 @@ class Mixer(ABC):
     can_contract: ClassVar[bool] = True
 
     width: int
-    rank: int
+    rank: int = 1
     contractive: bool = False
 
     def __post_init__(self) -> None:
+        if not 1 <= self.rank <= self.width:
+            raise ValueError(f"Mixer: rank={self.rank!r}, expected an integer from 1 to the width, {self.width}")
         if self.contractive and not self.can_contract:
-            raise ValueError(f"Mixer: '{self.name}' has |I - Q| = 1 or more, expected one that can contract")
+            raise ValueError(
+                f"Mixer: contractive=True with '{self.name}', where |I - Q| is 1 or more, expected another mixer"
+            )
 
     @property
     @abstractmethod
@@ -86,124 +80,114 @@ class Mixer(ABC):
     def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
         """Adjoint of `mix`: ``dx = Q^T dy``, ``dorigin = dy - dx``."""
 
-
-@dataclass(frozen=True)
-class Driven(Mixer):
-    """A mixer of the op ``form(u, alpha, x)``, its gains ``alpha = gain sigmoid(.)``."""
-
-    form: ClassVar[Callable[..., Array]]
-    form_backward: ClassVar[Callable[..., MixOpGrads]]
-
-    @property
-    def gain(self) -> float:
-        """The largest gain."""
-        return 1.0
-
-    def operands(self, parts: Parts) -> Operands:
-        alpha = sigmoid(parts["alpha"])
-        return parts["u"], alpha * alpha.dtype.type(self.gain)
-
-    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
-        alpha, dalpha = operands[1], doperands[1]
-        return {"u": doperands[0], "alpha": dalpha * alpha * (1 - alpha / alpha.dtype.type(self.gain))}
-
-    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
-        return type(self).form(*operands, x, origin=origin, lengths=lengths, **self._more)
-
-    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
-        grads = type(self).form_backward(dy, *operands, x, origin=origin, lengths=lengths, **self._more)
-        assert grads.dorigin is not None
-        return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
-
-    @property
-    def _more(self) -> dict[str, int]:
-        """What else the op takes."""
-        return {}
+    def prepared(self, operands: Operands) -> PreparedMixer | None:
+        """As kernels take it that mix within their own pass, where they can."""
+        return None
 
 
 @dataclass(frozen=True)
-class Vectors(Driven):
-    """A mixer made of `rank` vectors u, as many as there are channels at most, and their gains."""
+class _Gains(Mixer):
+    """What mixers of vectors u and gains alpha share: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rank > self.width:
-            raise ValueError(f"Mixer: '{self.name}' has rank={self.rank}, expected {self.width}, its width, at most")
+    op: ClassVar[tuple[Callable[..., Array], Callable[..., ops.MixGrads]]]
+    form: ClassVar[int]
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
         return {"u": (self.rank, self.width), "alpha": (self.rank,)}
 
+    @property
+    def largest(self) -> float:
+        return CONTRACTION / (2 * self.rank) if self.contractive else 1.0
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """What the op takes beside its arrays."""
+        return {}
+
+    def operands(self, parts: Parts) -> Operands:
+        alpha = sigmoid(parts["alpha"])
+        return parts["u"], alpha * alpha.dtype.type(self.largest)
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        alpha, dalpha = operands[1], doperands[1]
+        return {"u": doperands[0], "alpha": dalpha * alpha * (1 - alpha / alpha.dtype.type(self.largest))}
+
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        return self.op[0](*operands, x, origin=origin, lengths=lengths, **self._rows)
+
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        grads = self.op[1](dy, *operands, x, origin=origin, lengths=lengths, **self._rows)
+        assert grads.dorigin is not None
+        return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
+
+    def prepared(self, operands: Operands) -> PreparedMixer:
+        return prepare_mixer(self.form, self._rows.get("rows", self.rank), operands[0], operands[1], self.width)
+
 
 @dataclass(frozen=True)
-class Householder(Vectors):
-    """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6).
+class Householder(_Gains):
+    """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6), alpha in (0, 1).
 
-    Gains are ``alpha = sigmoid(.)`` in (0, 1), section 5.3. Contractive, they are ``0.95 sigmoid(.) / 2 R``, for
-    ``|I - Q| <= 2 sum_i alpha_i``: eigenvalues of Q are then positive.
+    Contractive, gains are below ``0.95 / 2R``, for ``|I - Q| <= 2 sum_i alpha_i``: eigenvalues of Q are then positive.
     """
 
     name: ClassVar[str] = "householder"
-    form = staticmethod(householder_mix)
-    form_backward = staticmethod(householder_mix_backward)
-
-    @property
-    def gain(self) -> float:
-        return CONTRACTION / (2 * self.rank) if self.contractive else 1.0
+    op = ops.householder_mix, ops.householder_mix_backward
+    form = ops.HOUSEHOLDER
 
 
 @dataclass(frozen=True)
-class DPLR(Householder):
-    """``Q = I - 2 sum_i alpha_i w_i w_i^T``, its gains as Householder's (the authors' code)."""
+class DPLR(_Gains):
+    """``Q = I - 2 sum_i alpha_i w_i w_i^T``, of the authors' code; contractive as `Householder`."""
 
     name: ClassVar[str] = "dplr"
-    form = staticmethod(dplr_mix)
-    form_backward = staticmethod(dplr_mix_backward)
+    op = ops.dplr_mix, ops.dplr_mix_backward
+    form = ops.DPLR
 
 
 @dataclass(frozen=True)
-class LowRank(Vectors):
-    """``Q = sum_i alpha_i w_i w_i^T``, ``alpha = sigmoid(.) / R`` for a sum below 1 (section 3.3).
+class LowRank(_Gains):
+    """``Q = sum_i alpha_i w_i w_i^T``, alpha in (0, 1/R) so that they sum to less than 1 (section 3.3).
 
-    With R < N it has no inverse, and ``|I - Q| = 1``.
+    Across its vectors it is zero, where ``|I - Q| = 1``: it cannot contract.
     """
 
     name: ClassVar[str] = "low_rank"
     can_contract: ClassVar[bool] = False
-    form = staticmethod(low_rank_mix)
-    form_backward = staticmethod(low_rank_mix_backward)
+    op = ops.low_rank_mix, ops.low_rank_mix_backward
+    form = ops.LOW_RANK
 
     @property
-    def gain(self) -> float:
+    def largest(self) -> float:
         return 1 / self.rank
 
 
 @dataclass(frozen=True)
-class Kronecker(Driven):
-    """``Q M = M - 2 L^T M K^T`` of a token read as a matrix (a, b), a the largest divisor of N up to its root.
+class Kronecker(_Gains):
+    """``Q M = M - 2 L^T M K^T`` for a token read as a matrix M (a, b), a the largest divisor of N up to its root.
 
-    ``L = diag(sigmoid(.)) rownormalise(U U^T)``, U upper triangular, and K likewise: the mixer of the authors' code. It
-    has no rank.
+    L and K are normalised rows with gains, ``|L| <= largest sqrt(a)``, so contractive gains are at most
+    ``sqrt(0.95 / (2 sqrt(N)))``.
     """
 
     name: ClassVar[str] = "kronecker"
-    can_contract: ClassVar[bool] = False
-    form = staticmethod(kronecker_mix)
-    form_backward = staticmethod(kronecker_mix_backward)
+    op = ops.kronecker_mix, ops.kronecker_mix_backward
+    form = ops.KRONECKER
 
     @property
-    def rows(self) -> int:
-        """a."""
-        return max(a for a in range(1, math.isqrt(self.width) + 1) if self.width % a == 0)
+    def _rows(self) -> dict[str, int]:
+        return {"rows": max(a for a in range(1, int(self.width**0.5) + 1) if self.width % a == 0)}
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
-        a, b = self.rows, self.width // self.rows
+        a = self._rows["rows"]
+        b = self.width // a
         return {"u": ((a * (a + 1) + b * (b + 1)) // 2,), "alpha": (a + b,)}
 
     @property
-    def _more(self) -> dict[str, int]:
-        return {"rows": self.rows}
+    def largest(self) -> float:
+        return float((CONTRACTION / (2 * self.width**0.5)) ** 0.5) if self.contractive else 1.0
 
 
 @dataclass(frozen=True)
