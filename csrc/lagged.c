@@ -3,7 +3,7 @@
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
  * base and late are (B,T,K), first (B,K); late and first may be NULL, for zero. Functions:
- *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   UNIT p / |p|, the norm over the range, zero for zero
+ *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
 #include "kernels.h"
@@ -11,7 +11,7 @@
 #include "vmath.h"
 #include "workspace.h"
 
-enum { LINEAR, SIGMOID, SILU, UNIT };
+enum { LINEAR, SIGMOID, SILU, SOFTPLUS, UNIT };
 enum { ROWS = 64, SERIAL = 32768 };
 
 /* One range of columns, and how many steps of each sequence count. */
@@ -38,7 +38,10 @@ static void map_row(real *restrict out, const real *restrict p, int64_t n, int64
         for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(1, p[j]);
         break;
     case SILU:
-        for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(p[j], p[j]);
+        for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
+        break;
+    case SOFTPLUS:
+        for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
         break;
     case UNIT: normalise(out, p, n); break;
     default: memcpy(out, p, (size_t)n * sizeof(real)); break;
@@ -56,10 +59,10 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
         }
         break;
     case SILU:
-        for (int64_t j = 0; j < n; j++) {
-            const sigmoid_parts s = vmath_sigmoid_parts(p[j]);
-            dp[j] = dout[j] * (s.on + p[j] * (s.on * s.off));
-        }
+        for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
+        break;
+    case SOFTPLUS:
+        for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
         break;
     case UNIT:
         memset(dp, 0, (size_t)n * sizeof(real));

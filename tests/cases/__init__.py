@@ -4,15 +4,17 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, fixed_point, linear, mixers, ops
+from cases import bedouin, blocks, fixed_point, linear, mixers, ops
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
+    *bedouin.BEDOUIN,
     *linear.LINEAR,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
+    *bedouin.BEDOUIN_LARGE,
     *linear.LINEAR_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
 ]

@@ -138,6 +138,7 @@ def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, 
             "linear": lambda v: v,
             "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
             "silu": lambda v: v / (1 + np.exp(-v)),
+            "softplus": lambda v: np.log1p(np.exp(v)),
             "unit": lambda v: v / np.linalg.norm(v, axis=-1, keepdims=True),
         }
         ends = np.cumsum([width for width, _ in columns])
@@ -163,7 +164,7 @@ def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, 
     )
 
 
-EVERY = (Columns(3, "linear"), Columns(2, "sigmoid"), Columns(4, "unit"), Columns(3, "silu"))
+EVERY = (Columns(3, "linear"), Columns(2, "sigmoid"), Columns(4, "unit"), Columns(3, "silu"), Columns(2, "softplus"))
 ALL = ("base", "late", "first")
 
 OPS = [

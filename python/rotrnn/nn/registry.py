@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rotrnn.nn.bedouin import Bedouin
 from rotrnn.nn.fixed_point import FixedPointRNN
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.lru import LRU
@@ -10,5 +11,6 @@ from rotrnn.nn.rotrnn import RotRNN
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "bedouin": Bedouin,
     "fixed_point": FixedPointRNN,
 }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
 
-FUNCTIONS = ("linear", "sigmoid", "silu", "unit")  # csrc/lagged.c, in its order
+FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/lagged.c, in its order
 
 
 class Columns(NamedTuple):
@@ -40,7 +40,7 @@ def lagged_maps(
     """Functions of a token's own part and of the part that the step before it gives.
 
     ``p_t = base_t + late_{t-1}`` with ``late_{-1} = first`` (zero if absent), its columns cut into ranges, each through
-    a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "unit" p / |p| with the norm over the range (zero for zero).
+    a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "softplus" log(1 + e^p), "unit" p / |p| over the range.
     With base = W x and late = V y these are the maps of Fixed-Point RNNs that read the last output: W x_t + V y_{t-1}.
 
     Parameters
