@@ -1,4 +1,4 @@
-"""Channel mixers: a matrix Q_t applied to every token about an origin, ``y_t = o_t + Q_t (x_t - o_t)``, never formed."""
+"""Channel mixers: a matrix Q_t applied to every token about an origin, ``o_t + Q_t (x_t - o_t)``, and never formed."""
 
 from __future__ import annotations
 
