@@ -236,13 +236,15 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, types.UnionType):
-        for part in typing.get_args(hint):
+        for part in _some(hint):
             with contextlib.suppress(ValueError):
                 return _convert(value, part, where)
     elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return build(typing.cast(type[Any], hint), where, value)
     elif typing.get_origin(hint) is tuple:
         parts = typing.get_args(hint)
+        if isinstance(value, (list, tuple)) and parts[-1] is Ellipsis:
+            parts = parts[:1] * len(value)
         if isinstance(value, (list, tuple)) and len(value) == len(parts):
             return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
     elif hint is float and type(value) in (int, float) and math.isfinite(value):
@@ -252,14 +254,22 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
 
 
+def _some(hint: Any) -> list[Any]:
+    """What a union is of, less None, which TOML says by leaving a key out."""
+    return [part for part in typing.get_args(hint) if part is not types.NoneType]
+
+
 _WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
 
 
 def _words(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
-        return " or ".join(_words(part) for part in typing.get_args(hint) if part is not types.NoneType)
+        return " or ".join(map(_words, _some(hint)))
     if typing.get_origin(hint) is tuple:
-        return "a list of " + ", ".join(_words(part) for part in typing.get_args(hint))
+        first, *rest = typing.get_args(hint)
+        if rest == [...]:
+            return f"a list, each of it {_words(first)}"
+        return "a list of " + ", ".join(map(_words, (first, *rest)))
     if dataclasses.is_dataclass(hint):
         return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
     return _WORDS[hint]
