@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.measure import products, row, seconds_in_turn
-from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.layer import Context
 from rotrnn.ops.pointwise import cross_entropy
@@ -36,7 +36,7 @@ QUICK = Size(2, 128, 16, 32, 2)
 def classifier(size: Size) -> SequenceClassifier:
     """The model of recipe listops-rotrnn at a size: batch norm, full GLU, mean pool, heads of 8 lanes."""
     settings = ModelSettings(layer="rotrnn", d_model=size.D, n_layers=size.n_layers)
-    return build_classifier(settings, {"d_state": size.N, "heads": size.N // 8}, n_classes=10, vocab=18)
+    return build_model(settings, {"d_state": size.N, "heads": size.N // 8}, n_classes=10, vocab=18)
 
 
 def training_step(size: Size, ctx: Context) -> Callable[[], None]:

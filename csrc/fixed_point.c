@@ -8,7 +8,7 @@
 #include "mixer.h"
 #include "workspace.h"
 
-enum { PIECE = 65536 / sizeof(real), SERIAL = 32768 };
+enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
 
 /* Magnitudes as integers: in the order of the numbers, then infinity, then NaN, so that a maximum keeps NaN. */
 #if ROT_DOUBLE
@@ -86,6 +86,12 @@ int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_
     return ROT_OK;
 }
 
+/* Asks for the row of n numbers at x, which comes into use some steps from now: hardware does not see ahead in so many
+ * streams, and takes a row's cache lines in the direction of the walk or not at all. */
+static void foresee(const real *x, int64_t n, bool down) {
+    for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
+}
+
 /* v <- x - y */
 static void apart_row(real *restrict v, const real *restrict x, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) v[i] = x[i] - y[i];
@@ -152,6 +158,14 @@ int K(depth_pass)(real *restrict residual, real *restrict y, const real *restric
         if (h0) memcpy(h, h0 + b * D, (size_t)D * sizeof(real));
         for (int64_t k = 0; k < steps; k++) {
             const int64_t t = b * T + (adjoint ? steps - 1 - k : k), at = t * D;
+            if (k + AHEAD < steps) {
+                const int64_t next = adjoint ? t - AHEAD : t + AHEAD;
+                foresee(y + next * D, D, adjoint);
+                foresee(x + next * D, D, adjoint);
+                if (varying) foresee(lam + next * D, D, adjoint);
+                if (varying && gain) foresee(gain + next * D, D, adjoint);
+                if (w_varying) foresee(w + next * w_size, w_size, adjoint);
+            }
             const real *const a = lam + (varying ? at : 0), *const gain_t = gain ? gain + (varying ? at : 0) : NULL;
             if (adjoint) {
                 gained_row(v, g, gain_t, y + at, D);

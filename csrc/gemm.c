@@ -18,9 +18,29 @@ enum {
     SERIAL = 1 << 19, /* products below which threads do not pay */
 };
 
+/* One row y (out) = x (in) w^T + bias (out) or NULL, w (out,in): packing w would cost more than the product. */
+static void matvec(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias,
+                   int64_t in, int64_t out) {
+    for (int64_t o = 0; o < out; o++, w += in) {
+        gemm_vec sums[2] = {{0}};
+        int64_t k = 0;
+        for (; k + 2 * GEMM_LANES <= in; k += 2 * GEMM_LANES)
+            for (int v = 0; v < 2; v++)
+                sums[v] += *(const gemm_vec *)(x + k + v * GEMM_LANES) * *(const gemm_vec *)(w + k + v * GEMM_LANES);
+        real sum = bias ? bias[o] : 0;
+        for (int lane = 0; lane < GEMM_LANES; lane++) sum += sums[0][lane] + sums[1][lane];
+        for (; k < in; k++) sum += x[k] * w[k];
+        y[o] = sum;
+    }
+}
+
 /* y (M,out) = x (M,in) w + bias (out) or NULL; w is (in,out), or (out,in) when `transposed`. */
 int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,
               int64_t in, int64_t out, int64_t transposed) {
+    if (M == 1 && transposed) {
+        matvec(y, x, w, bias, in, out);
+        return ROT_OK;
+    }
     const int64_t blocks = (M + ROWS - 1) / ROWS;
     real *const packed = WORKSPACE(real, packed_columns(out), in);
     if (!packed) return ROT_NO_MEMORY;

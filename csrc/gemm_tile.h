@@ -30,14 +30,18 @@ static inline int64_t packed_columns(int64_t columns) { return (columns + NR - 1
 /* panels[p][k][NR] <- w(k, p*NR ...), zero beyond the last column; w(k, n) = w[k*row + n*column]. */
 static inline void pack(real *restrict panels, const real *restrict w, int64_t depth, int64_t columns, int64_t row,
                         int64_t column) {
-    for (int64_t first = 0; first < columns; first += NR) {
+    for (int64_t first = 0; first < columns; first += NR, panels += depth * NR) {
         const int64_t n = columns - first < NR ? columns - first : NR;
-        for (int64_t k = 0; k < depth; k++, panels += NR) {
-            if (column == 1)
-                memcpy(panels, w + k * row + first, (size_t)n * sizeof(real));
-            else
-                for (int64_t j = 0; j < n; j++) panels[j] = w[k * row + (first + j) * column];
-            for (int64_t j = n; j < NR; j++) panels[j] = 0;
+        const real *const from = w + first * column;
+        if (n < NR) memset(panels, 0, (size_t)(depth * NR) * sizeof(real));
+        if (column == 1) {
+            for (int64_t k = 0; k < depth; k++) memcpy(panels + k * NR, from + k * row, (size_t)n * sizeof(real));
+            continue;
+        }
+        for (int64_t k = 0; k < depth; k += GEMM_LINE) { /* a cache line of each column at a time */
+            const int64_t line = depth - k < GEMM_LINE ? depth - k : GEMM_LINE;
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t i = 0; i < line; i++) panels[(k + i) * NR + j] = from[(k + i) * row + j * column];
         }
     }
 }

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from rotrnn import LRU, Context, RotRNN, cross_entropy, diagonal_scan, householder_mix, orthogonal
-from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.norm import BatchNorm
-from rotrnn.training.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.training.recipe import load_recipe
 
 X = np.ones((2, 3, 4))
-MODEL = build_classifier(ModelSettings("lru", 4, 1), {"d_state": 2}, n_classes=3, vocab=7)
+MODEL = build_model(ModelSettings("lru", 4, 1), {"d_state": 2}, n_classes=3, vocab=7)
 
 
 def frozen() -> Any:

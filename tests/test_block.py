@@ -14,7 +14,7 @@ import pytest
 
 import rotrnn
 from rotrnn import _cpu
-from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn import fused
 from rotrnn.nn.block import PartsSaved, ResidualBlock, ResidualStack
 from rotrnn.nn.fused import FusedSaved
@@ -37,7 +37,7 @@ def close(got: Any, expected: Any) -> None:
 
 def step(settings: ModelSettings, layer: dict[str, Any], ctx: Context) -> tuple[Any, dict[str, Any]]:
     """Logits and all gradients of a classifier, and where batch norm's running statistics went."""
-    model = build_classifier(settings, layer, n_classes=3, n_features=2)
+    model = build_model(settings, layer, n_classes=3, n_features=2)
     params = astype(model.init(np.random.default_rng(0)), np.float64)
     rng = np.random.default_rng(1)
     logits, saved = model.forward(params, rng.standard_normal((3, 200, 2)), ctx)

@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from rotrnn.training.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.checkpoint import read_checkpoint, write_checkpoint
 
 ARRAYS = {
     "params.w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -135,7 +135,7 @@ def test_what_is_not_finite_is_neither_written_nor_read(path, value, monkeypatch
 FULL_DISK = """
 import resource, sys
 import numpy as np
-from rotrnn.training.checkpoint import write_checkpoint
+from rotrnn.checkpoint import write_checkpoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     write_checkpoint(sys.argv[1], {"params.w": np.zeros(10_000)}, {})

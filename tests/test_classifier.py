@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rotrnn import _cpu
-from rotrnn.models.build import ModelSettings, build_classifier
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.ops.pointwise import cross_entropy
@@ -26,7 +26,7 @@ def model_of(
     layer: str, task: dict[str, int] = TOKENS, bidirectional: bool = False, **settings: Any
 ) -> SequenceClassifier:
     chosen = ModelSettings(layer=layer, d_model=5, n_layers=2, **settings)
-    return build_classifier(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, **task)
+    return build_model(chosen, {**LAYERS[layer], "bidirectional": bidirectional}, **task)
 
 
 def data(task: dict[str, int]) -> tuple[Any, Any]:
@@ -137,7 +137,7 @@ def test_same_bits_for_any_number_of_threads(layer: str) -> None:
     """Loss, gradients and updated running statistics, at a size that is cut into several pieces."""
     settings = ModelSettings(layer=layer, d_model=40, n_layers=2, dropout=0.1)
     sizes = {"rotrnn": {"d_state": 48, "heads": 4}, "lru": {"d_state": 24}}
-    model = build_classifier(settings, sizes[layer], **TOKENS)
+    model = build_model(settings, sizes[layer], **TOKENS)
     rng = np.random.default_rng(0)
     inputs, labels = rng.integers(0, 7, (5, 333)), rng.integers(0, 3, 5)
     ctx = Context(lengths=np.array([333, 20, 0, 200, 111]), train=True, seed=1, step=1)

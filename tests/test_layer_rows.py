@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,13 @@ import pytest
 
 from cases import LAYER_ROWS, LayerRow
 from cases.table import normal
-from rotrnn.nn.layer import flatten_state
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.bidirectional import Bidirectional
+from rotrnn.nn.layer import Context, Recurrent, astype, flatten, flatten_state, unflatten
 from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks.digits import Digits
+from rotrnn.training.optimiser import AdamW
+from rotrnn.training.recipe import Recipe, Training, read_recipe
 
 EPS = np.finfo(np.float64).eps
 
@@ -92,7 +98,7 @@ def test_gradients_chain_through_the_state(row: LayerRow) -> None:
 
 
 def test_every_layer_of_the_registry_is_in_the_table() -> None:
-    assert {type(row.layer) for row in LAYER_ROWS} == set(LAYERS.values())
+    assert {type(row.layer) for row in LAYER_ROWS} == {*LAYERS.values(), Bidirectional}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -111,3 +117,47 @@ def test_every_layer_says_what_it_is(name: str) -> None:
         row.layer.forward({}, np.zeros((1, 2, row.layer.d_model)))
     with pytest.raises(ValueError, match=f"{layer.__name__}: d_model=0, expected a positive integer"):
         type(row.layer)(**{**vars(row.layer), "d_model": 0})
+
+
+def different(rows: list[LayerRow]) -> pytest.MarkDecorator:
+    """One row of each layer with other settings."""
+    return pytest.mark.parametrize("row", list({row.layer: row for row in rows}.values()), ids=lambda row: row.title)
+
+
+def name_of(layer: Recurrent) -> str:
+    kind = type(layer.layer if isinstance(layer, Bidirectional) else layer)
+    return next(name for name, one in LAYERS.items() if one is kind)
+
+
+@different([row for row in LAYER_ROWS if not isinstance(row.layer, Bidirectional)])
+def test_a_recipe_holds_every_setting(row: LayerRow) -> None:
+    """Settings -> TOML -> the same layer."""
+    model = ModelSettings(name_of(row.layer), row.layer.d_model, 1)
+    recipe = Recipe(Digits(), model, row.layer, AdamW(), Training(batch=1, steps=1))
+    assert read_recipe(tomllib.loads(recipe.text())) == recipe
+
+
+@different(LAYER_ROWS)
+def test_a_model_of_the_layer_trains_and_streams(row: LayerRow) -> None:
+    """Two blocks in a classifier: a step down the gradient lowers the loss, and a stream says what forward says."""
+    settings = ModelSettings(name_of(row.layer), row.layer.d_model, 2, norm="layer")
+    model = build_model(settings, row.layer, n_classes=3, vocab=5)
+    rng = np.random.default_rng(0)
+    params = astype(model.init(rng), np.float64)
+    inputs, labels = rng.integers(0, 5, (4, 6)), np.array([0, 1, 2, 0])
+    ctx = Context(np.array([6, 1, 4, 0]), train=True)
+    logits, saved = model.forward(params, inputs, ctx)
+    loss = model.loss(logits, labels)
+    grads = dict(flatten(model.backward(params, saved, loss.dlogits)))
+    size = np.sqrt(sum(float(np.sum(grad**2)) for grad in grads.values()))
+    assert 0 < size < np.inf
+    model.report(saved)
+    moved = unflatten({key: value - 1e-3 / size * grads[key] for key, value in flatten(params)})
+    assert model.loss(model.forward(moved, inputs, ctx)[0], labels).mean < loss.mean
+    if row.bidirectional or not row.streams:
+        return
+    stream = model.stream(params, 4)
+    for t in range(6):
+        logits = stream.push(inputs[:, t])
+    gap = 1e4 * EPS if row.gap is None else 1e3 * row.gap  # two blocks pass on what each errs
+    np.testing.assert_allclose(logits, model.forward(params, inputs)[0], rtol=0, atol=gap)

@@ -36,18 +36,18 @@ def test_published_settings():
     rotrnn, lru = load_recipe("listops-rotrnn"), load_recipe("listops-lru")
     for recipe in (rotrnn, lru):
         assert recipe.task == ListOps()
-        assert (recipe.model.d_model, recipe.model.n_layers, recipe.layer["d_state"]) == (128, 6, 256)
+        assert (recipe.model.d_model, recipe.model.n_layers, recipe.layer.d_state) == (128, 6, 256)
         assert (recipe.model.norm, recipe.model.glu, recipe.model.dropout, recipe.model.pool) == (
             "batch", "full", 0.0, "mean",
         )  # fmt: skip
         assert (recipe.training.batch, recipe.training.steps) == (32, 80_000)
         assert (recipe.optimiser.weight_decay, recipe.optimiser.warmup) == (0.05, 0.1)
     assert (rotrnn.optimiser.lr, rotrnn.optimiser.recurrent_factor) == (1e-3, 1.0)
-    assert rotrnn.layer["heads"] == 32
-    assert rotrnn.layer["gamma_init"] == (0.5, 0.999)
-    assert rotrnn.layer["theta_max"] == math.pi / 100
+    assert rotrnn.layer.heads == 32
+    assert rotrnn.layer.gamma_init == (0.5, 0.999)
+    assert rotrnn.layer.theta_max == math.pi / 100
     assert (lru.optimiser.lr, lru.optimiser.recurrent_factor) == (3e-3, 0.5)
-    assert (lru.layer["r_min"], lru.layer["r_max"], lru.layer["max_phase"]) == (0.0, 0.99, 2 * math.pi)
+    assert (lru.layer.r_min, lru.layer.r_max, lru.layer.max_phase) == (0.0, 0.99, 2 * math.pi)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -111,7 +111,7 @@ def test_overrides(tmp_path):
     )
     assert (recipe.training.steps, recipe.training.dtype, recipe.optimiser.clip) == (7, "float64", 1.0)
     assert type(recipe.optimiser.clip) is float
-    assert recipe.layer["gamma_init"] == (0.1, 0.2)
+    assert recipe.layer.gamma_init == (0.1, 0.2)
     assert recipe.task == Digits(seed=3)
     path = tmp_path / "mine.toml"
     path.write_text(recipe.text())

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import TASKS, Task
 from rotrnn.tasks.task import FeatureSplit
 from rotrnn.training import recipe
@@ -74,6 +76,16 @@ class ToyModel:
             dscale = dscale / dscale.dtype.type(0)
         dhead = {"weight": dlogits.T @ (scale * mean), "bias": dlogits.sum(0)}
         return {"blocks": {"0": {"layer": {"scale": dscale}, "norm": {}}}, "head": dhead}
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss:
+        mean, dlogits = cross_entropy(logits, labels)
+        return Loss(mean, dlogits, int(np.count_nonzero(logits.argmax(1) == labels)), len(labels))
+
+    def count(self, labels: Array, lengths: Array | None) -> int:
+        return len(labels)
+
+    def report(self, saved: Any) -> dict[str, float]:
+        return {}
 
     def is_recurrent(self, name: str) -> bool:
         return name.endswith(".scale")

@@ -98,6 +98,11 @@ def _plot(args: argparse.Namespace) -> None:
 
 
 def _info(args: argparse.Namespace) -> None:
+    if args.topic == "layers":
+        width = max(map(len, LAYERS))
+        for name, layer in LAYERS.items():
+            print(f"{name:<{width}}  {layer.about}\n{'':<{width}}  {layer.paper}")
+        return
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     rows = {
         "rotrnn": __version__,
@@ -214,14 +219,16 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
 
-    _command(
+    one = _command(
         commands,
         "info",
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
-        "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes.",
-        "rotrnn info",
+        "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
+        "with `layers`, what each layer is and the paper it comes from.",
+        "rotrnn info\nrotrnn info layers",
     )
+    one.add_argument("topic", nargs="?", choices=("layers",), help="say more about the layers")
     return parser
 
 

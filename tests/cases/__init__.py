@@ -11,6 +11,7 @@ from cases.table import Case
 LAYER_ROWS: list[LayerRow] = [
     *bedouin.BEDOUIN,
     *linear.LINEAR,
+    *linear.BOTH_WAYS,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [

@@ -25,14 +25,32 @@ def sigmoid(z: Any) -> Any:
 
 def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
     """Q of one token, as a matrix."""
+    N, rank = layer.d_state, layer.rank
+    if layer.mixer == "orthogonal":
+        S = parts["M"] - parts["M"].T
+        largest = 2 * np.arcsin(CONTRACTION / 2) / (1 + np.linalg.norm(S) / np.sqrt(2)) if layer.contractive else 1
+        return scipy.linalg.expm(largest * S)
+    u, alpha = parts["u"], sigmoid(parts["alpha"])
+    if layer.mixer == "kronecker":
+        a = max(a for a in range(1, N + 1) if N % a == 0 and a * a <= N)
+        factors, start = [], 0
+        for n, gains in ((a, alpha[:a]), (N // a, alpha[a:])):
+            U = np.zeros((n, n))
+            U[np.triu_indices(n)] = u[start : start + n * (n + 1) // 2]
+            start += n * (n + 1) // 2
+            G = U @ U.T
+            largest = (CONTRACTION / (2 * np.sqrt(N))) ** 0.5 if layer.contractive else 1
+            factors.append(largest * gains[:, None] * G / np.linalg.norm(G, axis=1, keepdims=True))
+        return np.eye(N) - 2 * np.kron(factors[0].T, factors[1])
+    w = u / np.linalg.norm(u, axis=1, keepdims=True)
+    gain = CONTRACTION / (2 * rank) if layer.contractive else 1
     match layer.mixer:
         case "householder":
-            gain = CONTRACTION / (2 * layer.rank) if layer.contractive else 1
-            return householder_product(parts["u"], gain * sigmoid(parts["alpha"]))
-        case "orthogonal":
-            S = parts["M"] - parts["M"].T
-            largest = 2 * np.arcsin(CONTRACTION / 2) / (1 + np.linalg.norm(S) / np.sqrt(2)) if layer.contractive else 1
-            return scipy.linalg.expm(largest * S)
+            return householder_product(u, gain * alpha)
+        case "dplr":
+            return np.eye(N) - 2 * gain * w.T @ (alpha[:, None] * w)
+        case "low_rank":
+            return w.T @ (alpha[:, None] * w) / rank
 
 
 def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[Any, Any]:
@@ -42,7 +60,7 @@ def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[An
     v = params["B"] @ x_t
     if "W_B" in params:
         v = sigmoid(params["W_B"] @ x_t + params["b_B"]) * v
-    names = {"householder": ("u", "alpha"), "orthogonal": ("M",)}[layer.mixer]
+    names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
     Q = mixer_matrix(layer, {name: params[name] if name in params else params[f"W_{name}"] @ x_t for name in names})
     gain = 1 - lam if layer.scaled else np.ones_like(lam)
     K = np.linalg.inv(identity - gain[:, None] * (identity - Q))
@@ -81,6 +99,9 @@ FIXED_POINT = [
     row("constant", 2, 6, selective=(), damping="none"),
     row("unscaled orthogonal", 2, 5, scaled=False, mixer="orthogonal", selective=("lambda", "B")),
     row("contractive orthogonal", 1, 5, contractive=True, mixer="orthogonal"),
+    row("dplr", 2, 4, mixer="dplr", rank=2, selective=("mixer",)),
+    row("low rank", 2, 4, mixer="low_rank", rank=2, selective=("lambda", "mixer")),
+    row("kronecker", 2, 4, (4, 3), mixer="kronecker", d_state=6, selective=("mixer",)),
     row("unaccelerated", 2, 5, (5, 3), accelerated=False, selective=["mixer"]),
     row("", 0, 3),
     row("", 2, 0),

@@ -9,6 +9,7 @@ import scipy.linalg
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, scan_loop
+from rotrnn.nn.bidirectional import Bidirectional
 from rotrnn.nn.linear import LinearRecurrence
 from rotrnn.nn.lru import LRU
 from rotrnn.nn.rotrnn import RotRNN
@@ -104,6 +105,23 @@ LINEAR = [
         )
         for B, T, lengths in ((2, 12, None), (3, 9, (9, 0, 4)), (1, 0, None))
     ),
+]
+
+
+def both_ways_loop(layer: Bidirectional, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """One layer forward, and its other copy on each sequence reversed."""
+    y = np.zeros_like(x)
+    for b, steps in enumerate([x.shape[1]] * len(x) if lengths is None else lengths):
+        one = x[b : b + 1, :steps]
+        reverse = {name: params[f"{name}_reverse"] for name in layer.layer.shapes}
+        y[b, :steps] = lru_loop(layer.layer, params, one, None, None)[0][0]
+        y[b, :steps] += lru_loop(layer.layer, reverse, one[:, ::-1], None, None)[0][0, ::-1]
+    return y, None
+
+
+BOTH_WAYS = [
+    LayerRow("of LRU", Bidirectional(3, LRU(3, 2)), B, T, lengths, both_ways_loop, terms=12 * T + 30, linear=(("x",),))
+    for B, T, lengths in ((2, 12, None), (3, 9, (9, 0, 4)), (1, 0, None))
 ]
 
 LINEAR_LARGE = [

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rotrnn.models.classifier import SequenceClassifier
-from rotrnn.nn.block import ResidualBlock, ResidualStack
+from rotrnn.models.model import SequenceModel
+from rotrnn.models.retrieval import Retrieval
+from rotrnn.models.tagger import LanguageModel, Tagger
+from rotrnn.nn.bidirectional import Bidirectional, has_directions
+from rotrnn.nn.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.gate import FORMS, Gate
+from rotrnn.nn.feed_forward import FeedForward
+from rotrnn.nn.gate import FORMS, Activation, Dropout, Gate
+from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.norm import NORMS
 from rotrnn.nn.pool import POOLS
 from rotrnn.nn.registry import LAYERS
 
+BLOCKS = {
+    "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
+    "plain": "norm, layer, dropout: Mamba, whose layer has a gate of its own",
+    "transformer": "norm, layer, dropout, and after a second norm a feed-forward net",
+}
+
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`."""
+    """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
+
+    `block` is one of `BLOCKS`; `glu`, in a gated block, "full", "half1" or "half2" as `rotrnn.nn.Gate` has them, or
+    "gelu" for none. `prenorm` off puts the norm behind the sum. `final_norm` adds one after the last block.
+    """
 
     layer: str
     d_model: int
@@ -26,13 +43,17 @@ class ModelSettings:
     dropout: float = 0.0
     dropout_over_time: bool = False
     pool: str = "mean"
+    block: str = "gated"
+    prenorm: bool = True
+    final_norm: bool = False
 
     def __post_init__(self) -> None:
         for key, value, known in (
             ("layer", self.layer, LAYERS),
             ("norm", self.norm, NORMS),
-            ("glu", self.glu, FORMS),
+            ("glu", self.glu, (*FORMS, "gelu")),
             ("pool", self.pool, POOLS),
+            ("block", self.block, BLOCKS),
         ):
             if value not in known:
                 raise ValueError(f"model.{key}: got '{value}', expected one of {', '.join(known)}")
@@ -41,27 +62,83 @@ class ModelSettings:
                 raise ValueError(f"model.{key}: got {size}, expected a positive integer")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout: got {self.dropout}, expected a number in [0, 1)")
+        if self.block == "transformer" and not self.prenorm:
+            raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
+
+    def make_block(self, layer: Recurrent, place: int) -> Block:
+        """Block number `place` of the stack; its dropouts are the sites 2 `place` and 2 `place` + 1."""
+        D, norm, site = self.d_model, NORMS[self.norm], 2 * place
+        dropout = Dropout(self.dropout, self.dropout_over_time, site)
+        if self.block == "gated":
+            gate = Gate(D, self.glu, self.dropout, self.dropout_over_time, site) if self.glu in FORMS else None
+            return ResidualBlock(norm(D), layer, gate or Activation(dropout), self.prenorm)
+        plain = ResidualBlock(norm(D), layer, dropout, self.prenorm)
+        if self.block == "plain":
+            return plain
+        return FeedForwardBlock(plain, norm(D), FeedForward(D, dropout=self.dropout, site=site + 1))
 
 
-def build_classifier(
+def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
+    """The layer of that name; one that has no setting `bidirectional` of its own is put in `Bidirectional` by it."""
+    kind = LAYERS[name]
+    own = dict(settings)
+    wrap = not has_directions(kind) and own.pop("bidirectional", False)
+    layer = kind(d_model=d_model, **own)
+    return Bidirectional(d_model, layer) if wrap else layer
+
+
+def build_model(
     settings: ModelSettings,
-    layer: dict[str, Any],
+    layer: Recurrent | dict[str, Any],
     *,
+    head: str = "classifier",
     n_classes: int,
     vocab: int | None = None,
     n_features: int | None = None,
-) -> SequenceClassifier:
-    """The classifier of `vocab` token ids, or of `n_features` a step; `layer` is the [layer] section."""
-    D = settings.d_model
-    blocks = tuple(
-        ResidualBlock(
-            NORMS[settings.norm](D),
-            LAYERS[settings.layer](d_model=D, **layer),
-            Gate(D, settings.glu, settings.dropout, settings.dropout_over_time, site=2 * i),
-        )
-        for i in range(settings.n_layers)
-    )
+) -> SequenceModel:
+    """The model of `vocab` token ids, or of `n_features` a step.
+
+    `layer` is the recurrent layer of every block, or its settings, as in the [layer] section. `head` is one of `HEADS`.
+    """
+    if head not in HEADS:
+        raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
     if (vocab is None) == (n_features is None):
-        raise ValueError(f"build_classifier: vocab is {vocab} and n_features {n_features}, expected one of the two")
+        raise ValueError(f"build_model: vocab is {vocab} and n_features {n_features}, expected one of the two")
+    D = settings.d_model
+    one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
+    stack = ResidualStack(tuple(settings.make_block(one, i) for i in range(settings.n_layers)))
     encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
-    return SequenceClassifier(encoder, ResidualStack(blocks), POOLS[settings.pool](), Dense(D, n_classes))
+    return HEADS[head](settings, encoder, stack, n_classes)
+
+
+def _tail(settings: ModelSettings) -> dict[str, Any]:
+    return {"norm": NORMS[settings.norm](settings.d_model) if settings.final_norm else None}
+
+
+def _classifier(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    return SequenceClassifier(encoder, stack, POOLS[settings.pool](), Dense(settings.d_model, n), **_tail(settings))
+
+
+def _tagger(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    return Tagger(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
+
+
+def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    if getattr(stack.blocks[0].layer, "bidirectional", False):
+        raise ValueError("build_model: head 'language' with a bidirectional layer, expected one that runs forward")
+    return LanguageModel(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
+
+
+def _retrieval(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    D = settings.d_model
+    pool = POOLS[settings.pool]()
+    return Retrieval(encoder, stack, pool, Dense(4 * D, D), Dense(D, n), **_tail(settings))
+
+
+HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int], SequenceModel]] = {
+    "classifier": _classifier,
+    "tagger": _tagger,
+    "language": _language,
+    "retrieval": _retrieval,
+}
+"""Models by the name of their head."""

@@ -1,32 +1,40 @@
-"""Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts."""
+"""Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts.
 
-from rotrnn.nn.block import ResidualBlock, ResidualStack
+Recurrent layers are those of `rotrnn.nn.registry`.
+"""
+
+from rotrnn.nn.bidirectional import Bidirectional
+from rotrnn.nn.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.fixed_point import FixedPointRNN
-from rotrnn.nn.gate import GELU, Dropout, Gate
-from rotrnn.nn.layer import Context, astype, flatten, unflatten
-from rotrnn.nn.lru import LRU
+from rotrnn.nn.feed_forward import FeedForward
+from rotrnn.nn.gate import GELU, Activation, Dropout, Gate
+from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
 from rotrnn.nn.norm import BatchNorm, LayerNorm
 from rotrnn.nn.pool import LastPool, MeanPool
-from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.nn.registry import *  # noqa: F403  (every layer)
+from rotrnn.nn.registry import LAYERS
 
 __all__ = [
     "GELU",
-    "LRU",
+    "LAYERS",
+    "Activation",
     "BatchNorm",
+    "Bidirectional",
     "Context",
     "Dense",
     "Dropout",
     "Embedding",
-    "FixedPointRNN",
+    "FeedForward",
+    "FeedForwardBlock",
     "Gate",
     "LastPool",
     "LayerNorm",
     "MeanPool",
+    "Recurrent",
     "ResidualBlock",
     "ResidualStack",
-    "RotRNN",
     "astype",
     "flatten",
     "unflatten",
+    *(layer.__name__ for layer in LAYERS.values()),
 ]

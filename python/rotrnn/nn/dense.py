@@ -42,6 +42,8 @@ class Dense:
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
         lengths = ctx.lengths
+        if lengths is None:
+            return dense(x, params["w"], params["bias"]), DenseSaved(x, None)
         x = mask_padding(x, lengths)
         return mask_padding(dense(x, params["w"], params["bias"]), lengths), DenseSaved(x, lengths)
 

@@ -50,7 +50,7 @@ class FusedSaved(NamedTuple):
         return self.op.lengths
 
 
-def parts_of(norm: Layer, layer: Recurrent, gate: Gate, ctx: Context) -> Parts | None:
+def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts | None:
     """The parts of a block if it runs fused: engine 1 as it is, between norms and gates that the kernel knows."""
     if (
         ctx.fused
@@ -59,6 +59,7 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Gate, ctx: Context) -> Parts |
         and isinstance(layer, LinearRecurrence)
         and type(layer).forward is LinearRecurrence.forward
         and type(layer).backward is LinearRecurrence.backward
+        and isinstance(gate, Gate)
         and type(gate) is Gate
     ):
         return Parts(norm, layer, gate)

@@ -63,6 +63,26 @@ class Dropout:
         return dropout_backward(dy, self.rate, **key, over_time=self.over_time, lengths=saved.lengths), {}
 
 
+@dataclass(frozen=True)
+class Activation:
+    """GELU, then dropout: the tail of a block without a gate (S5's "gelu"). No params."""
+
+    dropout: Dropout
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, tuple[GeluSaved, Context]]:
+        z, gelu_saved = GELU().forward({}, x, ctx)
+        y, dropout_saved = self.dropout.forward({}, z, ctx)
+        return y, (gelu_saved, dropout_saved)
+
+    def backward(self, params: Params, saved: tuple[GeluSaved, Context], dy: Array) -> tuple[Array, Params]:
+        gelu_saved, dropout_saved = saved
+        dz, _ = self.dropout.backward({}, dropout_saved, dy)
+        return GELU().backward({}, gelu_saved, dz)
+
+
 FORMS = tuple(GATE_KINDS)
 
 

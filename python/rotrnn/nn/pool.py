@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 
 
@@ -32,6 +32,17 @@ class MeanPool:
     def backward(self, params: Params, saved: PoolSaved, dy: Array) -> tuple[Array, Params]:
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 
+    def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
+        """(mean of all steps so far (B, D), state) of a stream that goes on with x; the state is (mean, how many)."""
+        new = np.full(len(x), x.shape[1], np.int64) if lengths is None else np.asarray(lengths, np.int64)
+        mean = mean_pool(x, lengths=lengths)
+        if state is None:
+            return mean, (mean, new)
+        before, count = state
+        after = count + new
+        mean = before + (mean - before) * (new / np.maximum(after, 1)).astype(mean.dtype)[:, None]
+        return mean, (mean, after)
+
 
 @dataclass(frozen=True)
 class LastPool:
@@ -45,6 +56,14 @@ class LastPool:
 
     def backward(self, params: Params, saved: PoolSaved, dy: Array) -> tuple[Array, Params]:
         return last_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
+
+    def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
+        """(the last step so far (B, D), state) of a stream that goes on with x; its state is that step."""
+        last = last_pool(x, lengths=lengths)
+        if state is not None:
+            went_on = np.full(len(x), x.shape[1]) if lengths is None else np.asarray(lengths)
+            last = np.where(went_on[:, None] > 0, last, state)
+        return last, last
 
 
 POOLS: dict[str, type[MeanPool] | type[LastPool]] = {"mean": MeanPool, "last": LastPool}

@@ -1,12 +1,10 @@
-"""Layers by the name a recipe uses."""
+"""Layers by the name a recipe uses. A new layer is an import and an entry here: everything else finds it by them."""
 
-from __future__ import annotations
-
-from rotrnn.nn.bedouin import Bedouin
-from rotrnn.nn.fixed_point import FixedPointRNN
-from rotrnn.nn.layer import Recurrent
-from rotrnn.nn.lru import LRU
-from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.nn.bedouin import Bedouin as Bedouin
+from rotrnn.nn.fixed_point import FixedPointRNN as FixedPointRNN
+from rotrnn.nn.layer import Recurrent as Recurrent
+from rotrnn.nn.lru import LRU as LRU
+from rotrnn.nn.rotrnn import RotRNN as RotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,

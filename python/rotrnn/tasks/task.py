@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +18,8 @@ class Batch(NamedTuple):
     """Some sequences of a split, padded with zeros to the longest of them.
 
     `inputs` are token ids (B, T) int64 or features (B, T, F) in the dtype asked for; `labels` (B,) int64; `lengths`
-    (B,) int64, the valid steps of each sequence, or None where all T are.
+    (B,) int64, the valid steps of each sequence, or None where all T are. For a tagger, labels are (B, T), -1 where
+    they do not count, padding included; for pairs, inputs (B, 2, T, ...) and lengths (B, 2).
     """
 
     inputs: npt.NDArray[Any]
@@ -49,7 +50,10 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task: of token sequences (`vocab` is the number of ids) or of features (`n_features` a step)."""
+    """Token sequences (`vocab` is the number of ids) or features (`n_features` a step), with labels.
+
+    `head` names the model (`rotrnn.models.build.HEADS`) that the labels are for.
+    """
 
     name: str
     train: Split
@@ -58,6 +62,7 @@ class Task:
     n_classes: int
     vocab: int | None
     n_features: int | None
+    head: str = field(default="classifier", kw_only=True)
 
 
 class Settings(Protocol):
@@ -126,7 +131,7 @@ def _splits(task: Task) -> dict[str, Split]:
 
 
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
-    """Labels and lengths of a whole split, read batch by batch."""
+    """Labels that count (`IGNORED` is -1) and lengths of a whole split, read batch by batch."""
     batches = [split.batch(np.arange(i, min(i + rows, len(split)))) for i in range(0, len(split), rows)]
     lengths = [np.full(len(b.labels), b.inputs.shape[1]) if b.lengths is None else b.lengths for b in batches]
-    return np.concatenate([b.labels for b in batches]), np.concatenate(lengths)
+    return np.concatenate([b.labels[b.labels >= 0] for b in batches]), np.concatenate(lengths)

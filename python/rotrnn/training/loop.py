@@ -25,12 +25,12 @@ import numpy as np
 from tqdm import tqdm
 
 from rotrnn import _cpu
+from rotrnn.checkpoint import Facts, write_checkpoint
+from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
 from rotrnn.ops import optim
-from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import Split, Task
 from rotrnn.tasks.task import shuffled
-from rotrnn.training.checkpoint import Facts, write_checkpoint
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.recipe import Recipe, Training
 from rotrnn.training.run import PARAMS, Run
@@ -44,6 +44,12 @@ class Model(Protocol):
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
 
     def backward(self, params: Params, saved: Any, dlogits: Array) -> Params: ...
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
+
+    def count(self, labels: Array, lengths: Array | None) -> int: ...
+
+    def report(self, saved: Any) -> dict[str, float]: ...
 
     def is_recurrent(self, name: str) -> bool: ...
 
@@ -138,12 +144,15 @@ def train(
 def evaluate(model: Model, params: Params, split: Split, training: Training) -> Metrics:
     """Loss and accuracy over a whole split, in evaluation mode."""
     loss = right = 0.0
+    total = 0
     for first in range(0, len(split), training.batch):
         batch = split.batch(np.arange(first, min(first + training.batch, len(split))), training.dtype)
         logits, _ = model.forward(params, batch.inputs, Context(batch.lengths))
-        loss += cross_entropy(logits, batch.labels)[0] * len(batch.labels)
-        right += int(np.count_nonzero(logits.argmax(1) == batch.labels))
-    return Metrics(loss / len(split), right / len(split))
+        found = model.loss(logits, batch.labels, batch.lengths)
+        loss += found.mean * found.total
+        right += found.right
+        total += found.total
+    return Metrics(loss / total, right / total)
 
 
 def batch_order(n: int, seed: int, epoch: int) -> Array:
@@ -311,7 +320,7 @@ class _Trainer:
             )
         lr = self.recipe.optimiser.rate("global", state.step, self.steps)
         state.step += 1
-        return {**metrics._asdict(), "step": state.step, "lr": lr, "grad_norm": size}
+        return {**metrics, "step": state.step, "lr": lr, "grad_norm": size}
 
     @contextmanager
     def blaming(self, state: State, step: int) -> Iterator[None]:
@@ -325,23 +334,30 @@ class _Trainer:
         except NonFinite as error:
             raise NonFinite(f"step {step}: {error}") from error
 
-    def gradients(self, state: State) -> tuple[Metrics, Params]:
-        """Loss, accuracy and gradients of one batch: the means over its parts, weighted by their numbers of examples.
+    def gradients(self, state: State) -> tuple[dict[str, float], Params]:
+        """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
 
         Each part has dropout of its own: the key counts parts.
         """
-        index = self.batch_at(state.step)
+        parts = np.array_split(self.batch_at(state.step), self.training.accumulate)
+        batches = [self.task.train.batch(part, self.training.dtype) for part in parts]
+        counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         total: dict[str, Array] = {}
         loss = right = 0.0
-        for k, part in enumerate(np.array_split(index, self.training.accumulate)):
-            batch = self.task.train.batch(part, self.training.dtype)
+        reports: dict[str, float] = {}
+        for k, (batch, count) in enumerate(zip(batches, counts, strict=True)):
+            if not count:
+                continue
             key = state.step * self.training.accumulate + k
             ctx = Context(batch.lengths, train=True, seed=self.training.seed, step=key)
             logits, saved = self.model.forward(state.params, batch.inputs, ctx)
-            part_loss, dlogits = cross_entropy(logits, batch.labels)
-            loss += part_loss * len(part)
-            right += int(np.count_nonzero(logits.argmax(1) == batch.labels))
-            grads = self.model.backward(state.params, saved, dlogits * dlogits.dtype.type(len(part) / len(index)))
+            found = self.model.loss(logits, batch.labels, batch.lengths)
+            loss += found.mean * count
+            right += found.right
+            share = count / sum(counts)
+            for name, value in self.model.report(saved).items():
+                reports[name] = reports.get(name, 0.0) + share * value
+            grads = self.model.backward(state.params, saved, found.dlogits * found.dlogits.dtype.type(share))
             for name, grad in flatten(grads):
                 total[name] = total[name] + grad if name in total else grad
         if not math.isfinite(loss):
@@ -350,7 +366,8 @@ class _Trainer:
             fine = f"the loss is {loss}, every parameter is finite"
             check_finite(f"{fine}; going backward, gradient", norms, self.model.is_recurrent)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
-        return Metrics(loss / len(index), right / len(index)), unflatten(total)
+        metrics = Metrics(loss / sum(counts), right / sum(counts))._asdict()
+        return metrics | ({"layers": reports} if reports else {}), unflatten(total)
 
     # ---- an evaluation ----
 

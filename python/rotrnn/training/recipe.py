@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -9,6 +10,7 @@ import json
 import math
 import os
 import tomllib
+import types
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rotrnn.models.build import ModelSettings, build_classifier
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.bidirectional import Bidirectional, has_directions
+from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Settings, Task
 from rotrnn.training.optimiser import AdamW
@@ -83,19 +87,24 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides how a run ends. `layer` holds the settings of the recurrent layer, by name."""
+    """Everything that decides how a run ends. `layer` is the recurrent layer of each block."""
 
     task: Settings
     model: ModelSettings
-    layer: Table
+    layer: Recurrent
     optimiser: AdamW
     training: Training
     source: Source = field(default_factory=Source)
 
-    def build(self, task: Task) -> SequenceClassifier:
+    def build(self, task: Task) -> SequenceModel:
         """The model for the loaded task."""
-        return build_classifier(
-            self.model, self.layer, n_classes=task.n_classes, vocab=task.vocab, n_features=task.n_features
+        return build_model(
+            self.model,
+            self.layer,
+            head=task.head,
+            n_classes=task.n_classes,
+            vocab=task.vocab,
+            n_features=task.n_features,
         )
 
     def tables(self) -> dict[str, Table]:
@@ -104,7 +113,7 @@ class Recipe:
         return {
             "task": {"name": name, **_plain(self.task)},
             "model": _plain(self.model),
-            "layer": self.layer,
+            "layer": _layer_table(self.layer),
             "optimiser": _plain(self.optimiser),
             "training": _plain(self.training),
             "source": _plain(self.source),
@@ -187,13 +196,25 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
     )
 
 
-def _layer(model: ModelSettings, table: Table) -> Table:
-    """The [layer] section with defaults; d_model is the model's."""
+def _layer(model: ModelSettings, table: Table) -> Recurrent:
+    """The layer of the [layer] section; d_model is the model's."""
     if "d_model" in table:
         raise ValueError("layer.d_model is set in the section [model], as model.d_model")
-    layer = _plain(build(LAYERS[model.layer], "layer", table, d_model=model.d_model))
-    del layer["d_model"]
-    return layer
+    kind, own = LAYERS[model.layer], dict(table)
+    both = False
+    if not has_directions(kind):
+        both = _convert(own.pop("bidirectional", False), bool, "layer.bidirectional")
+    layer: Recurrent = build(kind, "layer", own, d_model=model.d_model)
+    return Bidirectional(model.d_model, layer) if both else layer
+
+
+def _layer_table(layer: Recurrent) -> Table:
+    """The inverse of `_layer`."""
+    if isinstance(layer, Bidirectional):
+        return {**_layer_table(layer.layer), "bidirectional": True}
+    table = _plain(layer)
+    del table["d_model"]
+    return table
 
 
 def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
@@ -214,23 +235,43 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    if hint is float and type(value) is int:
-        value = float(value)
-    if typing.get_origin(hint) is tuple:
+    if isinstance(hint, types.UnionType):
+        for part in _some(hint):
+            with contextlib.suppress(ValueError):
+                return _convert(value, part, where)
+    elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return build(typing.cast(type[Any], hint), where, value)
+    elif typing.get_origin(hint) is tuple:
         parts = typing.get_args(hint)
+        if isinstance(value, (list, tuple)) and parts[-1] is Ellipsis:
+            parts = parts[:1] * len(value)
         if isinstance(value, (list, tuple)) and len(value) == len(parts):
             return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
-    elif type(value) is hint and not (hint is float and not math.isfinite(value)):
+    elif hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    elif type(value) is hint and hint is not float:
         return value
     raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
+
+
+def _some(hint: Any) -> list[Any]:
+    """What a union is of, less None, which TOML says by leaving a key out."""
+    return [part for part in typing.get_args(hint) if part is not types.NoneType]
 
 
 _WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
 
 
 def _words(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(map(_words, _some(hint)))
     if typing.get_origin(hint) is tuple:
-        return "a list of " + ", ".join(_words(part) for part in typing.get_args(hint))
+        first, *rest = typing.get_args(hint)
+        if rest == [...]:
+            return f"a list, each of it {_words(first)}"
+        return "a list of " + ", ".join(map(_words, (first, *rest)))
+    if dataclasses.is_dataclass(hint):
+        return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
     return _WORDS[hint]
 
 
@@ -255,11 +296,11 @@ def parse_value(text: str) -> Any:
 
 
 def write_toml(tables: dict[str, Table]) -> str:
-    """TOML of sections of plain values: texts, booleans, integers, floats, lists of them."""
+    """TOML of sections of plain values: texts, booleans, integers, floats, lists and tables of them; no None."""
     lines = []
     for name, table in tables.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {_literal(value)}" for key, value in table.items()]
+        lines += [f"{key} = {_literal(value)}" for key, value in table.items() if value is not None]
         lines.append("")
     return "\n".join(lines)
 
@@ -267,14 +308,17 @@ def write_toml(tables: dict[str, Table]) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_literal(one) for one in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_literal(one)}' for key, one in value.items() if one is not None)}}}"
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plain(settings: Any) -> Table:
-    """The fields of a dataclass, in order."""
-    return {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
+    """The fields of a dataclass, in order; of a dataclass in it, a table too."""
+    fields = {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
+    return {name: _plain(value) if dataclasses.is_dataclass(value) else value for name, value in fields.items()}
 
 
 def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:

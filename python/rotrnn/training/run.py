@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rotrnn.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn.files import atomic_file
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
-from rotrnn.training.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."

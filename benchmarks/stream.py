@@ -1,0 +1,69 @@
+"""Time of one token of a stream: a model of each layer that takes them one after the other, and in chunks.
+
+    python -m benchmarks.stream [--json] [--quick]
+
+A tagger of two blocks of width 128, batch 1, float32, evaluation mode. The limit is the same tokens in one forward
+call, per token: what streaming costs beside having them all at once. Memory is that of the state, after so many tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.layers import settings_of
+from benchmarks.measure import arguments, row, seconds_in_turn, show
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.layer import flatten_state
+from rotrnn.nn.registry import LAYERS
+
+CHUNK = 64
+
+
+def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
+    """One row a layer: seconds a token, streamed; beside the same in one call."""
+    found = []
+    tokens = np.random.default_rng(0).integers(0, 32, (1, T))
+    for name in LAYERS:
+        settings = ModelSettings(layer=name, d_model=D, n_layers=2)
+        model = build_model(settings, settings_of(name, D), head="tagger", n_classes=32, vocab=32)
+        params = model.init(np.random.default_rng(0))
+        stream = model.stream(params)
+
+        def one_by_one(stream: Any = stream) -> None:
+            for t in range(CHUNK):
+                stream.push(tokens[:, t])
+
+        def chunked(stream: Any = stream) -> None:
+            stream.push(tokens[:, :CHUNK])
+
+        def at_once(model: Any = model, params: Any = params) -> None:
+            model.forward(params, tokens)
+
+        for _ in range(2):  # so that states that wait for a first window have seen one
+            stream.push(tokens)
+        single, chunk, whole = seconds_in_turn([one_by_one, chunked, at_once], window=window)
+        state = sum(leaf.nbytes for _, leaf in flatten_state(stream.state))
+        more = {"limit": "one call, per token", "chunk_seconds": chunk / CHUNK, "state_bytes": state, "D": D, "T": T}
+        found.append(row(f"stream {name}", single / CHUNK, whole / T, **more))
+    return found
+
+
+def line(one: dict[str, Any]) -> str:
+    alone, chunk, whole = (1e6 * one[key] for key in ("seconds", "chunk_seconds", "limit_seconds"))
+    times = f"{alone:10.1f} us/token, in chunks of {CHUNK} {chunk:8.2f}, in one call {whole:8.2f}"
+    return f"{one['name']:28s}{times}; state {one['state_bytes'] / 1024:8.1f} KiB"
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    found = rows(*((16, 128, 0.05) if args.quick else (128, 1024, 2.0)))
+    if args.json:
+        show(found, True)
+    else:
+        print("\n".join(map(line, found)))
+
+
+if __name__ == "__main__":
+    main()

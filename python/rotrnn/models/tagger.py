@@ -1,0 +1,116 @@
+"""A class for each token, and language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rotrnn.models.model import IGNORED, Loss, SequenceModel
+from rotrnn.nn.dense import Dense
+from rotrnn.nn.layer import Array, Context, Params, State
+from rotrnn.ops.pointwise import cross_entropy
+
+
+@dataclass(frozen=True)
+class Tagger(SequenceModel):
+    """Logits (B, T, C), one class a token. Params of the head: "head", a `Dense`."""
+
+    head: Dense
+
+    def init_head(self, rng: np.random.Generator) -> Params:
+        return {"head": self.head.init(rng)}
+
+    def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
+        return self.head.forward(params["head"], x, ctx)
+
+    def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
+        dx, dhead = self.head.backward(params["head"], saved, dlogits)
+        return dx, {"head": dhead}
+
+    def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
+        """Logits (B, T, C) of the tokens of x alone."""
+        return self.head.forward(params["head"], x, Context(lengths))[0], None
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
+        """Mean over the tokens of logits (B, T, C) with labels (B, T), less padding and labels `IGNORED` (-1)."""
+        counted = _counted(labels, lengths)
+        mean, rows = cross_entropy(logits[counted], labels[counted])
+        dlogits = np.zeros_like(logits)
+        dlogits[counted] = rows
+        right = int(np.count_nonzero(logits[counted].argmax(1) == labels[counted]))
+        return Loss(mean, dlogits, right, len(rows))
+
+    def count(self, labels: Array, lengths: Array | None = None) -> int:
+        return int(np.count_nonzero(_counted(labels, lengths)))
+
+
+@dataclass(frozen=True)
+class LanguageModel(Tagger):
+    """A `Tagger` whose classes are the tokens: the next one. Its layers must run forward in time."""
+
+    @staticmethod
+    def targets(tokens: Array, lengths: Array | None = None) -> Array:
+        """The labels of tokens (B, T): at each place the next token, after the last one `IGNORED`."""
+        labels = np.full(tokens.shape, IGNORED, np.int64)
+        labels[:, :-1] = tokens[:, 1:]
+        if lengths is not None:
+            labels[np.arange(tokens.shape[1]) >= np.asarray(lengths)[:, None] - 1] = IGNORED
+        return labels
+
+    def sample(
+        self,
+        params: Params,
+        prompt: Array,
+        steps: int,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+    ) -> Array:
+        """The tokens (B, steps) int64 that continue prompts (B, T), T >= 1, drawn one after the other.
+
+        Parameters
+        ----------
+        seed : int
+            Of the draws: the same seed gives the same tokens.
+        temperature : float
+            Divides the logits; 0 takes the most probable token.
+        top_k : int, optional
+            Draw among the k most probable tokens alone.
+        """
+        prompt = np.asarray(prompt)
+        if prompt.ndim != 2 or not prompt.shape[1]:
+            raise ValueError(f"LanguageModel.sample: prompt has shape {prompt.shape}, expected (B, T) with T >= 1")
+        if not temperature >= 0:
+            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a number from 0")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"LanguageModel.sample: top_k is {top_k}, expected a positive integer")
+        rng = np.random.default_rng(seed)
+        stream = self.stream(params, len(prompt))
+        logits = stream.push(prompt)[:, -1]
+        tokens = np.empty((len(prompt), steps), np.int64)
+        for i in range(steps):
+            tokens[:, i] = draw(rng, logits, temperature, top_k)
+            if i + 1 < steps:
+                logits = stream.push(tokens[:, i])
+        return tokens
+
+
+def draw(rng: np.random.Generator, logits: Array, temperature: float, top_k: int | None) -> Array:
+    """A class for each row of logits (B, C), by softmax(logits / temperature), by the Gumbel trick."""
+    if top_k is not None and top_k < logits.shape[1]:
+        least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
+        logits = np.where(logits >= least, logits, -np.inf)
+    noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too: what follows does not depend on it
+    drawn: Array = (logits + temperature * noise).argmax(1)
+    return drawn
+
+
+def _counted(labels: Array, lengths: Array | None) -> Array:
+    """(B, T): which labels count."""
+    counted: Array = labels != IGNORED
+    if lengths is not None:
+        counted &= np.arange(labels.shape[1]) < np.asarray(lengths)[:, None]
+    return counted

@@ -1,0 +1,101 @@
+"""Any recurrent layer in both directions of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+
+REVERSE = "_reverse"
+
+
+class BidirectionalSaved(NamedTuple):
+    """What each direction saved, and lengths. There is no state."""
+
+    forward: Any
+    reverse: Any
+    lengths: npt.NDArray[np.int64] | None
+    state: None = None
+
+
+@dataclass(frozen=True)
+class Bidirectional(Recurrent):
+    """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer, with parameters of their own.
+
+    A ragged sequence is reversed within its length. The second copy's parameters end in "_reverse". Layers of engine 1
+    need none of this: they share what their papers share between the directions (their setting `bidirectional`).
+    """
+
+    about: ClassVar[str] = "two copies of a layer, one for each direction of time"
+    paper: ClassVar[str] = 'Schuster and Paliwal 1997, "Bidirectional Recurrent Neural Networks"'
+    bidirectional: ClassVar[bool] = True
+
+    layer: Recurrent
+
+    def __post_init__(self) -> None:
+        if self.d_model != self.layer.d_model:
+            raise ValueError(f"Bidirectional: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
+
+    @property
+    def recurrent(self) -> frozenset[str]:  # type: ignore[override]
+        """As of the layer, in both directions."""
+        return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes = self.layer.shapes
+        return shapes | {name + REVERSE: shape for name, shape in shapes.items()}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params = self.layer.init(rng)
+        return params | {name + REVERSE: value for name, value in self.layer.init(rng).items()}
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, BidirectionalSaved]:
+        if state is not None:
+            raise ValueError("Bidirectional.forward: a bidirectional layer takes no state, got one")
+        self.check_params(params)
+        y, forward = self.layer.forward(self._copy(params, ""), x, ctx)
+        z, reverse = self.layer.forward(self._copy(params, REVERSE), flip(x, ctx.lengths), ctx)
+        return y + flip(z, ctx.lengths), BidirectionalSaved(forward, reverse, ctx.lengths)
+
+    def backward(
+        self, params: Params, saved: BidirectionalSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, None]:
+        dx, dparams, _ = self.layer.backward(self._copy(params, ""), saved.forward, dy)
+        dz, dreverse, _ = self.layer.backward(self._copy(params, REVERSE), saved.reverse, flip(dy, saved.lengths))
+        dparams = dparams | {name + REVERSE: value for name, value in dreverse.items()}
+        return dx + flip(dz, saved.lengths), dparams, None
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        raise ValueError("Bidirectional.step: a bidirectional layer cannot run step by step")
+
+    def report(self, saved: BidirectionalSaved) -> dict[str, float]:
+        """What the layer reports of each direction."""
+        reverse = {name + REVERSE: value for name, value in self.layer.report(saved.reverse).items()}
+        return self.layer.report(saved.forward) | reverse
+
+    def state_norms(self, saved: BidirectionalSaved) -> Array | None:
+        return self.layer.state_norms(saved.forward)
+
+    def _copy(self, params: Params, suffix: str) -> Params:
+        return {name: params[name + suffix] for name in self.layer.shapes}
+
+
+def flip(x: Array, lengths: npt.NDArray[np.int64] | None = None) -> Array:
+    """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
+    if lengths is None:
+        return np.ascontiguousarray(x[:, ::-1])
+    t = np.arange(x.shape[1])
+    place = np.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    return np.take_along_axis(x, place[..., None], 1)
+
+
+def has_directions(kind: type[Recurrent]) -> bool:
+    """Whether a layer has a setting `bidirectional` of its own, and needs no `Bidirectional`."""
+    return any(one.name == "bidirectional" for one in fields(kind))
