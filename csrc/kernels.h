@@ -114,6 +114,14 @@ int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restri
                           const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
                           int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse);
 
+/* conv.c */
+int K(conv_forward)(real *restrict y, real *restrict final, const real *restrict x, const real *restrict w,
+                    const real *restrict bias, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                    int64_t T, int64_t D, int64_t taps);
+int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias, real *restrict dstate,
+                     const real *restrict dy, const real *restrict dfinal, const real *restrict x,
+                     const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                     int64_t T, int64_t D, int64_t taps);
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);

@@ -213,6 +213,26 @@ def selective_backward(
     reverse: int,
     /,
 ) -> None: ...
+def conv_forward(
+    y: _R, final: _RO, x: _R, w: _R, bias: _RO, state: _RO, lengths: _IO, B: int, T: int, D: int, taps: int, /
+) -> None: ...
+def conv_backward(
+    dx: _R,
+    dw: _R,
+    dbias: _R,
+    dstate: _R,
+    dy: _R,
+    dfinal: _RO,
+    x: _R,
+    w: _R,
+    state: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    taps: int,
+    /,
+) -> None: ...
 def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def mixer_prepare(w: _R, u: _R, M: int, R: int, D: int, form: int, /) -> None: ...
 def depth_pass(

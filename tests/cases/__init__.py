@@ -4,13 +4,14 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import bedouin, blocks, fixed_point, linear, mixers, ops
+from cases import bedouin, blocks, fixed_point, linear, mixers, ops, selective
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
     *bedouin.BEDOUIN,
     *linear.LINEAR,
+    *selective.LAYERS,
     *linear.BOTH_WAYS,
     *fixed_point.FIXED_POINT,
 ]
@@ -18,17 +19,20 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *bedouin.BEDOUIN_LARGE,
     *linear.LINEAR_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
+    *selective.LAYERS_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
     *mixers.OPS,
+    *selective.OPS,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *mixers.OPS_LARGE,
+    *selective.OPS_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

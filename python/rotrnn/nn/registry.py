@@ -5,10 +5,14 @@ from rotrnn.nn.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.selective import Mamba as Mamba
+from rotrnn.nn.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
+    "mamba": Mamba,
+    "selective_rotrnn": SelectiveRotRNN,
     "bedouin": Bedouin,
     "fixed_point": FixedPointRNN,
 }

@@ -11,6 +11,7 @@ from rotrnn.ops.block import (
     residual_block_backward,
     settle,
 )
+from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
 from rotrnn.ops.mixer import (
@@ -69,11 +70,12 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
-from rotrnn.ops.selective import SelectiveScanGrads, new_carries, selective_scan, selective_scan_backward
+from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
 
 __all__ = [
     "BlockGrads",
     "BlockResult",
+    "CausalConvGrads",
     "ChannelNorm",
     "DenseGrads",
     "DiagonalScanGrads",
@@ -93,6 +95,8 @@ __all__ = [
     "batch_norm_inference",
     "batch_norm_inference_backward",
     "batch_norm_statistics",
+    "causal_conv",
+    "causal_conv_backward",
     "cross_entropy",
     "dense",
     "dense_backward",
@@ -125,7 +129,6 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
-    "new_carries",
     "orthogonal",
     "orthogonal_backward",
     "residual_block",

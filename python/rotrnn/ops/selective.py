@@ -37,8 +37,8 @@ def selective_scan(
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
-    carries: Array | None = None,
-) -> Array | tuple[Array, Array]:
+    return_carries: bool = False,
+) -> Array | tuple[Array, ...]:
     """Diagonal recurrence of a matrix state whose step size, input and output directions vary in time.
 
     ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x_t) B_t^T``, ``y_t = h_t C_t + skip * x_t`` for t = 0..T-1 with
@@ -67,14 +67,16 @@ def selective_scan(
         Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
     return_state : bool
         Also return the final state.
-    carries : array of `new_carries`, optional
-        Receives the states before each tile of steps: for `selective_scan_backward`, which else makes them again.
+    return_carries : bool
+        Also return what spares `selective_scan_backward` a second run.
 
     Returns
     -------
     y : (B, T, D)
     hT : (B, D, S)
         Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) if there is none.
+    carries : (B, tiles, S, D)
+        Only with `return_carries`: the states before each tile of 32 steps.
 
     Raises
     ------
@@ -89,17 +91,11 @@ def selective_scan(
     arrays = args.common(*given)
     y = empty_like(arrays[0])
     hT = empty(_state_shape(args), y.dtype) if return_state else None
-    if carries is not None:
-        carries = args.out("carries", carries, _carries_shape(args), y.dtype, *given)
+    carries = empty(_carries_shape(args), y.dtype) if return_carries else None
     inputs = (*arrays, steps, *_sizes(args), bool(reverse))
     _cpu.selective_forward(y, hT, carries, *inputs)
-    return y if hT is None else (y, hT)
-
-
-def new_carries(x: Array, A: Array) -> Array:
-    """Room for the states before each tile of steps of x (B, T, D), (B, tiles, S, D)."""
-    (B, T, D), S = x.shape, A.shape[1]
-    return empty((B, -(-T // TILE), S, D), x.dtype)
+    more = tuple(one for one in (hT, carries) if one is not None)
+    return (y, *more) if more else y
 
 
 def selective_scan_backward(
@@ -135,7 +131,7 @@ def selective_scan_backward(
     dhT : (B, D, S), optional
         Gradient of the final state.
     carries : (B, tiles, S, D), optional
-        What `selective_scan` wrote; without, it is run again for them.
+        What `selective_scan` returned; without, it is run again for them.
 
     Returns
     -------
