@@ -124,7 +124,7 @@ int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias,
                      int64_t T, int64_t D, int64_t taps);
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
-             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step);
 int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form);
 int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
                   const real *restrict gain, const real *restrict w, const real *restrict alpha,

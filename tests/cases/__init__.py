@@ -9,14 +9,13 @@ from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
-    *bedouin.BEDOUIN,
+    *bedouin.LAYERS,
     *linear.LINEAR,
     *selective.LAYERS,
     *linear.BOTH_WAYS,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
-    *bedouin.BEDOUIN_LARGE,
     *linear.LINEAR_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
     *selective.LAYERS_LARGE,

@@ -1,4 +1,5 @@
-"""Rows of Bedouin: each token's fixed point by solving the linear system that it is, the past being known."""
+"""Rows of Bedouin, each token's fixed point by solving the linear system that it is, the past being known; and of
+FPMamba, whose loop is run as it is printed."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from cases.layer_row import LayerRow
 from cases.mixers import mixer_matrix
 from cases.table import Arrays
 from rotrnn.nn.bedouin import Bedouin
+from rotrnn.nn.fpmamba import FPMamba
 
 TOL = 1e-13
 TERMS = 2000
@@ -77,6 +79,71 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
     return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
 
 
+def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
+    """F(y) of one sequence, and the state after it: weights normalised where they are used."""
+
+    def weight(name: str) -> Any:
+        return p[f"g_{name}"][..., None] * p[name] / np.linalg.norm(p[name], axis=-1, keepdims=True)
+
+    out = np.zeros_like(y)
+    for t in range(len(x)):
+        last = before if t == 0 else y[t - 1]
+        delta = np.log1p(np.exp(p["W_dt"] @ (p["W_d"] @ x[t]) + p["b_dt"]))
+        B, C = (p[f"W_{n}"] @ x[t] + (weight(f"V_{n}") @ last if f"V_{n}" in p else 0) for n in "BC")
+        B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
+        parts = {name: p[name] for name in ("M",) if name in p}
+        if not parts:
+            both = np.concatenate([x[t], last]) if "mixer" in layer.feedback else x[t]
+            parts = {"u": silu(weight("P_u") @ both), "alpha": weight("P_alpha") @ both + p["b_alpha"]}
+        mixed = mixer_of(layer, parts) @ (x[t] - y[t]) + y[t]
+        h = np.exp(-np.exp(p["A_log"]) * delta[:, None]) * h + np.outer(delta * mixed, B)
+        f = h @ C + p["D"] * mixed
+        out[t] = p["scale"] * (f - f.mean()) / np.sqrt(f.var() + layer.norm_eps) + p["bias"]
+    return out, h
+
+
+def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """The loop of the authors' code in evaluation, over a batch; or, by the sequence, each on its own."""
+    B, T, _ = inputs.shape
+    E = layer.width
+    lengths = [T] * B if lengths is None else lengths
+    h0, y0 = (np.zeros((B, E, layer.d_state)), np.zeros((B, E))) if state is None else state
+    x, z = np.split(inputs @ p["W_in"].T, 2, -1)
+    y = [np.zeros((n, E)) for n in lengths]
+    some = [b for b in range(B) if lengths[b]]
+    for group in [some] if layer.stop == "quantile" else [[b] for b in some]:
+        lowest, size, patience = dict.fromkeys(group, np.inf), dict.fromkeys(group, 0.99), dict.fromkeys(group, 15)
+        for _ in range(layer.max_iterations):
+            if max(lowest.values(), default=0) < layer.tol:
+                break
+            for b in group:
+                f, _ = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+                residual = (np.abs(y[b] - f).max(1) / (np.abs(f).max(1) + 1e-8)).max()
+                y[b] = size[b] * f + (1 - size[b]) * y[b]
+                patience[b] = 15 if residual < lowest[b] else patience[b] - 1
+                lowest[b] = min(lowest[b], residual)
+                if patience[b] == 0:
+                    patience[b], size[b] = 15, 0.9 * size[b]
+    out, hT, yT = np.zeros(inputs.shape), np.array(h0), np.array(y0)
+    for b in some:
+        y[b], hT[b] = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+        gate = z[b, : lengths[b]]
+        if "V_gate" in p:
+            V = p["g_V_gate"][:, None] * p["V_gate"] / np.linalg.norm(p["V_gate"], axis=1, keepdims=True)
+            gate = gate + np.concatenate([y0[b : b + 1], y[b][:-1]]) @ V.T
+        out[b, : lengths[b]] = (silu(gate) * y[b]) @ p["W_out"].T
+        yT[b] = y[b][-1]
+    return out, (hT, yT)
+
+
+def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    """The fixed point depends on the path to it: chunks and steps find others."""
+    layer = FPMamba(2, **{"d_state": 3, "gradient": "implicit", "tol": TOL, "max_iterations": 2000, **settings})
+    return LayerRow(
+        name, layer, B, T, lengths, printed_loop, terms=TERMS, linear=(("W_out",),), noise=0.3, streams=False
+    )
+
+
 BEDOUIN = [
     row("", 2, 6),
     row("rank 2", 3, 5, (5, 0, 3), rank=2),
@@ -89,4 +156,14 @@ BEDOUIN = [
     row("", 2, 0),
     row("", 1, 1),
 ]
-BEDOUIN_LARGE: list[LayerRow] = []
+FPMAMBA = [
+    printed_row("", 2, 4),
+    printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
+    printed_row("kronecker", 1, 3, mixer="kronecker"),
+    printed_row("orthogonal", 1, 4, mixer="orthogonal", feedback=()),
+    printed_row("", 2, 0),
+    printed_row("", 0, 2),
+    printed_row("", 1, 1),
+]
+
+LAYERS = [*BEDOUIN, *FPMAMBA]

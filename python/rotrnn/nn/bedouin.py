@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.matrix_depth import Map, MatrixFixedPoint
+from rotrnn.nn.matrix_depth import FEEDBACK, Map, MatrixFixedPoint
 from rotrnn.ops.pointwise import sigmoid, softplus
 
-FEEDBACK = ("lambda", "mixer", "B", "C", "gate")
 RATE = 8.0
 """c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
 LAMBDA_RING = 0.9, 0.999
@@ -45,7 +44,7 @@ class Bedouin(MatrixFixedPoint):
     normalise : bool
         B and C have unit length.
     gradient : "one_step" or "implicit"
-    tol, max_iterations, train_iterations, damping, stop
+    tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As `rotrnn.nn.iteration.Iteration` takes them (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
     site : int
         Tells the draws of `train_iterations` "gamma" of one model's layers apart.
@@ -64,28 +63,13 @@ class Bedouin(MatrixFixedPoint):
         {"omega", "W_delta", "b_delta", "V_delta", "W_B", "V_B", "W_u", "V_u", "W_alpha", "V_alpha", "M"}
     )
     normed: ClassVar[bool] = False
-
-    feedback: tuple[str, ...] = ("mixer", "B", "C", "gate")
-    normalise: bool = True
-
-    def __post_init__(self) -> None:
-        if isinstance(self.feedback, str) or not set(self.feedback) <= set(FEEDBACK):
-            raise ValueError(f"Bedouin: feedback={self.feedback!r}, expected some of {', '.join(FEEDBACK)}")
-        object.__setattr__(self, "feedback", tuple(self.feedback))  # a recipe gives a list
-        if not isinstance(self.normalise, bool):
-            raise ValueError(f"Bedouin: normalise={self.normalise!r}, expected True or False")
-        super().__post_init__()
+    feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
 
     @property
     def maps(self) -> dict[str, Map]:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
-        parts = {name: Map(shape, "linear") for name, shape in self._mixer_maps.items()}
+        parts = {name: Map(shape, "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "sigmoid"), **parts, "B": direction, "C": direction}
-
-    @property
-    def driven(self) -> tuple[str, ...]:
-        names = {"lambda": ("delta",), "mixer": tuple(self._mixer_maps)}
-        return tuple(name for one in self.feedback for name in names.get(one, (one,)))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

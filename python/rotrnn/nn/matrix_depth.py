@@ -19,9 +19,10 @@ from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward
 from rotrnn.ops.pointwise import glu, glu_backward, layer_norm, layer_norm_backward, mask_padding
-from rotrnn.ops.selective import new_carries, selective_scan, selective_scan_backward
+from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 GRADIENTS = ("one_step", "implicit")
+FEEDBACK = ("mixer", "B", "C", "gate")
 
 
 class Map(NamedTuple):
@@ -111,10 +112,9 @@ class MatrixDepth:
         maps, late = self._maps(y, lengths)
         parts, operands = self._operands(maps)
         mixed = self.mixer.mix(operands, self.x, y, lengths)
-        carries = new_carries(mixed, self.A)
-        scanned, hT = selective_scan(
+        scanned, hT, carries = selective_scan(
             mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0,
-            lengths=lengths, return_state=True, carries=carries,
+            lengths=lengths, return_state=True, return_carries=True,
         )  # fmt: skip
         out, *moments = (scanned,) if self.norm is None else self._normed(scanned, lengths)
         parts = {**parts, **{name: maps[name] for name in ("delta", "B", "C")}}
@@ -243,16 +243,22 @@ class MatrixFixedPoint(Recurrent):
     """
 
     normed: ClassVar[bool]
-    """Skip and layer norm are part of the step, and the gate is SiLU; else SiLU is of what is gated, y + D * x."""
+    """Skip and layer norm are part of the step, residuals those of single steps, and the gate is SiLU; else SiLU is of
+    what is gated, y + D * x."""
+    feedbacks: ClassVar[tuple[str, ...]] = FEEDBACK
+    """What may read the output before."""
 
     d_state: int = 16
     expand: int = 2
     mixer: str = "householder"
     rank: int = 1
+    feedback: tuple[str, ...] = FEEDBACK
+    normalise: bool = True
     gradient: str = "one_step"
     tol: float = 0.1
     max_iterations: int = 100
     train_iterations: int | str | None = None
+    gamma_scale: float = 1.0
     damping: str = "adaptive"
     stop: str = "sequence"
     site: int = 0
@@ -264,6 +270,12 @@ class MatrixFixedPoint(Recurrent):
         for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
             if value not in known:
                 raise ValueError(f"{type(self).__name__}: {key}={value!r}, expected one of {', '.join(known)}")
+        if isinstance(self.feedback, str) or not set(self.feedback) <= set(self.feedbacks):
+            expected = f"some of {', '.join(self.feedbacks)}"
+            raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
+        object.__setattr__(self, "feedback", tuple(self.feedback))  # a recipe gives a list
+        if not isinstance(self.normalise, bool):
+            raise ValueError(f"{type(self).__name__}: normalise={self.normalise!r}, expected True or False")
         _ = self._mixer, self._iteration  # they check their settings
 
     @property
@@ -277,9 +289,10 @@ class MatrixFixedPoint(Recurrent):
         """delta (E,), B and C (S,), and the mixer's parts where it varies."""
 
     @property
-    @abstractmethod
     def driven(self) -> tuple[str, ...]:
         """The maps that read the output before, and "gate" if it does."""
+        names = {"lambda": ("delta",), "mixer": tuple(self.mixer_maps)}
+        return tuple(name for one in self.feedback for name in names.get(one, (one,)))
 
     @abstractmethod
     def fold(self, params: Params) -> Params:
@@ -295,10 +308,11 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     def _iteration(self) -> Iteration:
-        return Iteration(self.tol, self.max_iterations, self.train_iterations, self.damping, self.stop)
+        limits = self.max_iterations, self.train_iterations
+        return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
 
     @property
-    def _mixer_maps(self) -> dict[str, tuple[int, ...]]:
+    def mixer_maps(self) -> dict[str, tuple[int, ...]]:
         """The mixer's parts, where they are maps."""
         return self._mixer.parts if self._mixer.varying else {}
 
@@ -379,8 +393,9 @@ class MatrixFixedPoint(Recurrent):
         x, z = dense(u, folded["W_in"][:E]), dense(u, folded["W_in"][E:])
         depth, known_base = self._depth(weights, x, h0, y0, lengths)
         solution = solve(
-            depth, np.zeros((B, T, E), u.dtype), self._iteration, ctx, site=self.site, name=type(self).__name__
-        )
+            depth, np.zeros((B, T, E), u.dtype), self._iteration, ctx,
+            site=self.site, name=type(self).__name__, each_step=self.normed,
+        )  # fmt: skip
         applied = depth.apply(solution.y, lengths)
         y, gate, gate_late = applied.y, z, None
         if "gate" in self.driven:

@@ -2,6 +2,7 @@
 
 from rotrnn.nn.bedouin import Bedouin as Bedouin
 from rotrnn.nn.fixed_point import FixedPointRNN as FixedPointRNN
+from rotrnn.nn.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
@@ -14,5 +15,6 @@ LAYERS: dict[str, type[Recurrent]] = {
     "mamba": Mamba,
     "selective_rotrnn": SelectiveRotRNN,
     "bedouin": Bedouin,
+    "fpmamba": FPMamba,
     "fixed_point": FixedPointRNN,
 }
