@@ -159,8 +159,7 @@ BEDOUIN = [
 FPMAMBA = [
     printed_row("", 2, 4),
     printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
-    printed_row("kronecker", 1, 3, mixer="kronecker"),
-    printed_row("orthogonal", 1, 4, mixer="orthogonal", feedback=()),
+    printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
     printed_row("", 2, 0),
     printed_row("", 0, 2),
     printed_row("", 1, 1),

@@ -154,5 +154,6 @@ class FPMamba(MatrixFixedPoint):
 
 def unit_rows(v: Array) -> tuple[Array, Array]:
     """Rows over their lengths, and the lengths."""
+    v = np.ascontiguousarray(v)  # NumPy sums other layouts in other orders
     size = np.linalg.norm(v, axis=-1, keepdims=True)
     return v / size, size

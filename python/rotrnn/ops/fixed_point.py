@@ -52,8 +52,9 @@ def relax(
     step = args.array("s", s, "B")
     steps = args.lengths(lengths)
     args.out("y", y, ay.shape, ay.dtype, f, s)
-    residual = np.empty(len(ay), ay.dtype)
-    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, *ay.shape, each_step)
+    B, T, D = ay.shape
+    residual = np.empty(B, ay.dtype)
+    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, B, T, D, each_step)
     return residual
 
 
