@@ -57,8 +57,8 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
 }
 
 /* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / (max |f| + RESIDUAL_FLOOR) of y as it
- * was, the maxima over a sequence's steps and channels; with `each_step`, the largest of its steps' own. NaN if anything
- * was, 0 without a step. f (B,T,D), s (B). */
+ * was, the maxima over a sequence's steps and channels; with `each_step`, the largest of its steps' own. NaN if
+ * anything was, 0 without a step. f (B,T,D), s (B). */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step) {
     const int64_t rows = PIECE / (D + 1) + 1, pieces = (T + rows - 1) / rows;
