@@ -45,13 +45,18 @@ static void widen(spread *s, spread other) {
 
 static real residual_of(spread s) { return number_of(s.apart) / (number_of(s.size) + (real)RESIDUAL_FLOOR); }
 
+/* One number's damped step, and what it adds to the residual. */
+static inline real relax(spread *most, real y, real f, real s) {
+    most->apart = larger(most->apart, magnitude_of(y - f));
+    most->size = larger(most->size, magnitude_of(f));
+    return relax_step(y, f, s);
+}
+
 /* y <- s f + (1 - s) y over n numbers. */
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
     spread most = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        most.apart = larger(most.apart, magnitude_of(y[i] - f[i]));
-        most.size = larger(most.size, magnitude_of(f[i]));
-        y[i] = relax_step(y[i], f[i], s);
+        y[i] = relax(&most, y[i], f[i], s);
     }
     return most;
 }
@@ -110,9 +115,7 @@ static spread depth_row(real *restrict y, real *restrict h, const real *restrict
     for (int64_t i = 0; i < n; i++) {
         const real x = v[i] + y[i], f = scan_step(lam[i], h[i], scaled ? depth_gain(lam[i]) * x : x);
         h[i] = f;
-        most.apart = larger(most.apart, magnitude_of(y[i] - f));
-        most.size = larger(most.size, magnitude_of(f));
-        y[i] = relax_step(y[i], f, s);
+        y[i] = relax(&most, y[i], f, s);
     }
     return most;
 }
@@ -124,9 +127,7 @@ static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *
     for (int64_t i = 0; i < n; i++) {
         const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
         h[i] = f;
-        most.apart = larger(most.apart, magnitude_of(y[i] - f));
-        most.size = larger(most.size, magnitude_of(f));
-        y[i] = relax_step(y[i], f, s);
+        y[i] = relax(&most, y[i], f, s);
     }
     return most;
 }
