@@ -45,13 +45,18 @@ static void widen(spread *s, spread other) {
 
 static real residual_of(spread s) { return number_of(s.apart) / (number_of(s.size) + (real)RESIDUAL_FLOOR); }
 
+/* One number's damped step, and what it adds to the residual. */
+static inline real relax(spread *most, real y, real f, real s) {
+    most->apart = larger(most->apart, magnitude_of(y - f));
+    most->size = larger(most->size, magnitude_of(f));
+    return relax_step(y, f, s);
+}
+
 /* y <- s f + (1 - s) y over n numbers. */
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
     spread most = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        most.apart = larger(most.apart, magnitude_of(y[i] - f[i]));
-        most.size = larger(most.size, magnitude_of(f[i]));
-        y[i] = relax_step(y[i], f[i], s);
+        y[i] = relax(&most, y[i], f[i], s);
     }
     return most;
 }
@@ -106,22 +111,20 @@ static void apart_row(real *restrict v, const real *restrict x, const real *rest
     for (int64_t i = 0; i < n; i++) v[i] = x[i] - y[i];
 }
 
-/* v <- w <- gain y, or y where gain is NULL */
-static void gained_row(real *restrict v, real *restrict w, const real *restrict gain, const real *restrict y,
-                       int64_t n) {
-    for (int64_t i = 0; i < n; i++) v[i] = w[i] = gain ? gain[i] * y[i] : y[i];
+/* v <- w <- (1 - lam) y, or y where it is not scaled */
+static void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
+                       bool scaled) {
+    for (int64_t i = 0; i < n; i++) v[i] = w[i] = scaled ? depth_gain(lam[i]) * y[i] : y[i];
 }
 
-/* h <- lam h + gain (v + y), then y <- s h + (1 - s) y. */
-static spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict gain,
-                        const real *restrict v, real s, int64_t n) {
+/* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
+static spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
+                        int64_t n, bool scaled) {
     spread most = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], gain ? gain[i] * x : x);
+        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], scaled ? depth_gain(lam[i]) * x : x);
         h[i] = f;
-        most.apart = larger(most.apart, magnitude_of(y[i] - f));
-        most.size = larger(most.size, magnitude_of(f));
-        y[i] = relax_step(y[i], f, s);
+        y[i] = relax(&most, y[i], f, s);
     }
     return most;
 }
@@ -133,25 +136,22 @@ static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *
     for (int64_t i = 0; i < n; i++) {
         const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
         h[i] = f;
-        most.apart = larger(most.apart, magnitude_of(y[i] - f));
-        most.size = larger(most.size, magnitude_of(f));
-        y[i] = relax_step(y[i], f, s);
+        y[i] = relax(&most, y[i], f, s);
     }
     return most;
 }
 
 /* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as of `relax`, where
  *
- *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,
+ *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - lam_t if `scaled`, else 1,
  *
  * or, `adjoint`, its adjoint in y about x, the gradient of F's input to come:  F_t = lam_{t+1} F_{t+1} + x_t +
- * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam, and gain or NULL for 1, (B,T,D) if `varying`, else (D); Q of
- * w as mixer_prepare wrote it and alpha, of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
+ * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q of w as mixer_prepare wrote
+ * it and alpha, of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
 int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
-                  const real *restrict gain, const real *restrict w, const real *restrict alpha,
-                  const real *restrict h0, const real *restrict s, const int64_t *restrict lengths, int64_t B,
-                  int64_t T, int64_t R, int64_t D, int64_t varying, int64_t w_varying, int64_t alpha_varying,
-                  int64_t form, int64_t adjoint) {
+                  const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
+                  const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
+                  int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint) {
     const mixer m = {form, R, D};
     const int64_t room = mixer_scratch(m) + 3 * D, w_size = w_varying ? mixer_prepared(m) : 0;
     const int64_t alpha_size = alpha_varying ? mixer_alpha(m) : 0;
@@ -172,19 +172,18 @@ int K(depth_pass)(real *restrict residual, real *restrict y, const real *restric
                 foresee(y + next * D, D, adjoint);
                 foresee(x + next * D, D, adjoint);
                 if (varying) foresee(lam + next * D, D, adjoint);
-                if (varying && gain) foresee(gain + next * D, D, adjoint);
                 if (w_varying) foresee(w + next * w_size, w_size, adjoint);
             }
-            const real *const a = lam + (varying ? at : 0), *const gain_t = gain ? gain + (varying ? at : 0) : NULL;
+            const real *const a = lam + (varying ? at : 0);
             if (adjoint) {
-                gained_row(v, g, gain_t, y + at, D);
+                gained_row(v, g, a, y + at, D, scaled);
                 mixer_apply_transposed(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
                 widen(&most, depth_adjoint_row(y + at, h, later, x + at, g, v, s[b], D));
                 later = a;
             } else {
                 apart_row(v, x + at, y + at, D);
                 mixer_apply(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
-                widen(&most, depth_row(y + at, h, a, gain_t, v, s[b], D));
+                widen(&most, depth_row(y + at, h, a, v, s[b], D, scaled));
             }
         }
         residual[b] = residual_of(most);

@@ -127,10 +127,9 @@ int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, 
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step);
 int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form);
 int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
-                  const real *restrict gain, const real *restrict w, const real *restrict alpha,
-                  const real *restrict h0, const real *restrict s, const int64_t *restrict lengths, int64_t B,
-                  int64_t T, int64_t R, int64_t D, int64_t varying, int64_t w_varying, int64_t alpha_varying,
-                  int64_t form, int64_t adjoint);
+                  const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
+                  const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
+                  int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint);
 
 /* lagged.c */
 int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,

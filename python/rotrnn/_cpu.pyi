@@ -240,7 +240,6 @@ def depth_pass(
     y: _R,
     x: _R,
     lam: _R,
-    gain: _RO,
     w: _R,
     alpha: _R,
     h0: _RO,
@@ -254,6 +253,7 @@ def depth_pass(
     w_varying: int,
     alpha_varying: int,
     form: int,
+    scaled: int,
     adjoint: int,
     /,
 ) -> None: ...

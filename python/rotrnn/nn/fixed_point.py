@@ -18,14 +18,12 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")
 GRADIENTS = ("one_step", "implicit")
-LAMBDA_RING = 0.9, 0.999
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of lambda and of 1 - lambda (their shapes), v, the operands, h0 (B, N)."""
+    """Gradients through one application: of lam (its shape), v (B, T, N), the operands, h0 (B, N)."""
 
     dlam: Array
-    dgain: Array | None
     dv: Array
     doperands: Operands
     dh0: Array
@@ -35,16 +33,16 @@ class DepthGrads(NamedTuple):
 class Depth:
     """One step in depth, ``F(y)_t = lam_t F(y)_{t-1} + gain_t [Q_t (v_t - y_t) + y_t]``, and its adjoint.
 
-    `lam` and `gain` are (N,) or (B, T, N); gain None is 1; v (B, T, N) and h0 (B, N). Not `accelerated`, the state
-    before is the old iterate's: ``lam_t y_{t-1}`` (eq. 4 of the paper, in place of eq. 7).
+    `lam` is (N,) or (B, T, N), gain is ``1 - lam`` if `scaled`, else 1; v (B, T, N) and h0 (B, N). Not `accelerated`,
+    the state before is the old iterate's: ``lam_t y_{t-1}`` (eq. 4 of the paper, in place of eq. 7).
     """
 
     lam: Array
-    gain: Array | None
     v: Array
     mixer: Mixer
     operands: Operands
     h0: Array
+    scaled: bool
     accelerated: bool
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
@@ -83,7 +81,7 @@ class Depth:
             return solve(function, y, settings, ctx, **asking).report
 
         def step(s: Array, left: Steps) -> Array:
-            return depth_pass(y, x, self.lam, self.gain, mixer, self.h0, s, lengths=left, adjoint=adjoint)
+            return depth_pass(y, x, self.lam, mixer, self.h0, s, scaled=self.scaled, adjoint=adjoint, lengths=left)
 
         lengths = np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else ctx.lengths
         return iterate(step, lengths, y.dtype, settings, ctx, **asking)
@@ -97,13 +95,12 @@ class Depth:
             first = self.lam if self.lam.ndim == 1 else self.lam[:, 0] if self.lam.shape[1] else 0
             dh0 = first * w[:, 0] if w.shape[1] else np.zeros_like(self.h0)
         grads = self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths)
-        dgain = None
-        if self.gain is not None:
-            dgain = self._summed(w * self.mixer.mix(self.operands, self.v, y, lengths), self.gain)
-        return DepthGrads(dlam, dgain, grads.dx, grads.operands, dh0)
+        if self.scaled:
+            dlam = dlam - self._summed(w * self.mixer.mix(self.operands, self.v, y, lengths), self.lam)
+        return DepthGrads(dlam, grads.dx, grads.operands, dh0)
 
     def _scaled(self, x: Array) -> Array:
-        return x if self.gain is None else self.gain * x
+        return (1 - self.lam) * x if self.scaled else x
 
     def _before(self, y: Array) -> Array:
         return np.concatenate([self.h0[:, None], y], 1)[:, :-1]
@@ -174,7 +171,7 @@ class FixedPointRNN(Recurrent):
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); of
     each part p of the mixer "W_p", its shape by D, or "p" if constant: u (R, N) and alpha (R,), or M (N, N).
 
-    Initial values: lam uniform on [0.9, 0.999] and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
+    Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
     b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1).
     """
 
@@ -188,6 +185,7 @@ class FixedPointRNN(Recurrent):
     mixer: str = "householder"
     rank: int = 1
     selective: tuple[str, ...] = SELECTIVE
+    lambda_init: tuple[float, float] = (0.9, 0.999)
     scaled: bool = True
     contractive: bool = False
     accelerated: bool = True
@@ -208,6 +206,9 @@ class FixedPointRNN(Recurrent):
         for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
             if value not in known:
                 raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
+        low, high = self.lambda_init
+        if not 0 < low <= high < 1:
+            raise ValueError(f"FixedPointRNN: lambda_init={self.lambda_init}, expected 0 < low <= high < 1")
         for key in ("scaled", "contractive", "accelerated"):
             if not isinstance(getattr(self, key), bool):
                 raise ValueError(f"FixedPointRNN: {key}={getattr(self, key)!r}, expected True or False")
@@ -242,7 +243,7 @@ class FixedPointRNN(Recurrent):
 
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
-        lam = rng.uniform(*LAMBDA_RING, N)
+        lam = rng.uniform(*self.lambda_init, N)
         scale = {"C": N**-0.5, "D": 1.0, "W_lambda": 0.0, "b_B": 0.0, "B": D**-0.5, "M": (32 * N) ** -0.5}
         params = {}
         for name, shape in self.shapes.items():
@@ -324,11 +325,11 @@ class FixedPointRNN(Recurrent):
             operands = mixer.operands(parts)
         depth = Depth(
             sigmoid(z),
-            sigmoid(-z) if self.scaled else None,
             drive if gate is None else gate * drive,
             mixer,
             operands,
             np.zeros((len(x), self.d_state), x.dtype) if h0 is None else h0,
+            self.scaled,
             self.accelerated,
         )
         return depth, drive, gate, parts
@@ -367,8 +368,7 @@ class FixedPointRNN(Recurrent):
             if bias is not None:
                 dparams[bias] = back.dbias
 
-        dlam = through.dlam if through.dgain is None else through.dlam - through.dgain
-        dz = dlam * depth.lam * (1 - depth.lam if depth.gain is None else depth.gain)
+        dz = through.dlam * depth.lam * (1 - depth.lam)
         if self._varies("lambda"):
             affine(dz, "W_lambda", "b_lambda")
         else:

@@ -89,19 +89,20 @@ def depth_pass(
     y: Array,
     x: Array,
     lam: Array,
-    gain: Array | None,
     mixer: PreparedMixer,
     h0: Array | None,
     s: Array,
     *,
-    lengths: npt.ArrayLike | None = None,
+    scaled: bool = True,
     adjoint: bool = False,
+    lengths: npt.ArrayLike | None = None,
 ) -> Array:
     """One damped step ``y <- s_b F(y) + (1 - s_b) y`` of the vector-state Fixed-Point RNN, in place, in one pass.
 
-    ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0`` ("Fixed-Point RNNs", eq. 7 and Theorem
-    3.2); or with `adjoint`, the step whose fixed point is the implicit gradient of F's input, where x is that of h:
-    ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``, ``F_T = 0``, and h0 is not looked at.
+    ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0``, where gain_t is ``1 - lam_t`` if `scaled`
+    ("Fixed-Point RNNs", Theorem 3.2), else 1 (eq. 7); or with `adjoint`, the step whose fixed point is the implicit
+    gradient of F's input, where x is that of h: ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``,
+    ``F_T = 0``, and h0 is not looked at.
 
     Parameters
     ----------
@@ -109,8 +110,6 @@ def depth_pass(
         The iterate; overwritten. All arrays are in its dtype.
     x : (B, T, N)
     lam : (N,) or (B, T, N)
-    gain : as lam, optional
-        None is 1.
     mixer : PreparedMixer
     h0 : (B, N), optional
     s : (B,)
@@ -132,17 +131,16 @@ def depth_pass(
     given = [
         args.array("x", x, "B T N"),
         args.array("lam", lam, "N", "B T N"),
-        args.optional("gain", gain, "N" if lam.ndim == 1 else "B T N"),
         mixer.w,
         mixer.alpha,
         args.optional("h0", h0, "B N"),
         args.array("s", s, "B"),
     ]
     steps = args.lengths(lengths)
-    args.out("y", y, ay.shape, ay.dtype, x, lam, gain, h0, s)
+    args.out("y", y, ay.shape, ay.dtype, x, lam, h0, s)
     residual = np.empty(len(ay), ay.dtype)
     arrays = [None if one is None else args.layout(one, ay.dtype) for one in given]
-    dims = (*ay.shape[:2], mixer.rank, ay.shape[2], lam.ndim == 3, *mixer.varying, mixer.form, adjoint)
+    dims = (*ay.shape[:2], mixer.rank, ay.shape[2], lam.ndim == 3, *mixer.varying, mixer.form, scaled, adjoint)
     call: tuple[Any, ...] = (residual, y, *arrays, steps, *dims)
     _cpu.depth_pass(*call)
     return residual
