@@ -26,7 +26,7 @@ CALL(householder_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), 
 CALL(householder_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
 CALL(copy, P(0), P(1), I(2))
 CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
-CALL(gelu_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
 CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
@@ -118,6 +118,12 @@ CALL(attention_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P
 CALL(bank_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
 CALL(bank_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), I(13), I(14),
      I(15), I(16), I(17), I(18))
+CALL(selective_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
+     I(15))
+CALL(selective_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14),
+     P(15), P(16), I(17), I(18), I(19), I(20), I(21))
+CALL(conv_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10))
+CALL(conv_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -142,7 +148,7 @@ const rot_entry K(rot_table)[] = {
     ROW(householder_backward, "wwwrrrrInnnnnn"),
     ROW(copy, "wrn"),
     ROW(elementwise, "wrInnnn"),
-    ROW(gelu_backward, "wrrInnn"),
+    ROW(elementwise_backward, "wrrInnnn"),
     ROW(glu_forward, "wrrInnn"),
     ROW(glu_backward, "wwrrrInnn"),
     ROW(mask_padding, "wrInnn"),
@@ -170,6 +176,10 @@ const rot_entry K(rot_table)[] = {
     ROW(attention_backward, "wwwrrrrrrIInnnnnn"),
     ROW(bank_forward, "wwwrrrrRInnnnnn"),
     ROW(bank_backward, "wwwwwrRrrrrrInnnnnn"),
+    ROW(selective_forward, "WWWrrrrrRRInnnnn"),
+    ROW(selective_backward, "wwwwwWwrRrrrrrrRInnnnn"),
+    ROW(conv_forward, "wWrrRRInnnn"),
+    ROW(conv_backward, "wwwwrRrrRInnnn"),
 #endif
     {0, 0, 0},
 };

@@ -64,8 +64,8 @@ int K(copy)(real *restrict y, const real *restrict x, int64_t n);
 /* pointwise.c */
 int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                    int64_t D, int64_t function);
-int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(elementwise_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t function);
 int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
 int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,
@@ -140,6 +140,28 @@ int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, re
                      const real *restrict a, const real *restrict c, const real *restrict skip, const real *restrict u,
                      const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
                      int64_t reverse);
+/* selective.c */
+enum { SELECTIVE_TILE = 32 }; /* steps between two states of its carries */
+int K(selective_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict x,
+                         const real *restrict delta, const real *restrict A, const real *restrict B,
+                         const real *restrict C, const real *restrict skip, const real *restrict h0,
+                         const int64_t *restrict lengths, int64_t batch, int64_t T, int64_t D, int64_t S,
+                         int64_t reverse);
+int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restrict dA, real *restrict dB,
+                          real *restrict dC, real *restrict dskip, real *restrict dh0, const real *restrict dy,
+                          const real *restrict dhT, const real *restrict carries, const real *restrict x,
+                          const real *restrict delta, const real *restrict A, const real *restrict B,
+                          const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
+                          int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse);
+
+/* conv.c */
+int K(conv_forward)(real *restrict y, real *restrict final, const real *restrict x, const real *restrict w,
+                    const real *restrict bias, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                    int64_t T, int64_t D, int64_t taps);
+int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias, real *restrict dstate,
+                     const real *restrict dy, const real *restrict dfinal, const real *restrict x,
+                     const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                     int64_t T, int64_t D, int64_t taps);
 #endif
 
 #endif

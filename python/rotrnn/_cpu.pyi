@@ -119,7 +119,7 @@ def householder_backward(
 ) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
-def gelu_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
+def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
 def glu_forward(y: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_backward(
     dvalue: _R, dgate: _R, dy: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /
@@ -272,6 +272,63 @@ def bank_forward(
     skip: _R,
     u: _R,
     h0: _RO,
+def selective_forward(
+    y: _RO,
+    hT: _RO,
+    carries: _RO,
+    x: _R,
+    delta: _R,
+    A: _R,
+    B: _R,
+    C: _R,
+    skip: _RO,
+    h0: _RO,
+    lengths: _IO,
+    batch: int,
+    T: int,
+    D: int,
+    S: int,
+    reverse: int,
+    /,
+) -> None: ...
+def selective_backward(
+    dx: _R,
+    ddelta: _R,
+    dA: _R,
+    dB: _R,
+    dC: _R,
+    dskip: _RO,
+    dh0: _R,
+    dy: _R,
+    dhT: _RO,
+    carries: _R,
+    x: _R,
+    delta: _R,
+    A: _R,
+    B: _R,
+    C: _R,
+    skip: _RO,
+    lengths: _IO,
+    batch: int,
+    T: int,
+    D: int,
+    S: int,
+    reverse: int,
+    /,
+) -> None: ...
+def conv_forward(
+    y: _R, final: _RO, x: _R, w: _R, bias: _RO, state: _RO, lengths: _IO, B: int, T: int, D: int, taps: int, /
+) -> None: ...
+def conv_backward(
+    dx: _R,
+    dw: _R,
+    dbias: _R,
+    dstate: _R,
+    dy: _R,
+    dfinal: _RO,
+    x: _R,
+    w: _R,
+    state: _RO,
     lengths: _IO,
     B: int,
     T: int,
@@ -301,5 +358,6 @@ def bank_backward(
     N: int,
     tile: int,
     reverse: int,
+    taps: int,
     /,
 ) -> None: ...

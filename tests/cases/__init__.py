@@ -4,12 +4,13 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, ladder, linear, memory, ops, rnn, window
+from cases import blocks, ladder, linear, memory, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
+    *selective.LAYERS,
     *linear.BOTH_WAYS,
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
@@ -19,11 +20,13 @@ LAYER_ROWS: list[LayerRow] = [
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
+    *selective.LAYERS_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
     *rnn.OPS,
+    *selective.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
     *ladder.BANK,
@@ -33,6 +36,7 @@ CASES: list[Case] = [
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,
+    *selective.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,

@@ -501,13 +501,18 @@ POINTWISE = [
     ),
     *(
         pointwise_case(
-            "gelu",
+            name,
             {"x": shape},
-            functools.partial(pointwise.gelu, lengths=lengths),
-            lambda dy, x, lengths=lengths: (pointwise.gelu_backward(dy, x, lengths=lengths),),
-            gelu_formula,
+            functools.partial(op, lengths=lengths),
+            lambda dy, x, adjoint=adjoint, lengths=lengths: (adjoint(dy, x, lengths=lengths),),
+            formula,
             lengths=lengths,
             terms=32,
+        )
+        for name, op, adjoint, formula in (
+            ("gelu", pointwise.gelu, pointwise.gelu_backward, gelu_formula),
+            ("silu", pointwise.silu, pointwise.silu_backward, lambda x: x * sigmoid_formula(x)),
+            ("softplus", pointwise.softplus, pointwise.softplus_backward, lambda x: np.log1p(np.exp(x))),
         )
         for shape, lengths in (*PLACES, ((7,), None))
     ),

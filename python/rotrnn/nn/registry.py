@@ -10,6 +10,8 @@ from rotrnn.nn.rnn import RNN as RNN
 from rotrnn.nn.rotrnn import RotRNN as RotRNN
 from rotrnn.nn.s4d import S4D as S4D
 from rotrnn.nn.s5 import S5 as S5
+from rotrnn.nn.selective import Mamba as Mamba
+from rotrnn.nn.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
@@ -17,6 +19,8 @@ LAYERS: dict[str, type[Recurrent]] = {
     "rnn": RNN,
     "lstm": LSTM,
     "attention": Attention,
+    "mamba": Mamba,
+    "selective_rotrnn": SelectiveRotRNN,
     "rope_memory": RopeMemory,
     "wrope_memory": WropeMemory,
     "s5": S5,

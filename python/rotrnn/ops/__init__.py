@@ -13,6 +13,7 @@ from rotrnn.ops.block import (
     residual_block_backward,
     settle,
 )
+from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
 from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
@@ -47,6 +48,10 @@ from rotrnn.ops.pointwise import (
     mean_pool_backward,
     sigmoid,
     sigmoid_backward,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
     tanh,
     tanh_backward,
 )
@@ -59,6 +64,7 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
+from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
 from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
@@ -66,6 +72,7 @@ __all__ = [
     "BankGrads",
     "BlockGrads",
     "BlockResult",
+    "CausalConvGrads",
     "ChannelNorm",
     "DenseGrads",
     "DiagonalScanGrads",
@@ -82,6 +89,7 @@ __all__ = [
     "RnnGrads",
     "RotationScanGrads",
     "RowNorm",
+    "SelectiveScanGrads",
     "System",
     "WindowState",
     "attention",
@@ -92,6 +100,8 @@ __all__ = [
     "batch_norm_inference",
     "batch_norm_inference_backward",
     "batch_norm_statistics",
+    "causal_conv",
+    "causal_conv_backward",
     "cross_entropy",
     "dense",
     "dense_backward",
@@ -135,9 +145,15 @@ __all__ = [
     "rotary_backward",
     "rotation_scan",
     "rotation_scan_backward",
+    "selective_scan",
+    "selective_scan_backward",
     "settle",
     "sigmoid",
     "sigmoid_backward",
+    "silu",
+    "silu_backward",
+    "softplus",
+    "softplus_backward",
     "tanh",
     "tanh_backward",
     "tiir_scan",
