@@ -136,6 +136,13 @@ def test_convolution_of_an_impulse_is_its_taps() -> None:
             ValueError,
             "carries has shape",
         ),
+        (lambda a: selective_scan(**(a | {"h0": None}), window=0), ValueError, "window=0, expected a positive integer"),
+        (lambda a: selective_scan(**a, window=2), ValueError, "h0 has shape .2, 5, 3., expected .B, W, D, S."),
+        (
+            lambda a: selective_scan(**(a | {"h0": None}), window=2, return_carries=True),
+            ValueError,
+            "return_carries=True with window=2, expected one of the two",
+        ),
         (lambda a: causal_conv(a["x"], np.ones((D, 0))), ValueError, "w has shape .5, 0., expected .D, K. with K"),
         (lambda a: causal_conv(a["x"], np.ones((D, 4)), state=a["x"]), ValueError, "state has shape .*K-1=3"),
         (lambda a: causal_conv_backward(a["x"][:1], a["x"], np.ones((D, 4))), ValueError, "x has shape .*B=1"),
@@ -244,7 +251,7 @@ def test_decays_from_the_input_are_reported_not_promised() -> None:
     squares, _, saved = expected_squares(layer, Context(), start=True)
     norm = layer.report(saved)["state_norm"]
     assert norm == pytest.approx(np.sqrt(squares.mean()), abs=1e-12)
-    assert abs(norm - 1) > 0.01
+    assert abs(norm - 1) > 1e-3
 
 
 def test_report_counts_valid_steps_alone() -> None:
@@ -257,6 +264,13 @@ def test_report_counts_valid_steps_alone() -> None:
     assert layer.report(ragged)["state_norm"] == pytest.approx(layer.report(short)["state_norm"], rel=1e-6)
     _, none = layer.forward(params, x, Context(lengths=np.array([0, 0])))
     assert layer.report(none) == {}
+
+
+def test_a_window_forgets_the_norm_of_what_left_it() -> None:
+    """The last L inputs alone: E|x_t|^2 = 1 - gamma^(2L) from step L on."""
+    layer = SelectiveRotRNN(**SELECTIVE, window=2)
+    squares, gamma, _ = expected_squares(layer, Context(), start=False)
+    np.testing.assert_allclose(squares[1:], np.broadcast_to(1 - gamma**4, (4, 2)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("gamma", ["constant", "input", "random"])

@@ -4,7 +4,7 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import bedouin, blocks, fixed_point, linear, mixers, ops, selective
+from cases import bedouin, blocks, fixed_point, ladder, linear, memory, mixers, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -13,25 +13,37 @@ LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
     *selective.LAYERS,
     *linear.BOTH_WAYS,
+    *rnn.LAYERS,
+    *window.WINDOWED_LAYERS,
+    *memory.MEMORIES,
+    *ladder.LADDER,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
+    *ladder.LADDER_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
     *selective.LAYERS_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
+    *rnn.OPS,
     *mixers.OPS,
     *selective.OPS,
+    *window.WINDOWS,
+    *memory.HISTORIES,
+    *ladder.BANK,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
+    *rnn.OPS_LARGE,
     *mixers.OPS_LARGE,
     *selective.OPS_LARGE,
+    *window.WINDOWS_LARGE,
+    *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

@@ -185,7 +185,15 @@ def dense_case(shape: tuple[int, ...], d_out: int) -> Case:
 DENSE = [
     *(
         dense_case(shape, d_out)
-        for shape, d_out in (((7, 3), 5), ((2, 3, 4), 1), ((1, 9), 65), ((0, 3), 2), ((4, 0), 3))
+        for shape, d_out in (
+            ((7, 3), 5),
+            ((2, 3, 4), 1),
+            ((1, 9), 65),
+            ((0, 3), 2),
+            ((4, 0), 3),
+            ((8, 4), 16),
+            ((5, 8), 8),
+        )
     ),
     dense_case((1100, 70), 33),  # more than one block of rows, groups, panels and edges
     dense_case((127, 64), 128),

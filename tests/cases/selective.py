@@ -31,10 +31,30 @@ def selective_loop(
     return y, hT
 
 
+def selective_window_loop(
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, lengths: Any
+) -> tuple[Any, Any]:
+    """The last `window` inputs, each aged step by step, and their sum read; those after the last step."""
+    y, hT = np.zeros_like(x), np.array(h0)
+    for b in range(x.shape[0]):
+        seen = list(h0[b])
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            a = np.exp(delta[b, t][:, None] * A)
+            seen = [*(a * one for one in seen), np.outer(delta[b, t] * x[b, t], B[b, t])]
+            y[b, t] = sum(seen) @ C[b, t] + skip * x[b, t]
+            seen = seen[1:]
+        hT[b] = np.reshape(seen, hT[b].shape)
+    return y, hT
+
+
 def selective_case(
-    B: int, T: int, D: int, S: int, *, reverse: bool = False, lengths: Any = None, keep: bool = False
-) -> Case:
+    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, lengths: Any = None,
+    keep: bool = False,
+) -> Case:  # fmt: skip
     """Transitions from a half to a little above one; the first direction of the state neither decays nor grows."""
+
+    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths} | ({} if window is None else {"window": window})
 
     def make(rng: np.random.Generator) -> Arrays:
         A = rng.uniform(-2, 0.05, (D, S))
@@ -46,30 +66,36 @@ def selective_case(
             "B": normal(rng, (B, T, S)),
             "C": normal(rng, (B, T, S)),
             "skip": normal(rng, (D,)),
-            "h0": normal(rng, (B, D, S)),
+            "h0": normal(rng, (B, D, S) if window is None else (B, window - 1, D, S)),
         }
 
     def forward(args: Arrays) -> tuple[Any, ...]:
-        result = selective_scan(**args, reverse=reverse, lengths=lengths, return_state=True)
+        result = selective_scan(**args, **how, return_state=True)
         assert isinstance(result, tuple)
         return result
 
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         carries = None
         if keep:
-            _, carries = selective_scan(**args, reverse=reverse, lengths=lengths, return_carries=True)
-        grads = selective_scan_backward(
-            doutputs[0], **args, dhT=doutputs[1], reverse=reverse, lengths=lengths, carries=carries
-        )
+            _, carries = selective_scan(**args, **how, return_carries=True)
+        grads = selective_scan_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
         return {name: getattr(grads, f"d{name}") for name in args}
 
-    flags = "".join([" reverse" * reverse, " ragged" * (lengths is not None), " kept" * keep])
+    loop = selective_loop if window is None else selective_window_loop
+    flags = "".join(
+        [
+            f" window {window}" * (window is not None),
+            " reverse" * reverse,
+            " ragged" * (lengths is not None),
+            " kept" * keep,
+        ]
+    )
     return Case(
         f"selective_scan{flags} {B}x{T}x{D} S{S}",
         make,
         forward,
         backward,
-        lambda args: selective_loop(**args, reverse=reverse, lengths=lengths),
+        lambda args: loop(**args, **how),
         terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
         linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
         ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
@@ -134,6 +160,9 @@ OPS = [
     selective_case(3, 70, 5, 3, lengths=(70, 0, 33)),  # lengths within the first tile, at none, and past two
     selective_case(3, 70, 37, 3, reverse=True, lengths=(33, 70, 0), keep=True),  # several blocks of channels
     selective_case(2, 33, 130, 4, reverse=True),
+    *(selective_case(3, 9, 2, 2, window=window, lengths=(9, 0, 4)) for window in (1, 3, 20)),
+    selective_case(2, 9, 2, 2, window=3, reverse=True),
+    selective_case(1, 0, 2, 2, window=3),
     conv_case(2, 7, 3, 4),
     conv_case(2, 2, 3, 4),  # fewer steps than taps
     conv_case(1, 5, 2, 1),
@@ -153,6 +182,8 @@ OPS_LARGE = [
 def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """Token after token, with the convolution's window in hand."""
     tail, h = (np.array(one) for one in state)
+    if layer.window is None:
+        h = h[:, None]  # one summand, in place of a window's
     inner, R, S = layer.inner, layer.rank, layer.d_state
     y = np.zeros_like(x)
 
@@ -170,10 +201,12 @@ def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -
             u = swish(v)
             d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
             delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
-            h[b] = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b] + np.outer(delta * u, B)
-            out = (h[b] @ C + params["D"] * u) * swish(z)
+            aged = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b]
+            seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
+            out = (seen.sum(0) @ C + params["D"] * u) * swish(z)
             y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
-    return y, (tail, h)
+            h[b] = seen.sum(0, keepdims=True) if layer.window is None else seen[1:]
+    return y, (tail, h[:, 0] if layer.window is None else h)
 
 
 def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, reference: Any = mamba_loop) -> LayerRow:
@@ -214,14 +247,15 @@ def selective_rotrnn_loop(
     H, W = layer.heads, layer.base.width
     B, T, _ = x.shape
     even = W + W % 2
-    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even).copy()
+    kept = 1 if layer.window is None else layer.window - 1  # summands of the state
+    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, kept, H, even).copy()
     y = np.zeros_like(x)
     drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
     for i in range(H):
         P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
         C = params["C"][:, i * W : (i + 1) * W]
         for b in range(B):
-            h = P @ lanes[b, i, :W]
+            h = lanes[b, :, i, :W] @ P.T
             for t in range(T if lengths is None else lengths[b]):
                 R = np.eye(W)
                 for p, angle in enumerate(params["theta"][i] + params["W_theta"][i] @ x[b, t]):
@@ -230,14 +264,18 @@ def selective_rotrnn_loop(
                 e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
                 gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
                 xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
-                h = gamma * P @ R @ P.T @ h + xi * params["B"][i] @ x[b, t]
-                lanes[b, i, W:] *= gamma
-                y[b, t] += C @ h
-            lanes[b, i, :W] = P.T @ h
+                aged = h @ (gamma * P @ R @ P.T).T
+                h = np.concatenate([aged, (xi * params["B"][i] @ x[b, t])[None]])
+                y[b, t] += C @ h.sum(0)
+                h = h.sum(0, keepdims=True) if layer.window is None else h[1:]
+                beside = np.concatenate([gamma * lanes[b, :, i, W:], np.zeros((1, even - W))])
+                lanes[b, :, i, W:] = beside[:-1] if layer.window is None else beside[1:]
+            lanes[b, :, i, :W] = h @ P
     for b in range(B):
         steps = T if lengths is None else lengths[b]
         y[b, :steps] += params["D"] * x[b, :steps]
-    return y, lanes.reshape(B, H * even).view(np.complex128)
+    lanes = lanes.reshape(B, kept, H * even).view(np.complex128)
+    return y, lanes[:, 0] if layer.window is None else lanes
 
 
 def rotation_row(
@@ -266,7 +304,9 @@ LAYERS = [
     mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
+    rotation_row("window", SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),

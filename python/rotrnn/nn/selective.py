@@ -26,7 +26,7 @@ class MambaSaved(NamedTuple):
     mixed: Array
     selected: Array
     scanned: Array
-    carries: Array
+    carries: Array | None
     lengths: npt.NDArray[np.int64] | None
     state0: State
     state: State
@@ -56,6 +56,8 @@ class Mamba(Recurrent):
     dt_scale : float
     conv_bias, bias : bool
         Whether the convolution, and the in- and out-projections, have a bias.
+    window : int, optional
+        L, if the scan is to sum the last L inputs alone (`selective_scan`).
 
     Parameters (dict of float32): in_proj (2I, D), conv_w (I, K), conv_bias (I,), x_proj (R + 2S, I), dt_proj (I, R),
     dt_bias (I,), A_log (I, S), D (I,), out_proj (D, I); with `bias`, in_bias (2I,) and out_bias (D,).
@@ -79,9 +81,10 @@ class Mamba(Recurrent):
     dt_init_floor: float = 1e-4
     conv_bias: bool = True
     bias: bool = False
+    window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "expand")
+        self.check_sizes("d_model", "d_state", "expand", *(() if self.window is None else ("window",)))
         self.check_sizes("d_conv", least=0)
         if isinstance(self.dt_rank, str) and self.dt_rank != "auto":
             raise ValueError(f"Mamba: dt_rank={self.dt_rank!r}, expected a positive integer or 'auto'")
@@ -150,7 +153,8 @@ class Mamba(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MambaSaved]:
-        """y (B, T, D); the state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S))."""
+        """y (B, T, D); the state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S)), with a window
+        (B, L-1, I, S) in place of h, as of `selective_scan`."""
         return self._run(params, self.prepare(params), x, ctx.lengths, state)
 
     def prepare(self, params: Params) -> Array:
@@ -178,11 +182,16 @@ class Mamba(Recurrent):
         selected = dense(u, params["x_proj"])
         d, B, C = self._parts(selected)
         delta = softplus(dense(d, params["dt_proj"], params["dt_bias"]))
-        scanned, h, carries = selective_scan(
-            u, delta, A, B, C, params["D"], h0, lengths=lengths, return_state=True, return_carries=True
+        scanned, h, *kept = selective_scan(
+            *(u, delta, A, B, C, params["D"], h0),
+            window=self.window,
+            lengths=lengths,
+            return_state=True,
+            return_carries=self.window is None,
         )
         y = mask_padding(dense(scanned * silu(gate), params["out_proj"], params.get("out_bias")), lengths)
-        return y, MambaSaved(x, value, gate, mixed, selected, scanned, carries, lengths, state, (tail_after, h))
+        carries, after = kept[0] if kept else None, (tail_after, h)
+        return y, MambaSaved(x, value, gate, mixed, selected, scanned, carries, lengths, state, after)
 
     def backward(
         self, params: Params, saved: MambaSaved, dy: Array, dstate: State = None
@@ -199,6 +208,7 @@ class Mamba(Recurrent):
         scan = selective_scan_backward(
             *(out.dx * passed, u, softplus(raw), A, B, C, params["D"], h0),
             dhT=dh,
+            window=self.window,
             lengths=lengths,
             carries=carries,
         )

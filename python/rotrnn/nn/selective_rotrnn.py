@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,9 @@ class SelectiveRotRNN(Recurrent):
     Parameters (dict of float32), H heads of width W = d_state / H, P = W // 2 planes: those of RotRNN, theta (H, P),
     gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,), initialised as there; W_theta (H, P, D) and, for
     "input", W_gamma (H, D), N(0, selectivity^2 / D). `site` tells the draws of one model's layers apart.
+
+    With ``window=L`` the state holds what the last L inputs alone leave (`diagonal_scan`): E|x_t|^2 is then that of a
+    start from zero L steps before, 1 - gamma^(2L) with a constant decay.
     """
 
     about: ClassVar[str] = "RotRNN with angles, and decays if asked, that depend on the input"
@@ -81,9 +84,10 @@ class SelectiveRotRNN(Recurrent):
     gamma_init: tuple[float, float] = (0.5, 0.999)
     theta_max: float = 2 * math.pi
     site: int = 0
+    window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "heads")
+        self.check_sizes("d_model", "d_state", "heads", *(() if self.window is None else ("window",)))
         self.check_sizes("site", least=0)
         if self.gamma not in GAMMAS:
             raise ValueError(f"SelectiveRotRNN: gamma={self.gamma!r}, expected one of {', '.join(GAMMAS)}")
@@ -107,15 +111,17 @@ class SelectiveRotRNN(Recurrent):
 
     def init(self, rng: np.random.Generator) -> Params:
         params = self.base.init(rng)
-        for name in self.shapes.keys() - params.keys():
-            spread = self.selectivity / np.sqrt(self.d_model)
-            params[name] = (spread * rng.standard_normal(self.shapes[name])).astype(np.float32)
+        spread = self.selectivity / np.sqrt(self.d_model)
+        for name, shape in self.shapes.items():
+            if name not in params:
+                params[name] = (spread * rng.standard_normal(shape)).astype(np.float32)
         return params
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, SelectiveRotRNNSaved]:
-        """y (B, T, D); the state (B, planes) complex is that of RotRNN."""
+        """y (B, T, D); the state (B, planes) complex is that of RotRNN, with a window (B, L-1, planes): the last inputs
+        of the recurrence, each aged to the present."""
         return self._run(params, self.prepare(params), x, ctx, state)
 
     def prepare(self, params: Params) -> tuple[System, Folding]:
@@ -142,7 +148,8 @@ class SelectiveRotRNN(Recurrent):
         if decays is not None:
             self._heads(turn)[...] *= decays.shrink[..., None]
             self._heads(v)[...] *= decays.gain[..., None]
-        h, after = diagonal_scan(system.a * turn, v, state, lengths=ctx.lengths, return_state=True)
+        how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
+        h, after = diagonal_scan(system.a * turn, v, state, return_state=True, **how)
         y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
         return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, turn, v, state, h, after)
 
@@ -152,7 +159,8 @@ class SelectiveRotRNN(Recurrent):
         system, folding, lengths, u, decays, turn, v, state0, h, _ = saved
         dy, a, real = mask_padding(dy, lengths), system.a * turn, h.real.dtype
         out = dense_backward(dy, h.view(real), system.w_out[0])
-        scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, dhT=dstate, lengths=lengths)
+        how: dict[str, Any] = {"window": self.window, "lengths": lengths}
+        scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
         # d log |a_t| + i d theta_t, and d log of the gain
         dpolar, dv = a.conj() * scan.da, scan.dx
         dparams: Params = {}

@@ -1,5 +1,7 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.bank import BankGrads, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -14,6 +16,7 @@ from rotrnn.ops.block import (
 from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
+from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.mixer import (
     MixGrads,
     dplr_mix,
@@ -62,6 +65,7 @@ from rotrnn.ops.pointwise import (
     tanh,
     tanh_backward,
 )
+from rotrnn.ops.rnn import LstmGrads, LstmResult, RnnGrads, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import (
     DiagonalScanGrads,
     RotationScanGrads,
@@ -71,8 +75,11 @@ from rotrnn.ops.scan import (
     rotation_scan_backward,
 )
 from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
+from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
+    "AttentionGrads",
+    "BankGrads",
     "BlockGrads",
     "BlockResult",
     "CausalConvGrads",
@@ -82,14 +89,22 @@ __all__ = [
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
+    "HistoryReadGrads",
     "Later",
     "LinearLayerGrads",
+    "LstmGrads",
+    "LstmResult",
     "MixGrads",
     "NormGrads",
+    "RnnGrads",
     "RotationScanGrads",
     "RowNorm",
     "SelectiveScanGrads",
     "System",
+    "WindowState",
+    "attention",
+    "attention_backward",
+    "bank_step",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -100,6 +115,8 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dense_backward",
+    "diagonal_bank",
+    "diagonal_bank_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
     "dplr_mix",
@@ -114,6 +131,8 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "history_read",
+    "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
     "kronecker_mix",
@@ -126,13 +145,20 @@ __all__ = [
     "linear_layer_backward",
     "low_rank_mix",
     "low_rank_mix_backward",
+    "lstm",
+    "lstm_backward",
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "power_of",
     "residual_block",
     "residual_block_backward",
+    "rnn",
+    "rnn_backward",
+    "rotary",
+    "rotary_backward",
     "rotation_scan",
     "rotation_scan_backward",
     "selective_scan",
@@ -146,4 +172,6 @@ __all__ = [
     "softplus_backward",
     "tanh",
     "tanh_backward",
+    "tiir_scan",
+    "wrope_angle",
 ]
