@@ -50,13 +50,13 @@ int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const u
 int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n);
 
 /* mixer.c */
-int K(householder_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
-                           const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
-                           int64_t u_varying, int64_t alpha_varying);
-int K(householder_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, const real *restrict dy,
-                            const real *restrict u, const real *restrict alpha, const real *restrict x,
-                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D,
-                            int64_t u_varying, int64_t alpha_varying);
+int K(mix_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                   const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
+                   int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
+int K(mix_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, real *restrict dorigin,
+                    const real *restrict dy, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
+                    int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form);
 
 /* copy.c */
 int K(copy)(real *restrict y, const real *restrict x, int64_t n);
@@ -162,6 +162,23 @@ int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias,
                      const real *restrict dy, const real *restrict dfinal, const real *restrict x,
                      const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
                      int64_t T, int64_t D, int64_t taps);
+/* fixed_point.c */
+int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step);
+int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form);
+int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
+                  const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
+                  const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
+                  int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint);
+
+/* lagged.c */
+int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
+                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
+                      int64_t lo, int64_t n, int64_t function);
+int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
+                       const real *restrict base, const real *restrict late, const real *restrict first,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
+                       int64_t function);
 #endif
 
 #endif

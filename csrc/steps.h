@@ -70,4 +70,11 @@ ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, re
     return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
 }
 
+/* What scales the input of a Fixed-Point RNN so that each step in depth contracts (its Theorem 3.2). */
+ROT_INLINE real depth_gain(real lam) { return 1 - lam; }
+
+/* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite at zero. */
+ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
+#define RESIDUAL_FLOOR 1e-8
+
 #endif

@@ -17,7 +17,17 @@ from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
 from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
-from rotrnn.ops.mixer import HouseholderMixGrads, householder_mix, householder_mix_backward
+from rotrnn.ops.mixer import (
+    MixGrads,
+    dplr_mix,
+    dplr_mix_backward,
+    householder_mix,
+    householder_mix_backward,
+    kronecker_mix,
+    kronecker_mix_backward,
+    low_rank_mix,
+    low_rank_mix_backward,
+)
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import (
     EmbeddingGrads,
@@ -80,11 +90,11 @@ __all__ = [
     "Gating",
     "GluGrads",
     "HistoryReadGrads",
-    "HouseholderMixGrads",
     "Later",
     "LinearLayerGrads",
     "LstmGrads",
     "LstmResult",
+    "MixGrads",
     "NormGrads",
     "RnnGrads",
     "RotationScanGrads",
@@ -109,6 +119,8 @@ __all__ = [
     "diagonal_bank_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
+    "dplr_mix",
+    "dplr_mix_backward",
     "dropout",
     "dropout_backward",
     "embedding",
@@ -123,12 +135,16 @@ __all__ = [
     "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
+    "kronecker_mix",
+    "kronecker_mix_backward",
     "last_pool",
     "last_pool_backward",
     "layer_norm",
     "layer_norm_backward",
     "linear_layer",
     "linear_layer_backward",
+    "low_rank_mix",
+    "low_rank_mix_backward",
     "lstm",
     "lstm_backward",
     "mask_padding",

@@ -1,4 +1,4 @@
-"""Channel mixers: a product of generalised Householder reflections applied to every token."""
+"""Channel mixers: a matrix Q_t applied to every token about an origin, ``o_t + Q_t (x_t - o_t)``, and never formed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, empty_like
+
+HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = range(4)  # csrc/mixer.h
 
 
-class HouseholderMixGrads(NamedTuple):
-    """Gradients of `householder_mix`: of u and alpha (their shapes), of x (B, T, D)."""
+class MixGrads(NamedTuple):
+    """Gradients of a mixer: of u and alpha (their shapes), of x and of origin, if one was given, (B, T, D)."""
 
     du: Array
     dalpha: Array
     dx: Array
+    dorigin: Array | None
 
 
 def householder_mix(
@@ -24,6 +27,7 @@ def householder_mix(
     alpha: npt.ArrayLike,
     x: npt.ArrayLike,
     *,
+    origin: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -40,7 +44,9 @@ def householder_mix(
     alpha : (R,), or time-varying (B, T, R)
         Gains. `u` and `alpha` vary in time independently of each other.
     x : (B, T, D)
-        Tokens. R and T may be 0. Each of float32, float64; the three are promoted to their common dtype.
+        Tokens. R and T may be 0. Each of float32, float64; all arrays are promoted to their common dtype.
+    origin : (B, T, D), optional
+        What Q leaves in its place: ``y_t = o_t + Q_t (x_t - o_t)``, the form that fixed points in depth take.
     lengths : (B,) integers in [0, T], optional
         Valid tokens of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
     out : (B, T, D), optional
@@ -57,16 +63,7 @@ def householder_mix(
     ValueError
         Shapes disagree, a length is out of range, `out` does not fit, or a size product overflows.
     """
-    args = Boundary("householder_mix")
-    ax = args.array("x", x, "B T D")
-    au = args.array("u", u, "R D", "B T R D")
-    aalpha = args.array("alpha", alpha, "R", "B T R")
-    steps = args.lengths(lengths)
-    au, aalpha, ax = args.common(au, aalpha, ax)
-    y = args.out("out", out, ax.shape, ax.dtype, u, alpha, x)
-    B, T, R, D = (args.size[letter] for letter in "BTRD")
-    _cpu.householder_forward(y, au, aalpha, ax, steps, B, T, R, D, au.ndim == 4, aalpha.ndim == 3)
-    return y
+    return _mix("householder_mix", HOUSEHOLDER, u, alpha, x, origin, lengths, out)
 
 
 def householder_mix_backward(
@@ -75,44 +72,241 @@ def householder_mix_backward(
     alpha: npt.ArrayLike,
     x: npt.ArrayLike,
     *,
+    origin: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
-) -> HouseholderMixGrads:
+) -> MixGrads:
     """Adjoint of `householder_mix`; recomputes what each reflection was given, token by token.
 
     For one reflection ``y = v - 2 alpha s w``, ``s = w.v``, with g the gradient of y and ``q = w.g``:
     ``dv = g - 2 alpha q w``, ``dalpha = -2 s q``, ``dw = -2 alpha (s g + q v)``, ``du = (dw - w (w.dw)) / |u|``. The
-    gradients of constant `u` and `alpha` sum over all tokens, in a fixed order.
+    gradients of constant `u` and `alpha` sum over all tokens, in a fixed order; ``dorigin = dy - dx``.
 
     Parameters
     ----------
     dy : (B, T, D)
         Gradient of `y`; beyond `lengths` it is never read.
-    u, alpha, x, lengths
+    u, alpha, x, origin, lengths
         As given to `householder_mix`.
     out : (B, T, D), optional
         Receives `dx`, as in `householder_mix`.
 
     Returns
     -------
-    HouseholderMixGrads
-        ``(du, dalpha, dx)``, all overwritten; zero beyond `lengths`.
+    MixGrads
+        ``(du, dalpha, dx, dorigin)``, all overwritten; zero beyond `lengths`.
 
     Raises
     ------
     TypeError, ValueError
         As `householder_mix`.
     """
-    args = Boundary("householder_mix_backward")
-    ady = args.array("dy", dy, "B T D")
+    return _mix_backward("householder_mix_backward", HOUSEHOLDER, dy, u, alpha, x, origin, lengths, out)
+
+
+def dplr_mix(
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Identity less a matrix of rank R: ``Q_t = I - 2 sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
+
+    The diagonal-plus-low-rank mixer of the code of "Fixed-Point RNNs". All w read the same token, where those of
+    `householder_mix` read each other's results. Arguments, result and errors are those of `householder_mix`.
+    """
+    return _mix("dplr_mix", DPLR, u, alpha, x, origin, lengths, out)
+
+
+def dplr_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `dplr_mix`, whose Q is symmetric: ``dx = Q dy``; per vector as in `householder_mix_backward`."""
+    return _mix_backward("dplr_mix_backward", DPLR, dy, u, alpha, x, origin, lengths, out)
+
+
+def low_rank_mix(
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Matrix of rank R: ``Q_t = sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
+
+    The first mixer of "Fixed-Point RNNs", section 3.3, which asks for gains of sum 1 at most: then ``|Q| <= 1``. With
+    R < D it has no inverse. Any gains are taken. Arguments, result and errors are those of `householder_mix`.
+    """
+    return _mix("low_rank_mix", LOW_RANK, u, alpha, x, origin, lengths, out)
+
+
+def low_rank_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `low_rank_mix`: ``dx = Q dy``, ``dalpha = s q``, ``dw = alpha (s dy + q x)``, s = w.x, q = w.dy."""
+    return _mix_backward("low_rank_mix_backward", LOW_RANK, dy, u, alpha, x, origin, lengths, out)
+
+
+def kronecker_mix(
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    rows: int,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Identity less twice a Kronecker product, applied to every token in O(D (a + b)).
+
+    A token of D = a b channels is read by rows as a matrix M (a, b), and ``Q M = M - 2 L^T M K^T``, where
+    ``L = diag(alpha_left) rownormalise(U U^T)`` of an upper triangular U, and K likewise of the right: the mixer of
+    the code of "Fixed-Point RNNs", published after the paper.
+
+    Parameters
+    ----------
+    u : (N,), or time-varying (B, T, N), N = a (a + 1) / 2 + b (b + 1) / 2
+        The upper triangle of the left U by rows, then the right one's. A zero row of U U^T stays zero.
+    alpha : (a + b,), or time-varying (B, T, a + b)
+        Gains of the left's rows, then of the right's.
+    x : (B, T, D)
+    rows : int
+        a, a divisor of D.
+    origin, lengths, out
+        As `householder_mix` takes them.
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `householder_mix`; `rows` does not divide D.
+    """
+    return _mix("kronecker_mix", KRONECKER, u, alpha, x, origin, lengths, out, rows)
+
+
+def kronecker_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    rows: int,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `kronecker_mix`.
+
+    With ``N = L^T M K^T`` and dN = -2 dy: ``dM = dy + L dN K``, ``dL = M K^T dN^T``, ``dK = dN^T L^T M``; for a factor
+    ``diag(s) W``, W the normalised rows of ``G = U U^T``: ``dG_i = (dW_i - W_i (W_i.dW_i)) / |G_i|``,
+    ``dU = (dG + dG^T) U``. Arguments, result and errors are those of `householder_mix_backward`.
+    """
+    return _mix_backward("kronecker_mix_backward", KRONECKER, dy, u, alpha, x, origin, lengths, out, rows)
+
+
+class _Arguments(NamedTuple):
+    """Checked, in one dtype, and the dimensions that the kernels take."""
+
+    dy: Array | None
+    u: Array
+    alpha: Array
+    x: Array
+    origin: Array | None
+    lengths: Array | None
+    out: Array
+    dims: tuple[int, ...]
+
+
+def _arguments(
+    op: str,
+    form: int,
+    dy: npt.ArrayLike | None,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    origin: npt.ArrayLike | None,
+    lengths: npt.ArrayLike | None,
+    out: Array | None,
+    rows: int | None,
+) -> _Arguments:
+    args = Boundary(op)
+    ady = args.optional("dy", dy, "B T D")
     ax = args.array("x", x, "B T D")
-    au = args.array("u", u, "R D", "B T R D")
-    aalpha = args.array("alpha", alpha, "R", "B T R")
+    aorigin = args.optional("origin", origin, "B T D")
+    if rows is None:
+        au = args.array("u", u, "R D", "B T R D")
+        aalpha = args.array("alpha", alpha, "R", "B T R")
+        R = args.size["R"]
+    else:
+        R, D = rows, args.size["D"]
+        if not isinstance(rows, int) or rows < 1 or D % rows:
+            raise ValueError(f"{op}: rows={rows!r}, expected a divisor of D={D}")
+        b = D // R
+        args.bind("N", (R * (R + 1) + b * (b + 1)) // 2, f"two triangles of {R} and {b} rows")
+        args.bind("G", R + b, "rows and columns")
+        au = args.array("u", u, "N", "B T N")
+        aalpha = args.array("alpha", alpha, "G", "B T G")
     steps = args.lengths(lengths)
-    ady, au, aalpha, ax = args.common(ady, au, aalpha, ax)
-    dx = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x)
-    du, dalpha = np.empty_like(au), np.empty_like(aalpha)
-    B, T, R, D = (args.size[letter] for letter in "BTRD")
-    varying = au.ndim == 4, aalpha.ndim == 3
-    _cpu.householder_backward(dx, du, dalpha, ady, au, aalpha, ax, steps, B, T, R, D, *varying)
-    return HouseholderMixGrads(du, dalpha, dx)
+    ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
+    result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin)
+    varying = au.ndim == (4 if rows is None else 3), aalpha.ndim == 3
+    dims = (*ax.shape[:2], R, ax.shape[2], *varying, form)
+    return _Arguments(ady, au, aalpha, ax, aorigin, steps, result, dims)
+
+
+def _mix(
+    op: str,
+    form: int,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    origin: npt.ArrayLike | None,
+    lengths: npt.ArrayLike | None,
+    out: Array | None,
+    rows: int | None = None,
+) -> Array:
+    a = _arguments(op, form, None, u, alpha, x, origin, lengths, out, rows)
+    _cpu.mix_forward(a.out, a.u, a.alpha, a.x, a.origin, a.lengths, *a.dims)
+    return a.out
+
+
+def _mix_backward(
+    op: str,
+    form: int,
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    origin: npt.ArrayLike | None,
+    lengths: npt.ArrayLike | None,
+    out: Array | None,
+    rows: int | None = None,
+) -> MixGrads:
+    a = _arguments(op, form, dy, u, alpha, x, origin, lengths, out, rows)
+    du, dalpha = empty_like(a.u), np.empty_like(a.alpha)
+    dorigin = None if a.origin is None else empty_like(a.x)
+    assert a.dy is not None
+    _cpu.mix_backward(a.out, du, dalpha, dorigin, a.dy, a.u, a.alpha, a.x, a.origin, a.lengths, *a.dims)
+    return MixGrads(du, dalpha, a.out, dorigin)

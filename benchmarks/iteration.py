@@ -1,0 +1,53 @@
+"""Time of one iteration of the vector-state Fixed-Point RNN beside one diagonal scan and one Householder mix.
+
+    python -m benchmarks.iteration [--json] [--quick]
+
+An iteration mixes, scans, takes the residual and updates the iterate, in one pass over memory; its adjoint is that of
+the implicit gradient. The limit is the time of `diagonal_scan` and `householder_mix`, in the same window.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import arguments, row, seconds_in_turn, show
+from rotrnn.ops.fixed_point import depth_pass, prepare_mixer
+from rotrnn.ops.mixer import HOUSEHOLDER, householder_mix
+from rotrnn.ops.scan import diagonal_scan
+
+
+def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any]]:
+    """Forward and adjoint with so many reflections a token."""
+    rng = np.random.default_rng(0)
+    x, y, out = rng.standard_normal((3, B, T, D), dtype=np.float32)
+    u = rng.standard_normal((B, T, rank, D), dtype=np.float32)
+    alpha = (rng.uniform(0, 0.5, (B, T, rank)) / rank).astype(np.float32)
+    lam = rng.uniform(0.9, 0.999, (B, T, D)).astype(np.float32)
+    h0, s = np.zeros((B, D), np.float32), np.full(B, 0.99, np.float32)
+    mixer = prepare_mixer(HOUSEHOLDER, rank, u, alpha, D)
+    scan, mix, forward, adjoint = seconds_in_turn(
+        [
+            lambda: diagonal_scan(lam, x, h0, out=out),
+            lambda: householder_mix(u, alpha, x, out=out),
+            lambda: depth_pass(y, x, lam, mixer, h0, s),
+            lambda: depth_pass(y, x, lam, mixer, h0, s, adjoint=True),
+        ],
+        window=window,
+    )
+    more = {"limit": "scan and mix", "B": B, "T": T, "D": D}
+    return [
+        row(f"iteration, {rank} reflections, {name}", seconds, scan + mix, **more)
+        for name, seconds in (("forward", forward), ("adjoint", adjoint))
+    ]
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    sizes = (2, 64, 16, 0.05) if args.quick else (8, 1024, 128, 6.0)
+    show([one for rank in (1, 2, 4) for one in rows(*sizes[:3], rank, sizes[3])], args.json)
+
+
+if __name__ == "__main__":
+    main()

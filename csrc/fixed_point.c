@@ -1,0 +1,193 @@
+/* Fixed points in depth  y = F(y)  of sequences (B, T, D): what an iteration takes beside any F (`relax`), and a whole
+ * iteration of the vector-state Fixed-Point RNN (`depth_pass`), each in one pass over memory.
+ *
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written: of a sequence that is done, none.
+ * Maxima have no order, so results are the same bits for any number of threads.
+ */
+#include "kernels.h"
+#include "mixer.h"
+#include "workspace.h"
+
+enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
+
+/* Magnitudes as integers: in the order of the numbers, then infinity, then NaN, so that a maximum keeps NaN. */
+#if ROT_DOUBLE
+typedef int64_t magnitude;
+static const magnitude WITHOUT_SIGN = INT64_MAX;
+#else
+typedef int32_t magnitude;
+static const magnitude WITHOUT_SIGN = INT32_MAX;
+#endif
+
+static inline magnitude magnitude_of(real x) {
+    magnitude bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & WITHOUT_SIGN;
+}
+
+static inline real number_of(magnitude bits) {
+    real x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline magnitude larger(magnitude a, magnitude b) { return a > b ? a : b; }
+
+/* How far apart an iterate and its image are, and how large the image is: maxima over steps and channels. */
+typedef struct {
+    magnitude apart, size;
+} spread;
+
+static void widen(spread *s, spread other) {
+    s->apart = larger(s->apart, other.apart);
+    s->size = larger(s->size, other.size);
+}
+
+static real residual_of(spread s) { return number_of(s.apart) / (number_of(s.size) + (real)RESIDUAL_FLOOR); }
+
+/* One number's damped step, and what it adds to the residual. */
+static inline real relax(spread *most, real y, real f, real s) {
+    most->apart = larger(most->apart, magnitude_of(y - f));
+    most->size = larger(most->size, magnitude_of(f));
+    return relax_step(y, f, s);
+}
+
+/* y <- s f + (1 - s) y over n numbers. */
+static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
+    spread most = {0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = relax(&most, y[i], f[i], s);
+    }
+    return most;
+}
+
+/* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / (max |f| + RESIDUAL_FLOOR) of y as it
+ * was, the maxima over a sequence's steps and channels; with `each_step`, the largest of its steps' own. NaN if
+ * anything was, 0 without a step. f (B,T,D), s (B). */
+int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step) {
+    const int64_t rows = PIECE / (D + 1) + 1, pieces = (T + rows - 1) / rows;
+    spread *const most = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
+    if (!most) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
+    for (int64_t i = 0; i < B * pieces; i++) {
+        const int64_t b = i / pieces, from = i % pieces * rows, all = lengths ? lengths[b] : T;
+        const int64_t left = all - from, count = left < 0 ? 0 : left < rows ? left : rows, at = (b * T + from) * D;
+        if (!each_step) {
+            most[i] = relax_row(y + at, f + at, s[b], count * D);
+            continue;
+        }
+        most[i] = (spread){0, 0};
+        for (int64_t t = 0; t < count; t++) {
+            const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D));
+            widen(&most[i], (spread){magnitude_of(own), 0});
+        }
+    }
+    for (int64_t b = 0; b < B; b++) {
+        spread all = {0, 0};
+        for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, most[i]);
+        residual[b] = each_step ? number_of(all.apart) : residual_of(all);
+    }
+    pool_give(most);
+    return ROT_OK;
+}
+
+/* w (M, mixer_prepared) of u (M, ...): what mixers of M tokens take, made once for all iterations. */
+int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form) {
+    const mixer m = {form, R, D};
+#pragma omp parallel for schedule(static) if (M * mixer_u(m) > SERIAL)
+    for (int64_t t = 0; t < M; t++) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), m);
+    return ROT_OK;
+}
+
+/* Asks for the row of n numbers at x, which comes into use some steps from now: hardware does not see ahead in so many
+ * streams, and takes a row's cache lines in the direction of the walk or not at all. */
+static void foresee(const real *x, int64_t n, bool down) {
+    for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
+}
+
+/* v <- x - y */
+static void apart_row(real *restrict v, const real *restrict x, const real *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) v[i] = x[i] - y[i];
+}
+
+/* v <- w <- (1 - lam) y, or y where it is not scaled */
+static void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
+                       bool scaled) {
+    for (int64_t i = 0; i < n; i++) v[i] = w[i] = scaled ? depth_gain(lam[i]) * y[i] : y[i];
+}
+
+/* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
+static spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
+                        int64_t n, bool scaled) {
+    spread most = {0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], scaled ? depth_gain(lam[i]) * x : x);
+        h[i] = f;
+        y[i] = relax(&most, y[i], f, s);
+    }
+    return most;
+}
+
+/* h <- lam h + x + (w - v), lam NULL being none, then y <- s h + (1 - s) y. */
+static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict x,
+                                const real *restrict w, const real *restrict v, real s, int64_t n) {
+    spread most = {0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
+        h[i] = f;
+        y[i] = relax(&most, y[i], f, s);
+    }
+    return most;
+}
+
+/* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as of `relax`, where
+ *
+ *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - lam_t if `scaled`, else 1,
+ *
+ * or, `adjoint`, its adjoint in y about x, the gradient of F's input to come:  F_t = lam_{t+1} F_{t+1} + x_t +
+ * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q of w as mixer_prepare wrote
+ * it and alpha, of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
+int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
+                  const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
+                  const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
+                  int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint) {
+    const mixer m = {form, R, D};
+    const int64_t room = mixer_scratch(m) + 3 * D, w_size = w_varying ? mixer_prepared(m) : 0;
+    const int64_t alpha_size = alpha_varying ? mixer_alpha(m) : 0;
+    real *const rooms = WORKSPACE(real, B, room);
+    if (!rooms) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
+    for (int64_t b = 0; b < B; b++) {
+        real *const h = rooms + b * room, *const v = h + D, *const g = v + D, *const scratch = g + D;
+        const int64_t steps = lengths ? lengths[b] : T;
+        const real *later = NULL;
+        spread most = {0, 0};
+        memset(h, 0, (size_t)D * sizeof(real));
+        if (h0) memcpy(h, h0 + b * D, (size_t)D * sizeof(real));
+        for (int64_t k = 0; k < steps; k++) {
+            const int64_t t = b * T + (adjoint ? steps - 1 - k : k), at = t * D;
+            if (k + AHEAD < steps) {
+                const int64_t next = adjoint ? t - AHEAD : t + AHEAD;
+                foresee(y + next * D, D, adjoint);
+                foresee(x + next * D, D, adjoint);
+                if (varying) foresee(lam + next * D, D, adjoint);
+                if (w_varying) foresee(w + next * w_size, w_size, adjoint);
+            }
+            const real *const a = lam + (varying ? at : 0);
+            if (adjoint) {
+                gained_row(v, g, a, y + at, D, scaled);
+                mixer_apply_transposed(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
+                widen(&most, depth_adjoint_row(y + at, h, later, x + at, g, v, s[b], D));
+                later = a;
+            } else {
+                apart_row(v, x + at, y + at, D);
+                mixer_apply(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
+                widen(&most, depth_row(y + at, h, a, v, s[b], D, scaled));
+            }
+        }
+        residual[b] = residual_of(most);
+    }
+    pool_give(rooms);
+    return ROT_OK;
+}

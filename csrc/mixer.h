@@ -1,0 +1,290 @@
+/* Channel mixers, a token at a time: v <- Q v and its adjoint. mixer.c walks over tokens with them.
+ *
+ * Q is made of what `prepare` derives from u, and of gains alpha:
+ *   HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
+ *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
+ *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
+ *   KRONECKER     Q v = v - 2 L^T M K^T,  L = diag(alpha_left) rownormalise(U U^T),  K likewise of the right: v is read
+ *                 as a matrix M (R, D/R); u has the rows of the left's and of the right's upper triangular U, and
+ *                 alpha R + D/R gains
+ */
+#ifndef ROT_MIXER_H
+#define ROT_MIXER_H
+
+#include <math.h>
+#include <string.h>
+
+#include "steps.h"
+
+enum { HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER };
+enum { MIX_SUMS = 128 / sizeof(real) };
+
+typedef struct {
+    int64_t form, R, D;
+} mixer;
+
+/* Squared norms from MIX_SMALL to MIX_LARGE are exact to rounding; a vector beyond is scaled by MIX_GROW or MIX_SHRINK
+ * first. */
+#if ROT_DOUBLE
+static const real MIX_SMALL = 0x1p-900, MIX_LARGE = 0x1p900, MIX_GROW = 0x1p800, MIX_SHRINK = 0x1p-600;
+#else
+static const real MIX_SMALL = 0x1p-100f, MIX_LARGE = 0x1p100f, MIX_GROW = 0x1p100f, MIX_SHRINK = 0x1p-70f;
+#endif
+
+/* Several sums side by side, for a loop that can be vectorised in the order that it is written in. */
+static inline real dot(const real *restrict a, const real *restrict b, int64_t n) {
+    real sum[MIX_SUMS] = {0};
+    int64_t j = 0;
+    for (; j + MIX_SUMS <= n; j += MIX_SUMS)
+        for (int k = 0; k < MIX_SUMS; k++) sum[k] += a[j + k] * b[j + k];
+    for (int k = 0; j + k < n; k++) sum[k] += a[j + k] * b[j + k];
+    for (int half = MIX_SUMS / 2; half; half /= 2)
+        for (int k = 0; k < half; k++) sum[k] += sum[half + k];
+    return sum[0];
+}
+
+static inline void scale_row(real *restrict out, real factor, const real *restrict x, int64_t n) {
+    for (int64_t j = 0; j < n; j++) out[j] = factor * x[j];
+}
+
+static inline void add_scaled(real *restrict sum, real factor, const real *restrict x, int64_t n) {
+    for (int64_t j = 0; j < n; j++) sum[j] += factor * x[j];
+}
+
+/* w <- u / |u|, or 0 for the zero vector. Returns 1 / |u|, or 0. */
+static inline real normalise(real *restrict w, const real *restrict u, int64_t n) {
+    real square = dot(u, u, n), scale = 1;
+    if (square < MIX_SMALL || square > MIX_LARGE) {
+        scale = square < MIX_SMALL ? MIX_GROW : MIX_SHRINK;
+        scale_row(w, scale, u, n);
+        square = dot(w, w, n);
+    }
+    const real inverse = square == 0 ? 0 : 1 / (real)sqrt((double)square);
+    for (int64_t j = 0; j < n; j++) w[j] = scale * u[j] * inverse;
+    return scale * inverse;
+}
+
+/* du += the gradient of u, given that of w = u / |u|:  (dw - w (w . dw)) / |u| */
+static inline void normalise_adjoint(real *restrict du, const real *restrict dw, const real *restrict w, real inverse,
+                                     int64_t n) {
+    const real along = dot(w, dw, n);
+    for (int64_t j = 0; j < n; j++) du[j] += inverse * (dw[j] - along * w[j]);
+}
+
+static inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
+static inline int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
+
+/* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
+static inline int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
+static inline int64_t mixer_u(mixer m) {
+    return m.form == KRONECKER ? triangle(m.R) + triangle(mixer_columns(m)) : m.R * m.D;
+}
+static inline int64_t mixer_alpha(mixer m) { return m.form == KRONECKER ? m.R + mixer_columns(m) : m.R; }
+static inline int64_t mixer_prepared(mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    return m.form == KRONECKER ? factor_room(a) + factor_room(b) : m.R * (m.D + 1);
+}
+static inline int64_t mixer_scratch(mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    return m.form == KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
+}
+
+/* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
+
+/* Each of these is made of the one step  v <- v - 2 g s w  of steps.h; low rank's has gain -alpha / 2, and no v. */
+static inline real mixer_unit(mixer m) { return m.form == LOW_RANK ? (real)-0.5 : 1; }
+
+/* v <- v - 2 gain w s */
+static inline void reflect_row(real *restrict v, const real *restrict w, real gain, real s, int64_t D) {
+    for (int64_t j = 0; j < D; j++) v[j] = reflect_step(v[j], w[j], gain, s);
+}
+
+/* w (R,D), then 1 / |u| (R) */
+static inline void prepare_vectors(real *w, const real *u, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) w[m.R * m.D + i] = normalise(w + i * m.D, u + i * m.D, m.D);
+}
+
+/* v <- Q v = Q^T v of DPLR and low rank; s (R) <- w . v */
+static inline void apply_sum(real *restrict v, real *restrict s, const real *w, const real *alpha, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) s[i] = dot(w + i * m.D, v, m.D);
+    if (m.form == LOW_RANK) memset(v, 0, (size_t)m.D * sizeof(real));
+    for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, mixer_unit(m) * alpha[i], s[i], m.D);
+}
+
+/* The last reflection acts first. */
+static inline void apply_product(real *restrict v, const real *w, const real *alpha, mixer m) {
+    for (int64_t i = m.R - 1; i >= 0; i--) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
+}
+
+/* v <- Q^T v: the first reflection acts first. */
+static inline void apply_product_transposed(real *restrict v, const real *w, const real *alpha, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
+}
+
+/* du += inverse * (gradient of w, less its part along w), with s = w . v, q = w . g. */
+static inline void add_direction(real *restrict du, const real *restrict v, const real *restrict g,
+                                 const real *restrict w, real gain, real inverse, real s, real q, int64_t D) {
+    for (int64_t j = 0; j < D; j++) du[j] += inverse * reflect_direction_adjoint(v[j], g[j], w[j], gain, s, q);
+}
+
+/* g (D) <- Q^T g; du and dalpha are added to; v (D) is what Q was given; scratch (R (D + 1)).
+ * With q_i = w_i . g and s_i = w_i . v, each term by itself. */
+static inline void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                               real *scratch, mixer m) {
+    const real *const inverse = w + m.R * m.D;
+    for (int64_t i = 0; i < m.R; i++) {
+        const real s = dot(w + i * m.D, v, m.D), q = dot(w + i * m.D, g, m.D);
+        dalpha[i] += mixer_unit(m) * reflect_gain_adjoint(s, q);
+        add_direction(du + i * m.D, v, g, w + i * m.D, mixer_unit(m) * alpha[i], inverse[i], s, q, m.D);
+    }
+    apply_sum(g, scratch, w, alpha, m);
+}
+
+/* Likewise of the product: reflection after reflection, each with what it was given. */
+static inline void adjoint_product(real *g, real *du, real *dalpha, const real *x, const real *w, const real *alpha,
+                                   real *scratch, mixer m) {
+    const int64_t R = m.R, D = m.D;
+    real *const v = scratch, *const s = scratch + R * D;
+    for (int64_t i = R - 1; i >= 0; i--) { /* v_i, what reflection i was given, becomes v_{i-1} */
+        memcpy(v + i * D, i == R - 1 ? x : v + (i + 1) * D, (size_t)D * sizeof(real));
+        if (i < R - 1) reflect_row(v + i * D, w + (i + 1) * D, alpha[i + 1], s[i + 1], D);
+        s[i] = dot(w + i * D, v + i * D, D);
+    }
+    for (int64_t i = 0; i < R; i++) {
+        const real q = dot(w + i * D, g, D);
+        dalpha[i] += reflect_gain_adjoint(s[i], q);
+        add_direction(du + i * D, v + i * D, g, w + i * D, alpha[i], w[R * D + i], s[i], q, D);
+        reflect_row(g, w + i * D, alpha[i], q, D);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------------- Kronecker */
+
+/* W (n,n), 1/|rows of U U^T| (n), U (n,n), of which the upper triangle comes by rows:  W = rownormalise(U U^T). */
+static inline void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
+    real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
+    memset(U, 0, (size_t)(n * n) * sizeof(real));
+    for (int64_t i = 0; i < n; rows += n - i, i++) memcpy(U + i * n + i, rows, (size_t)(n - i) * sizeof(real));
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t from = i > j ? i : j;
+            product[j] = dot(U + i * n + from, U + j * n + from, n - from);
+        }
+        inverse[i] = normalise(w + i * n, product, n);
+    }
+}
+
+/* rows += the gradient of the triangle, given that of W; dG (n,n) is scratch:
+ *   G = U U^T,   dG_i = (dW_i - W_i (W_i . dW_i)) / |G_i|,   dU = (dG + dG^T) U */
+static inline void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w,
+                                  real *restrict dG, real *restrict dU, int64_t n) {
+    const real *const inverse = w + n * n, *const U = inverse + n;
+    memset(dG, 0, (size_t)(n * n) * sizeof(real));
+    for (int64_t i = 0; i < n; i++) normalise_adjoint(dG + i * n, dW + i * n, w + i * n, inverse[i], n);
+    for (int64_t i = 0; i < n; rows += n - i, i++) {
+        memset(dU, 0, (size_t)n * sizeof(real));
+        for (int64_t j = 0; j < n; j++) add_scaled(dU + j, dG[i * n + j] + dG[j * n + i], U + j * n + j, n - j);
+        add_scaled(rows, 1, dU + i, n - i);
+    }
+}
+
+/* H (a,b) = M K^T without the right gains, and E = diag(left) H diag(right) */
+static inline void kronecker_inner(real *restrict H, real *restrict E, const real *M, const real *right_w,
+                                   const real *left, const real *right, int64_t a, int64_t b) {
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t k = 0; k < b; k++) {
+            H[i * b + k] = dot(M + i * b, right_w + k * b, b);
+            E[i * b + k] = left[i] * H[i * b + k] * right[k];
+        }
+}
+
+static inline void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    const real *const left_w = w, *const right_w = w + factor_room(a);
+    real *const H = scratch, *const E = scratch + m.D;
+    kronecker_inner(H, E, v, right_w, alpha, alpha + a, a, b);
+    for (int64_t p = 0; p < a; p++)
+        for (int64_t i = 0; i < a; i++) add_scaled(v + p * b, -2 * left_w[i * a + p], E + i * b, b);
+}
+
+/* Q^T M = M - 2 L M K;  H (a,b) = W_left M */
+static inline void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch,
+                                              mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    const real *const left_w = w, *const right_w = w + factor_room(a);
+    real *const H = scratch;
+    memset(H, 0, (size_t)m.D * sizeof(real));
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t p = 0; p < a; p++) add_scaled(H + i * b, left_w[i * a + p], v + p * b, b);
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t k = 0; k < b; k++)
+            add_scaled(v + i * b, -2 * alpha[i] * H[i * b + k] * alpha[a + k], right_w + k * b, b);
+}
+
+/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With N = L^T M K^T, dN = -2 g:
+ *   dE = W_left dN,  dW_left = E dN^T,  dH = diag(left) dE diag(right),  dM = dH W_right,  dW_right = dH^T M */
+static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                                     real *scratch, mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m), D = m.D;
+    const real *const left_w = w, *const right_w = w + factor_room(a), *const left = alpha, *const right = alpha + a;
+    real *const H = scratch, *const E = H + D, *const dH = E + D, *const dE = dH + D, *const dW_left = dE + D;
+    real *const dW_right = dW_left + a * a, *const spare = dW_right + b * b; /* 2 (a a + b b) */
+    kronecker_inner(H, E, v, right_w, left, right, a, b);
+    memset(dE, 0, (size_t)D * sizeof(real));
+    memset(dW_right, 0, (size_t)(b * b) * sizeof(real));
+    for (int64_t i = 0; i < a; i++) {
+        for (int64_t p = 0; p < a; p++) {
+            add_scaled(dE + i * b, -2 * left_w[i * a + p], g + p * b, b);
+            dW_left[i * a + p] = -2 * dot(E + i * b, g + p * b, b);
+        }
+        for (int64_t k = 0; k < b; k++) {
+            const real d = dE[i * b + k];
+            dalpha[i] += d * H[i * b + k] * right[k];
+            dalpha[a + k] += d * H[i * b + k] * left[i];
+            dH[i * b + k] = left[i] * d * right[k];
+        }
+        for (int64_t k = 0; k < b; k++) add_scaled(dW_right + k * b, dH[i * b + k], v + i * b, b);
+    }
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t k = 0; k < b; k++) add_scaled(g + i * b, dH[i * b + k], right_w + k * b, b);
+    adjoint_factor(du, dW_left, left_w, spare, spare + a * a, a);
+    adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
+}
+
+/* ------------------------------------------------------------------------------------------------- of any form */
+
+static inline void mixer_prepare(real *w, const real *u, mixer m) {
+    if (m.form == KRONECKER) {
+        prepare_factor(w, u, m.R);
+        prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
+    } else {
+        prepare_vectors(w, u, m);
+    }
+}
+
+static inline void mixer_apply(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+    switch (m.form) {
+    case HOUSEHOLDER: apply_product(v, w, alpha, m); break;
+    case KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
+    default: apply_sum(v, scratch, w, alpha, m); break;
+    }
+}
+
+static inline void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+    switch (m.form) {
+    case HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
+    case KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
+    default: apply_sum(v, scratch, w, alpha, m); break; /* Q is symmetric */
+    }
+}
+
+static inline void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                                 real *scratch, mixer m) {
+    switch (m.form) {
+    case HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
+    case KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
+    default: adjoint_sum(g, du, dalpha, v, w, alpha, scratch, m); break;
+    }
+}
+
+#endif

@@ -1,0 +1,236 @@
+"""Channel mixers Q of Fixed-Point RNNs by name: how each is made of numbers that a layer gives it, and its adjoint.
+
+A layer asks a mixer for its `parts`, and gives it for each of them either an array of parameters, of that very shape,
+or one of every token, (B, T, *shape), a linear function of its input. `operands` turns them into what the op takes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import Array
+from rotrnn.ops import mixer as ops
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.fixed_point import PreparedMixer, prepare_mixer
+from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
+from rotrnn.ops.pointwise import mask_padding, sigmoid
+
+Parts = dict[str, Array]
+Operands = tuple[Array, ...]
+
+CONTRACTION = 0.95
+"""What |I - Q| stays below, as a norm of matrices, in a mixer that is asked to contract."""
+
+
+class MixGrads(NamedTuple):
+    """Gradients of a mix: of the operands, of x and of the origin (B, T, N)."""
+
+    operands: Operands
+    dx: Array
+    dorigin: Array
+
+
+@dataclass(frozen=True)
+class Mixer(ABC):
+    """A family of matrices Q (N, N) over tokens of `width` N, made of `rank` vectors where it has a rank.
+
+    With `contractive`, ``|I - Q| <= 0.95`` whatever the numbers are; not every family has such members.
+    """
+
+    name: ClassVar[str]
+    varying: ClassVar[bool] = True
+    """Whether it can differ from token to token."""
+    can_contract: ClassVar[bool] = True
+
+    width: int
+    rank: int = 1
+    contractive: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= self.width:
+            raise ValueError(f"Mixer: rank={self.rank!r}, expected an integer from 1 to the width, {self.width}")
+        if self.contractive and not self.can_contract:
+            raise ValueError(
+                f"Mixer: contractive=True with '{self.name}', where |I - Q| is 1 or more, expected another mixer"
+            )
+
+    @property
+    @abstractmethod
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what one Q is made of."""
+
+    @abstractmethod
+    def operands(self, parts: Parts) -> Operands:
+        """What `mix` takes."""
+
+    @abstractmethod
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        """Gradients of the parts."""
+
+    @abstractmethod
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        """``o + Q (x - o)`` (B, T, N): zero beyond `lengths`."""
+
+    @abstractmethod
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        """Adjoint of `mix`: ``dx = Q^T dy``, ``dorigin = dy - dx``."""
+
+    def prepared(self, operands: Operands) -> PreparedMixer | None:
+        """As kernels take it that mix within their own pass, where they can."""
+        return None
+
+
+@dataclass(frozen=True)
+class _Gains(Mixer):
+    """What mixers of vectors u and gains alpha share: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
+
+    op: ClassVar[tuple[Callable[..., Array], Callable[..., ops.MixGrads]]]
+    form: ClassVar[int]
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        return {"u": (self.rank, self.width), "alpha": (self.rank,)}
+
+    @property
+    def largest(self) -> float:
+        return CONTRACTION / (2 * self.rank) if self.contractive else 1.0
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """What the op takes beside its arrays."""
+        return {}
+
+    def operands(self, parts: Parts) -> Operands:
+        alpha = sigmoid(parts["alpha"])
+        return parts["u"], alpha * alpha.dtype.type(self.largest)
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        alpha, dalpha = operands[1], doperands[1]
+        return {"u": doperands[0], "alpha": dalpha * alpha * (1 - alpha / alpha.dtype.type(self.largest))}
+
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        return self.op[0](*operands, x, origin=origin, lengths=lengths, **self._rows)
+
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        grads = self.op[1](dy, *operands, x, origin=origin, lengths=lengths, **self._rows)
+        assert grads.dorigin is not None
+        return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
+
+    def prepared(self, operands: Operands) -> PreparedMixer:
+        return prepare_mixer(self.form, self._rows.get("rows", self.rank), operands[0], operands[1], self.width)
+
+
+@dataclass(frozen=True)
+class Householder(_Gains):
+    """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6), alpha in (0, 1).
+
+    Contractive, gains are below ``0.95 / 2R``, for ``|I - Q| <= 2 sum_i alpha_i``: eigenvalues of Q are then positive.
+    """
+
+    name: ClassVar[str] = "householder"
+    op = ops.householder_mix, ops.householder_mix_backward
+    form = ops.HOUSEHOLDER
+
+
+@dataclass(frozen=True)
+class DPLR(_Gains):
+    """``Q = I - 2 sum_i alpha_i w_i w_i^T``, of the authors' code; contractive as `Householder`."""
+
+    name: ClassVar[str] = "dplr"
+    op = ops.dplr_mix, ops.dplr_mix_backward
+    form = ops.DPLR
+
+
+@dataclass(frozen=True)
+class LowRank(_Gains):
+    """``Q = sum_i alpha_i w_i w_i^T``, alpha in (0, 1/R) so that they sum to less than 1 (section 3.3).
+
+    Across its vectors it is zero, where ``|I - Q| = 1``: it cannot contract.
+    """
+
+    name: ClassVar[str] = "low_rank"
+    can_contract: ClassVar[bool] = False
+    op = ops.low_rank_mix, ops.low_rank_mix_backward
+    form = ops.LOW_RANK
+
+    @property
+    def largest(self) -> float:
+        return 1 / self.rank
+
+
+@dataclass(frozen=True)
+class Kronecker(_Gains):
+    """``Q M = M - 2 L^T M K^T`` for a token read as a matrix M (a, b), a the largest divisor of N up to its root.
+
+    L and K are normalised rows with gains, ``|L| <= largest sqrt(a)``, so contractive gains are at most
+    ``sqrt(0.95 / (2 sqrt(N)))``.
+    """
+
+    name: ClassVar[str] = "kronecker"
+    op = ops.kronecker_mix, ops.kronecker_mix_backward
+    form = ops.KRONECKER
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        return {"rows": max(a for a in range(1, int(self.width**0.5) + 1) if self.width % a == 0)}
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        a = self._rows["rows"]
+        b = self.width // a
+        return {"u": ((a * (a + 1) + b * (b + 1)) // 2,), "alpha": (a + b,)}
+
+    @property
+    def largest(self) -> float:
+        return float((CONTRACTION / (2 * self.width**0.5)) ** 0.5) if self.contractive else 1.0
+
+
+@dataclass(frozen=True)
+class Orthogonal(Mixer):
+    """``Q = exp(M - M^T)``, orthogonal, the same for all tokens.
+
+    Its eigenvalues e^{i angle} have ``|1 - e^{i angle}| = 2 sin(angle / 2)``, less than 1 for angles below 60 degrees.
+    Contractive, M is scaled by ``c / (1 + |M - M^T|_F / sqrt(2))`` first, c the angle of 0.95: no angle is larger.
+    """
+
+    name: ClassVar[str] = "orthogonal"
+    varying: ClassVar[bool] = False
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        return {"M": (self.width, self.width)}
+
+    def _scale(self, M: Array) -> tuple[float, float]:
+        """What M is multiplied by, and |M - M^T|_F / sqrt(2), which is no less than its largest angle."""
+        size = float(np.sqrt(np.sum((M - M.T) ** 2) / 2))
+        return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else 1.0), size
+
+    def operands(self, parts: Parts) -> Operands:
+        M = parts["M"]
+        return (orthogonal(M * M.dtype.type(self._scale(M)[0])),)
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        M = parts["M"]
+        scale, size = self._scale(M)
+        dM = orthogonal_backward(doperands[0], M * M.dtype.type(scale))
+        if not self.contractive:
+            return {"M": dM}
+        # dscale = -scale / (1 + size) dsize, dsize = <M - M^T, dM> / size
+        slope = -scale / (1 + size) * float(np.sum(dM * M)) / size if size else 0.0
+        return {"M": M.dtype.type(scale) * dM + M.dtype.type(slope) * (M - M.T)}
+
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        return mask_padding(origin + dense(mask_padding(x - origin, lengths), operands[0]), lengths)
+
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        dy = mask_padding(dy, lengths)
+        grads = dense_backward(dy, mask_padding(x - origin, lengths), operands[0])
+        return MixGrads((grads.dw,), grads.dx, dy - grads.dx)
+
+
+MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in (Householder, DPLR, LowRank, Kronecker, Orthogonal)}

@@ -1,0 +1,146 @@
+"""What a fixed-point iteration in depth takes from C: residual and damped update, alone or with the step itself."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary, empty
+from rotrnn.ops.mixer import KRONECKER
+
+
+def relax(
+    y: Array,
+    f: npt.ArrayLike,
+    s: npt.ArrayLike,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    each_step: bool = False,
+) -> Array:
+    """One damped step ``y <- s_b f + (1 - s_b) y``, in place, and the residual of y as it was.
+
+    Parameters
+    ----------
+    y : (B, T, D), C-contiguous, float32 or float64
+        The iterate; overwritten.
+    f : (B, T, D)
+        Its image, in y's dtype.
+    s : (B,)
+        The size of each sequence's step: 1 takes f itself.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence: what lies beyond is neither read nor written.
+    each_step : bool
+        Residuals of single steps, the largest of which is a sequence's.
+
+    Returns
+    -------
+    residual : (B,)
+        ``max |y - f| / (max |f| + 1e-8)``, maxima over a sequence's steps and channels ("Fixed-Point RNNs", section
+        5.2), or over a step's channels, as in its authors' code; NaN if anything in it is NaN, 0 without a step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype; shapes that disagree; a `y` that cannot be written in place.
+    """
+    args = Boundary("relax")
+    ay = args.array("y", y, "B T D")
+    af = args.array("f", f, "B T D")
+    step = args.array("s", s, "B")
+    steps = args.lengths(lengths)
+    args.out("y", y, ay.shape, ay.dtype, f, s)
+    B, T, D = ay.shape
+    residual = np.empty(B, ay.dtype)
+    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, B, T, D, each_step)
+    return residual
+
+
+class PreparedMixer(NamedTuple):
+    """A mixer as `depth_pass` takes it: see `prepare_mixer`."""
+
+    w: Array
+    alpha: Array
+    form: int
+    rank: int
+    varying: tuple[bool, bool]
+
+
+def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
+    """u and alpha of a mixer of `rotrnn.ops.mixer`, of that form, made ready once for all iterations.
+
+    `rank` is R, the number of vectors; of a Kronecker mixer, its rows. u and alpha are as its op takes them, for tokens
+    of `width` channels, constant or of (B, T) tokens each; in one dtype.
+    """
+    args = Boundary("prepare_mixer")
+    u, alpha = args.common(u, alpha)
+    constant = 1 if form == KRONECKER else 2
+    lead = u.shape[: u.ndim - constant]
+    columns = width // rank
+    size = 2 * (rank * (rank + 1) + columns * (columns + 1)) if form == KRONECKER else rank * (width + 1)
+    w = empty((*lead, size), u.dtype)
+    _cpu.mixer_prepare(w, u, int(np.prod(lead)), rank, width, form)
+    return PreparedMixer(w, alpha, form, rank, (bool(lead), alpha.ndim == 3))
+
+
+def depth_pass(
+    y: Array,
+    x: Array,
+    lam: Array,
+    mixer: PreparedMixer,
+    h0: Array | None,
+    s: Array,
+    *,
+    scaled: bool = True,
+    adjoint: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """One damped step ``y <- s_b F(y) + (1 - s_b) y`` of the vector-state Fixed-Point RNN, in place, in one pass.
+
+    ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0``, where gain_t is ``1 - lam_t`` if `scaled`
+    ("Fixed-Point RNNs", Theorem 3.2), else 1 (eq. 7); or with `adjoint`, the step whose fixed point is the implicit
+    gradient of F's input, where x is that of h: ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``,
+    ``F_T = 0``, and h0 is not looked at.
+
+    Parameters
+    ----------
+    y : (B, T, N), C-contiguous, float32 or float64
+        The iterate; overwritten. All arrays are in its dtype.
+    x : (B, T, N)
+    lam : (N,) or (B, T, N)
+    mixer : PreparedMixer
+    h0 : (B, N), optional
+    s : (B,)
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence: what lies beyond is neither read nor written.
+
+    Returns
+    -------
+    residual : (B,)
+        As of `relax`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype; shapes that disagree; a `y` that cannot be written in place.
+    """
+    args = Boundary("depth_pass")
+    ay = args.array("y", y, "B T N")
+    given = [
+        args.array("x", x, "B T N"),
+        args.array("lam", lam, "N", "B T N"),
+        mixer.w,
+        mixer.alpha,
+        args.optional("h0", h0, "B N"),
+        args.array("s", s, "B"),
+    ]
+    steps = args.lengths(lengths)
+    args.out("y", y, ay.shape, ay.dtype, x, lam, h0, s)
+    residual = np.empty(len(ay), ay.dtype)
+    arrays = [None if one is None else args.layout(one, ay.dtype) for one in given]
+    dims = (*ay.shape[:2], mixer.rank, ay.shape[2], lam.ndim == 3, *mixer.varying, mixer.form, scaled, adjoint)
+    call: tuple[Any, ...] = (residual, y, *arrays, steps, *dims)
+    _cpu.depth_pass(*call)
+    return residual

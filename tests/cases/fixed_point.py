@@ -1,0 +1,110 @@
+"""Rows of Fixed-Point RNNs: the dense recurrence that the iteration converges to, one linear system a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from cases.layer_row import LayerRow
+from cases.ops import householder_product
+from cases.table import Arrays
+from rotrnn.nn.fixed_point import FixedPointRNN
+from rotrnn.nn.mixer import CONTRACTION
+
+TOL = 1e-13
+TERMS = 2000
+"""An iterate of residual TOL is within 4 TOL / (1 - 0.9) of the fixed point where a step brings it closer by 0.9:
+that is 4 TERMS eps, with a little for rounding."""
+
+
+def sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
+    """Q of one token, as a matrix."""
+    N, rank = layer.d_state, layer.rank
+    if layer.mixer == "orthogonal":
+        S = parts["M"] - parts["M"].T
+        largest = 2 * np.arcsin(CONTRACTION / 2) / (1 + np.linalg.norm(S) / np.sqrt(2)) if layer.contractive else 1
+        return scipy.linalg.expm(largest * S)
+    u, alpha = parts["u"], sigmoid(parts["alpha"])
+    if layer.mixer == "kronecker":
+        a = max(a for a in range(1, N + 1) if N % a == 0 and a * a <= N)
+        factors, start = [], 0
+        for n, gains in ((a, alpha[:a]), (N // a, alpha[a:])):
+            U = np.zeros((n, n))
+            U[np.triu_indices(n)] = u[start : start + n * (n + 1) // 2]
+            start += n * (n + 1) // 2
+            G = U @ U.T
+            largest = (CONTRACTION / (2 * np.sqrt(N))) ** 0.5 if layer.contractive else 1
+            factors.append(largest * gains[:, None] * G / np.linalg.norm(G, axis=1, keepdims=True))
+        return np.eye(N) - 2 * np.kron(factors[0].T, factors[1])
+    w = u / np.linalg.norm(u, axis=1, keepdims=True)
+    gain = CONTRACTION / (2 * rank) if layer.contractive else 1
+    match layer.mixer:
+        case "householder":
+            return householder_product(u, gain * alpha)
+        case "dplr":
+            return np.eye(N) - 2 * gain * w.T @ (alpha[:, None] * w)
+        case "low_rank":
+            return w.T @ (alpha[:, None] * w) / rank
+
+
+def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[Any, Any]:
+    """(A, b) of one token: h = A h_before + b is the fixed point, by solving for it."""
+    identity = np.eye(layer.d_state)
+    lam = sigmoid(params.get("W_lambda", np.zeros((layer.d_state, layer.d_model))) @ x_t + params["b_lambda"])
+    v = params["B"] @ x_t
+    if "W_B" in params:
+        v = sigmoid(params["W_B"] @ x_t + params["b_B"]) * v
+    names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
+    Q = mixer_matrix(layer, {name: params[name] if name in params else params[f"W_{name}"] @ x_t for name in names})
+    gain = 1 - lam if layer.scaled else np.ones_like(lam)
+    K = np.linalg.inv(identity - gain[:, None] * (identity - Q))
+    return K * lam, K @ (gain * (Q @ v))
+
+
+def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    B, T, D = x.shape
+    y, h = np.zeros((B, T, D)), np.zeros((B, layer.d_state)) if state is None else np.array(state)
+    for b in range(B):
+        for t in range(T if lengths is None else lengths[b]):
+            A, drive = dense_recurrence(layer, params, x[b, t])
+            h[b] = A @ h[b] + drive
+            y[b, t] = params["C"] @ h[b] + params["D"] * x[b, t]
+    return y, h
+
+
+def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    layer = FixedPointRNN(3, **{"d_state": 4, "gradient": "implicit", "tol": TOL, "max_iterations": 2000} | settings)
+    return LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        fixed_point_loop,
+        terms=TERMS,
+        linear=(("B", "state"), ("C", "D"), *([] if layer.selective else [("x", "state")])),
+    )
+
+
+FIXED_POINT = [
+    row("", 2, 7, rank=2),
+    row("", 3, 6, (6, 0, 4)),
+    row("contractive", 2, 6, (2, 6), rank=2, contractive=True, selective=("lambda", "mixer")),
+    row("constant", 2, 6, selective=(), damping="none"),
+    row("unscaled orthogonal", 2, 5, scaled=False, mixer="orthogonal", selective=("lambda", "B")),
+    row("contractive orthogonal", 1, 5, contractive=True, mixer="orthogonal"),
+    row("dplr", 2, 4, mixer="dplr", rank=2, selective=("mixer",)),
+    row("low rank", 2, 4, mixer="low_rank", rank=2, selective=("lambda", "mixer")),
+    row("kronecker", 2, 4, (4, 3), mixer="kronecker", d_state=6, selective=("mixer",)),
+    row("unaccelerated", 2, 5, (5, 3), accelerated=False, selective=["mixer"]),
+    row("", 0, 3),
+    row("", 2, 0),
+    row("", 1, 1),
+]
+FIXED_POINT_LARGE = [row("", 4, 300, (300, 0, 299, 17), d_state=40, rank=2, tol=1e-6)]
