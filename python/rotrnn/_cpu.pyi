@@ -97,29 +97,8 @@ def listops_sample(
 def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
 def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
-def householder_forward(
-    y: _R, u: _R, alpha: _R, x: _R, lengths: _IO, B: int, T: int, R: int, D: int, u_varying: int, alpha_varying: int, /
-) -> None: ...
-def householder_backward(
-    dx: _R,
-    du: _R,
-    dalpha: _R,
-    dy: _R,
-    u: _R,
-    alpha: _R,
-    x: _R,
-    lengths: _IO,
-    B: int,
-    T: int,
-    R: int,
-    D: int,
-    u_varying: int,
-    alpha_varying: int,
-    /,
-) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
-def gelu_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_forward(y: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_backward(
     dvalue: _R, dgate: _R, dy: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /
