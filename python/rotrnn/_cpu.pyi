@@ -135,7 +135,7 @@ def mix_backward(
 ) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
-def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
+def gelu_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_forward(y: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_backward(
     dvalue: _R, dgate: _R, dy: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /
@@ -288,6 +288,38 @@ def bank_forward(
     skip: _R,
     u: _R,
     h0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...
+def bank_backward(
+    du: _R,
+    da: _R,
+    dc: _R,
+    dskip: _R,
+    dh0: _R,
+    dy: _R,
+    dhT: _RO,
+    carries: _R,
+    a: _R,
+    c: _R,
+    skip: _R,
+    u: _R,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...
+def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
 def selective_forward(
     y: _RO,
     hT: _RO,
@@ -349,31 +381,6 @@ def conv_backward(
     B: int,
     T: int,
     D: int,
-    N: int,
-    tile: int,
-    reverse: int,
-    /,
-) -> None: ...
-def bank_backward(
-    du: _R,
-    da: _R,
-    dc: _R,
-    dskip: _R,
-    dh0: _R,
-    dy: _R,
-    dhT: _RO,
-    carries: _R,
-    a: _R,
-    c: _R,
-    skip: _R,
-    u: _R,
-    lengths: _IO,
-    B: int,
-    T: int,
-    D: int,
-    N: int,
-    tile: int,
-    reverse: int,
     taps: int,
     /,
 ) -> None: ...
