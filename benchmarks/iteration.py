@@ -1,9 +1,10 @@
-"""Time of one iteration of the vector-state Fixed-Point RNN beside one diagonal scan and one Householder mix.
+"""Time of one iteration of a Fixed-Point RNN: of the vector state, beside one diagonal scan and one Householder mix;
+of Bedouin, beside one selective scan, one Householder mix and the product with the output before.
 
     python -m benchmarks.iteration [--json] [--quick]
 
-An iteration mixes, scans, takes the residual and updates the iterate, in one pass over memory; its adjoint is that of
-the implicit gradient. The limit is the time of `diagonal_scan` and `householder_mix`, in the same window.
+An iteration mixes, scans, takes the residual and updates the iterate, of the vector state in one pass over memory; its
+adjoint is that of the implicit gradient. The limit is the time of the ops alone, in the same window.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import arguments, row, seconds_in_turn, show
-from rotrnn.ops.fixed_point import depth_pass, prepare_mixer
+from rotrnn.nn.bedouin import Bedouin
+from rotrnn.nn.layer import Context
+from rotrnn.ops.dense import dense
+from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
 from rotrnn.ops.mixer import HOUSEHOLDER, householder_mix
 from rotrnn.ops.scan import diagonal_scan
+from rotrnn.ops.selective import selective_scan
 
 
 def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any]]:
@@ -43,10 +48,32 @@ def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any
     ]
 
 
+def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, Any]:
+    """With so many reflections a token, all feedback on, and D channels in the iteration."""
+    rng = np.random.default_rng(0)
+    layer = Bedouin(D, expand=1, rank=rank, max_iterations=2, train_iterations=2)
+    _, saved = layer.forward(layer.init(rng), rng.standard_normal((B, T, D), dtype=np.float32), Context(train=True))
+    depth, y, maps = saved.depth, saved.before, saved.applied.maps
+    u, alpha = saved.applied.operands
+    s, V = np.full(B, 0.99, np.float32), saved.weights.V
+    scan, mix, product, iteration = seconds_in_turn(
+        [
+            lambda: selective_scan(saved.x, maps["delta"], depth.A, maps["B"], maps["C"], h0=depth.h0),
+            lambda: householder_mix(u, alpha, saved.x),
+            lambda: dense(y, V),
+            lambda: relax(y, depth(y, saved.lengths), s, lengths=saved.lengths),
+        ],
+        window=window,
+    )
+    more = {"limit": "scan, mix and product", "B": B, "T": T, "D": D}
+    return row(f"Bedouin's iteration, {rank} reflections", iteration, scan + mix + product, **more)
+
+
 def main() -> None:
     args = arguments(__doc__).parse_args()
     sizes = (2, 64, 16, 0.05) if args.quick else (8, 1024, 128, 6.0)
-    show([one for rank in (1, 2, 4) for one in rows(*sizes[:3], rank, sizes[3])], args.json)
+    vector = [one for rank in (1, 2, 4) for one in rows(*sizes[:3], rank, sizes[3])]
+    show([*vector, *(bedouin_row(*sizes[:3], rank, sizes[3]) for rank in (1, 2, 4))], args.json)
 
 
 if __name__ == "__main__":

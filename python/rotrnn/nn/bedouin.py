@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.matrix_depth import FEEDBACK, Map, MatrixFixedPoint
+from rotrnn.nn.matrix_depth import FEEDBACK, Map, Maps, MatrixFixedPoint
 from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
@@ -66,7 +66,7 @@ class Bedouin(MatrixFixedPoint):
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
 
     @property
-    def maps(self) -> dict[str, Map]:
+    def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
         parts = {name: Map(shape, "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "sigmoid"), **parts, "B": direction, "C": direction}
@@ -96,7 +96,7 @@ class Bedouin(MatrixFixedPoint):
         return astype(params, np.float32)
 
     def fold(self, params: Params) -> Params:
-        return {**params, "A": -RATE * softplus(params["omega"])}
+        return {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
 
     def fold_backward(self, params: Params, dfolded: Params) -> Params:
         domega: Array = -RATE * dfolded["A"] * sigmoid(params["omega"])

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.matrix_depth import Map, MatrixFixedPoint
+from rotrnn.nn.matrix_depth import Map, Maps, MatrixFixedPoint
 from rotrnn.ops.dense import matmul
 
 
@@ -72,7 +72,7 @@ class FPMamba(MatrixFixedPoint):
             raise ValueError(f"FPMamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max")
 
     @property
-    def maps(self) -> dict[str, Map]:
+    def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
         parts = {name: Map(shape, "silu" if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "softplus"), **parts, "B": direction, "C": direction}

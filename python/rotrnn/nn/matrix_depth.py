@@ -7,7 +7,7 @@ parameters into effective weights, with the adjoint of that; all else is here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward
+from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward
 from rotrnn.ops.pointwise import glu, glu_backward, layer_norm, layer_norm_backward, mask_padding
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
@@ -32,8 +32,56 @@ class Map(NamedTuple):
     function: str
 
     @property
-    def columns(self) -> Columns:
-        return Columns(int(np.prod(self.shape)), self.function)
+    def width(self) -> int:
+        return int(np.prod(self.shape))
+
+
+Maps = dict[str, Map]
+
+
+@dataclass(frozen=True)
+class Lagged:
+    """Maps ``f(base_t + V y_{t-1})``, their columns side by side in base (B, T, K) and V (K, E), y0 in y_{-1}'s place.
+
+    Of maps that read no y, V and y0 are None.
+    """
+
+    maps: Maps
+    base: Array
+    V: Array | None = None
+    y0: Array | None = None
+    first: Array | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", None if self.V is None or self.y0 is None else dense(self.y0, self.V))
+
+    @property
+    def columns(self) -> list[Columns]:
+        return [Columns(one.width, one.function) for one in self.maps.values()]
+
+    def late(self, y: Array) -> Array | None:
+        """V y, which is read a step later: not at all where there is one step."""
+        return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
+
+    def __call__(self, late: Array | None, lengths: Steps) -> Parts:
+        outs = lagged_maps(self.base, late, self.first, self.columns, lengths=lengths)
+        named = zip(outs, self.maps.items(), strict=True)
+        return {name: out.reshape(*out.shape[:2], *one.shape) for out, (name, one) in named}
+
+    def backward(self, dvalues: Parts, late: Array | None, lengths: Steps) -> LaggedMapsGrads:
+        douts = [dvalues[name].reshape(*self.base.shape[:2], one.width) for name, one in self.maps.items()]
+        return lagged_maps_backward(douts, self.base, late, self.first, self.columns, lengths=lengths)
+
+    def product_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array | None, Array, Array]:
+        """Gradients of y (None for one step), of V and of y0."""
+        assert self.V is not None
+        assert self.y0 is not None
+        assert grads.dfirst is not None
+        start = dense_backward(grads.dfirst, self.y0, self.V)
+        if grads.dlate is None:
+            return None, start.dw, start.dx
+        rest = dense_backward(grads.dlate, y, self.V)
+        return rest.dx, start.dw + rest.dw, start.dx
 
 
 class Norm(NamedTuple):
@@ -49,23 +97,22 @@ class Applied(NamedTuple):
 
     y: Array
     hT: Array
-    parts: Parts
+    maps: Parts
     operands: Operands
     mixed: Array
     carries: Array
     late: Array | None
     scanned: Array
-    moments: tuple[Array, Array] | None
+    moments: list[Array]
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of what `MatrixDepth` is made of, and of y through the mixer's origin."""
+    """Gradients through one application: of x, of the values of the known maps, of what drives the others, of the
+    operands of a constant mixer, of A, skip and norm, of h0, and of the iterate through the mixer's origin."""
 
     dx: Array
-    dmaps: Parts
-    dbase: Array | None
-    dlate: Array | None
-    dfirst: Array | None
+    dknown: Parts
+    driven: LaggedMapsGrads
     dconstants: Operands
     dA: Array
     dskip: Array | None
@@ -82,17 +129,13 @@ class MatrixDepth:
         h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T
         F(y)_t = h_t C_t + skip * x~_t,     layer-normed with `norm`
 
-    delta, B, C and the parts of Q are `known`, or `driven` by y: functions of ``base_t + V y_{t-1}`` (first in place of
-    V y_{-1}). A mixer that is the same for all tokens comes as `constants`.
+    delta, B, C and the parts of Q are maps: `known` ones, and ones `driven` by y. The operands of a mixer that is the
+    same for all tokens come as `constants`.
     """
 
     x: Array
     known: Parts
-    driven: dict[str, Map]
-    base: Array | None
-    V: Array | None
-    V_transposed: Array | None
-    first: Array | None
+    driven: Lagged
     A: Array
     skip: Array | None
     norm: Norm | None
@@ -101,94 +144,61 @@ class MatrixDepth:
     h0: Array
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
-        maps, _ = self._maps(y, lengths)
-        mixed = self.mixer.mix(self._operands(maps)[1], self.x, y, lengths)
+        maps = self.known | self.driven(self.driven.late(y), lengths)
+        mixed = self.mixer.mix(self._operands(maps), self.x, y, lengths)
         f = selective_scan(mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0, lengths=lengths)
-        assert isinstance(f, np.ndarray)
-        return f if self.norm is None else self._normed(f, lengths)[0]
+        return self._normed(f, lengths)[0]
 
     def apply(self, y: Array, lengths: Steps) -> Applied:
         """F(y), with what its adjoint needs."""
-        maps, late = self._maps(y, lengths)
-        parts, operands = self._operands(maps)
+        late = self.driven.late(y)
+        maps = self.known | self.driven(late, lengths)
+        operands = self._operands(maps)
         mixed = self.mixer.mix(operands, self.x, y, lengths)
         scanned, hT, carries = selective_scan(
             mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0,
             lengths=lengths, return_state=True, return_carries=True,
         )  # fmt: skip
-        out, *moments = (scanned,) if self.norm is None else self._normed(scanned, lengths)
-        parts = {**parts, **{name: maps[name] for name in ("delta", "B", "C")}}
-        kept = (moments[0], moments[1]) if moments else None
-        return Applied(out, hT, parts, operands, mixed, carries, late, scanned, kept)
+        out, *moments = self._normed(scanned, lengths)
+        return Applied(out, hT, maps, operands, mixed, carries, late, scanned, moments)
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
-        """From the gradients of the application's y and final state, the y that it was made of held."""
+        """From the gradients of the application's y and final state; the y that it was made of is held."""
         dnorm = None
         if self.norm is not None:
-            assert a.moments is not None
-            grads_norm = layer_norm_backward(dy, a.scanned, self.norm.scale, *a.moments, lengths=lengths)
-            dy, *rest = grads_norm
+            dy, *rest = layer_norm_backward(dy, a.scanned, self.norm.scale, *a.moments, lengths=lengths)
             dnorm = rest[0], rest[1]
         scan = selective_scan_backward(
-            dy, a.mixed, a.parts["delta"], self.A, a.parts["B"], a.parts["C"], self.skip, self.h0,
+            dy, a.mixed, a.maps["delta"], self.A, a.maps["B"], a.maps["C"], self.skip, self.h0,
             dhT=dhT, lengths=lengths, carries=a.carries,
         )  # fmt: skip
         mix = self.mixer.mix_backward(a.operands, scan.dx, self.x, y, lengths)
         dmaps = {"delta": scan.ddelta, "B": scan.dB, "C": scan.dC}
-        dconstants: Operands = ()
-        if self.constants is not None:
-            dconstants = mix.operands
-        else:
-            parts = {name: a.parts[name] for name in self.mixer.parts}
-            dmaps |= self.mixer.operands_backward(parts, a.operands, mix.operands)
-        dmaps = {name: d.reshape(*d.shape[:2], int(np.prod(d.shape[2:]))) for name, d in dmaps.items()}
-        dbase = dlate = dfirst = None
-        if self.driven:
-            assert self.base is not None
-            douts = [dmaps.pop(name) for name in self.driven]
-            dbase, dlate, dfirst = lagged_maps_backward(
-                douts, self.base, a.late, self.first, self._columns, lengths=lengths
-            )
+        if self.constants is None:
+            dmaps |= self.mixer.operands_backward(self._parts(a.maps), a.operands, mix.operands)
         return DepthGrads(
-            mix.dx, dmaps, dbase, dlate, dfirst, dconstants, scan.dA, scan.dskip, dnorm, scan.dh0, mix.dorigin
+            mix.dx,
+            {name: dmaps[name] for name in self.known},
+            self.driven.backward(dmaps, a.late, lengths),
+            mix.operands if self.constants is not None else (),
+            scan.dA,
+            scan.dskip,
+            dnorm,
+            scan.dh0,
+            mix.dorigin,
         )
 
-    def pull(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> Array:
-        """The gradient of the y that an application was made of."""
-        grads = self.backward(a, y, dy, dhT, lengths)
-        if grads.dlate is None:
-            return grads.dorigin
-        assert self.V_transposed is not None
-        return np.add(grads.dorigin, dense(grads.dlate, self.V_transposed), out=grads.dorigin)
+    def _parts(self, maps: Parts) -> Parts:
+        return {name: maps[name] for name in self.mixer.parts}
 
-    @property
-    def _columns(self) -> list[Columns]:
-        return [one.columns for one in self.driven.values()]
+    def _operands(self, maps: Parts) -> Operands:
+        return self.mixer.operands(self._parts(maps)) if self.constants is None else self.constants
 
-    def _maps(self, y: Array, lengths: Steps) -> tuple[Parts, Array | None]:
-        """Every map of the tokens, and V y, which is read a step later: not at all where there is one step."""
-        if not self.driven:
-            return self.known, None
-        assert self.base is not None
-        assert self.V is not None
-        late = dense(y, self.V) if y.shape[1] > 1 else None
-        outs = lagged_maps(self.base, late, self.first, self._columns, lengths=lengths)
-        return {**self.known, **shaped(outs, self.driven)}, late
-
-    def _operands(self, maps: Parts) -> tuple[Parts, Operands]:
-        if self.constants is not None:
-            return {}, self.constants
-        parts = {name: maps[name] for name in self.mixer.parts}
-        return parts, self.mixer.operands(parts)
-
-    def _normed(self, f: Array, lengths: Steps) -> tuple[Array, Array, Array]:
-        assert self.norm is not None
+    def _normed(self, f: Any, lengths: Steps) -> tuple[Array, ...]:
+        """f, normed if there is a norm, and the norm's moments."""
+        if self.norm is None:
+            return (f,)
         return layer_norm(f, self.norm.scale, self.norm.bias, eps=self.norm.eps, lengths=lengths)
-
-
-def shaped(outs: list[Array], maps: dict[str, Map]) -> Parts:
-    """The columns of maps as arrays of their shapes."""
-    return {name: out.reshape(*out.shape[:2], *one.shape) for out, (name, one) in zip(outs, maps.items(), strict=True)}
 
 
 class Weights(NamedTuple):
@@ -205,20 +215,19 @@ class Weights(NamedTuple):
 
 
 class MatrixSaved(NamedTuple):
-    """What forward keeps: the weights; the layer's input, x and z made of it; the known maps before their functions;
-    the step, the iterate before its last application and that application; what the gate was made of; and the state."""
+    """What forward keeps: the weights; the layer's input and x made of it; the known maps; the step, the iterate before
+    its last application and that application; the gate, V y for it, its values and what they gated; and the state."""
 
     weights: Weights
     inputs: Array
     x: Array
-    z: Array
-    known_base: Array
+    known: Lagged
     depth: MatrixDepth
     before: Array
     applied: Applied
-    y0: Array
+    gate: Lagged
     gate_late: Array | None
-    gate: Array
+    gate_values: Array
     gated: Array
     lengths: Steps
     report: Report
@@ -285,7 +294,7 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     @abstractmethod
-    def maps(self) -> dict[str, Map]:
+    def maps(self) -> Maps:
         """delta (E,), B and C (S,), and the mixer's parts where it varies."""
 
     @property
@@ -316,7 +325,7 @@ class MatrixFixedPoint(Recurrent):
         """The mixer's parts, where they are maps."""
         return self._mixer.parts if self._mixer.varying else {}
 
-    def _split(self) -> tuple[dict[str, Map], dict[str, Map]]:
+    def _split(self) -> tuple[Maps, Maps]:
         """The maps that y does not drive, and those that it does."""
         known = {name: one for name, one in self.maps.items() if name not in self.driven}
         return known, {name: one for name, one in self.maps.items() if name in self.driven}
@@ -324,17 +333,16 @@ class MatrixFixedPoint(Recurrent):
     def prepare(self, params: Params) -> Weights:
         self.check_params(params)
         folded = self.fold(params)
+        dtype = folded["W_in"].dtype
         known, driven = self._split()
 
-        def rows(kind: str, maps: dict[str, Map]) -> Array:
-            shaped_rows = [folded[f"{kind}_{name}"].reshape(-1, self.width) for name in maps]
-            return np.concatenate([np.zeros((0, self.width), folded["W_in"].dtype), *shaped_rows])
+        def rows(kind: str, maps: Maps) -> Array:
+            weights = [folded[f"{kind}_{name}"].reshape(one.width, self.width) for name, one in maps.items()]
+            return np.concatenate([np.zeros((0, self.width), dtype), *weights])
 
-        def biases(maps: dict[str, Map]) -> Array:
-            zero = np.zeros(0, folded["W_in"].dtype)
-            widths = {name: one.columns.width for name, one in maps.items()}
-            given = {name: folded.get(f"b_{name}", np.zeros(width, zero.dtype)) for name, width in widths.items()}
-            return np.concatenate([zero, *(bias.ravel() for bias in given.values())])
+        def biases(maps: Maps) -> Array:
+            zero = {name: np.zeros(one.width, dtype) for name, one in maps.items()}
+            return np.concatenate([np.zeros(0, dtype), *(folded.get(f"b_{n}", zero[n]).ravel() for n in maps)])
 
         V = rows("V", driven)
         mixer = self._mixer
@@ -391,39 +399,12 @@ class MatrixFixedPoint(Recurrent):
         h0 = np.zeros((B, E, self.d_state), u.dtype) if h0 is None else h0
         y0 = np.zeros((B, E), u.dtype) if y0 is None else y0
         x, z = dense(u, folded["W_in"][:E]), dense(u, folded["W_in"][E:])
-        depth, known_base = self._depth(weights, x, h0, y0, lengths)
-        solution = solve(
-            depth, np.zeros((B, T, E), u.dtype), self._iteration, ctx,
-            site=self.site, name=type(self).__name__, each_step=self.normed,
-        )  # fmt: skip
-        applied = depth.apply(solution.y, lengths)
-        y, gate, gate_late = applied.y, z, None
-        if "gate" in self.driven:
-            gate_late = dense(y, folded["V_gate"]) if T > 1 else None
-            first = dense(y0, folded["V_gate"])
-            (gate,) = lagged_maps(z, gate_late, first, [Columns(E, "linear")], lengths=lengths)
-        value, through = self._gating(y, gate, x, folded)
-        gated = glu(value * through, through)
-        last = np.where(lengths[:, None] > 0, y[np.arange(B), lengths - 1] if T else 0, y0).astype(u.dtype)
-        saved = MatrixSaved(
-            weights, u, x, z, known_base, depth, solution.y, applied, y0, gate_late, gate, gated, lengths,
-            solution.report, (applied.hT, last),
-        )  # fmt: skip
-        return dense(gated, folded["W_out"]), saved
-
-    def _depth(self, weights: Weights, x: Array, h0: Array, y0: Array, lengths: Steps) -> tuple[MatrixDepth, Array]:
-        folded = weights.folded
-        known, driven = self._split()
-        known_base = dense(x, weights.W_known, weights.b_known)
-        columns = [one.columns for one in known.values()]
+        known_maps, driven_maps = self._split()
+        known = Lagged(known_maps, dense(x, weights.W_known, weights.b_known))
         depth = MatrixDepth(
             x,
-            shaped(lagged_maps(known_base, None, None, columns, lengths=lengths), known),
-            driven,
-            dense(x, weights.W_driven, weights.b_driven) if driven else None,
-            weights.V if driven else None,
-            weights.V_transposed if driven else None,
-            dense(y0, weights.V) if driven else None,
+            known(None, lengths),
+            Lagged(driven_maps, dense(x, weights.W_driven, weights.b_driven), weights.V, y0),
             folded["A"],
             folded["D"] if self.normed else None,
             Norm(folded["scale"], folded["bias"], self.norm_eps) if self.normed else None,
@@ -431,7 +412,22 @@ class MatrixFixedPoint(Recurrent):
             weights.constants,
             h0,
         )
-        return depth, known_base
+        solution = solve(
+            depth, np.zeros((B, T, E), u.dtype), self._iteration, ctx,
+            site=self.site, name=type(self).__name__, each_step=self.normed,
+        )  # fmt: skip
+        applied = depth.apply(solution.y, lengths)
+        gate = Lagged({"gate": Map((E,), "linear")}, z, folded.get("V_gate"), y0)
+        gate_late = gate.late(applied.y)
+        gate_values = gate(gate_late, lengths)["gate"]
+        value, through = self._gating(applied.y, gate_values, x, folded)
+        gated = glu(value * through, through)
+        last = np.where(lengths[:, None] > 0, applied.y[np.arange(B), lengths - 1] if T else 0, y0).astype(u.dtype)
+        saved = MatrixSaved(
+            weights, u, x, known, depth, solution.y, applied, gate, gate_late, gate_values, gated, lengths,
+            solution.report, (applied.hT, last),
+        )  # fmt: skip
+        return dense(gated, folded["W_out"]), saved
 
     @property
     def norm_eps(self) -> float:
@@ -446,7 +442,7 @@ class MatrixFixedPoint(Recurrent):
         self, params: Params, saved: MatrixSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         weights, depth, applied, lengths = saved.weights, saved.depth, saved.applied, saved.lengths
-        folded, x, y = weights.folded, saved.x, applied.y
+        folded, x = weights.folded, saved.x
         args = Boundary(f"{type(self).__name__}.backward")
         for letter, size in zip("BTD", saved.inputs.shape, strict=True):
             args.bind(letter, size, "x")
@@ -458,95 +454,68 @@ class MatrixFixedPoint(Recurrent):
         dout, dhT, dlast, _ = args.common(dout, dhT, dlast, x)
         out = dense_backward(mask_padding(dout, lengths), saved.gated, folded["W_out"])
         dfolded: Params = {"W_out": out.dw}
-        value, through = self._gating(y, saved.gate, x, folded)
+        value, through = self._gating(applied.y, saved.gate_values, x, folded)
         dproduct, dthrough = glu_backward(out.dx, value * through, through)
         dthrough += dproduct * value
         dvalue = dproduct * through
         if self.normed:
-            dy, dz, dx = dvalue, dthrough, np.zeros_like(x)
+            dy, dgate, dx = dvalue, dthrough, np.zeros_like(x)
         else:
-            dy, dz, dx = dthrough, dvalue, dthrough * folded["D"]
+            dy, dgate, dx = dthrough, dvalue, dthrough * folded["D"]
             dfolded["D"] = (dthrough * x).sum((0, 1))
-        dy0 = np.zeros_like(saved.y0)
-        if "gate" in self.driven:
-            first = dense(saved.y0, folded["V_gate"])
-            columns = [Columns(self.width, "linear")]
-            gate = lagged_maps_backward([dz], saved.z, saved.gate_late, first, columns, lengths=lengths)
-            dz = gate.dbase
-            dy_late, dfolded["V_gate"], dy0 = self._lagged_product(
-                gate.dlate, gate.dfirst, y, saved.y0, folded["V_gate"]
-            )
+        of_gate = saved.gate.backward({"gate": dgate}, saved.gate_late, lengths)
+        dy0 = np.zeros((len(x), self.width), x.dtype)
+        if saved.gate.V is not None:
+            dy_late, dfolded["V_gate"], dy0 = saved.gate.product_backward(of_gate, applied.y)
             dy = dy if dy_late is None else dy + dy_late
-        some = np.flatnonzero(lengths)
         if dlast is not None:
+            some = np.flatnonzero(lengths)
             dy[some, lengths[some] - 1] += dlast[some]
             dy0 += np.where(lengths[:, None] > 0, 0, dlast)
         if self.gradient == "implicit":
             dy = self._implicit(saved, dy, dhT)
         grads = depth.backward(applied, saved.before, dy, dhT, lengths)
         dx += grads.dx
-        known, driven = self._split()
-        if known:
-            douts = [grads.dmaps[name] for name in known]
-            columns = [one.columns for one in known.values()]
-            base = lagged_maps_backward(douts, saved.known_base, None, None, columns, lengths=lengths).dbase
-            self._unstack(dfolded, known, "W", "b", dense_backward(base, x, weights.W_known), dx)
-        if driven:
-            assert grads.dbase is not None
-            self._unstack(dfolded, driven, "W", "b", dense_backward(grads.dbase, x, weights.W_driven), dx)
-            _, dV, dfirst = self._lagged_product(grads.dlate, grads.dfirst, saved.before, saved.y0, weights.V)
-            dy0 = dy0 + dfirst
-            self._unstack(dfolded, driven, "V", None, (None, dV, None), None)
+        dknown = saved.known.backward(grads.dknown, None, lengths).dbase
+        _, dV, dy0_driven = depth.driven.product_backward(grads.driven, saved.before)
+        for maps, dbase, W in (
+            (saved.known.maps, dknown, weights.W_known),
+            (depth.driven.maps, grads.driven.dbase, weights.W_driven),
+        ):
+            back = dense_backward(dbase, x, W)
+            dx += back.dx
+            dfolded |= unstacked("W", maps, back.dw) | unstacked("b", maps, back.dbias)
+        dfolded |= unstacked("V", depth.driven.maps, dV)
         dfolded["A"] = grads.dA
-        if self.normed:
-            assert grads.dnorm is not None
+        if grads.dnorm is not None:
             dfolded["D"], (dfolded["scale"], dfolded["bias"]) = grads.dskip, grads.dnorm
         if weights.constants is not None:
-            parts = {name: folded[name] for name in self._mixer.parts}
-            dfolded |= self._mixer.operands_backward(parts, weights.constants, grads.dconstants)
-        E = self.width
-        of_x = dense_backward(dx, saved.inputs, folded["W_in"][:E])
-        of_z = dense_backward(dz, saved.inputs, folded["W_in"][E:])
+            parts = {name: folded[name] for name in depth.mixer.parts}
+            dfolded |= depth.mixer.operands_backward(parts, weights.constants, grads.dconstants)
+        of_x = dense_backward(dx, saved.inputs, folded["W_in"][: self.width])
+        of_z = dense_backward(of_gate.dbase, saved.inputs, folded["W_in"][self.width :])
         dfolded["W_in"] = np.concatenate([of_x.dw, of_z.dw])
         dparams = self.fold_backward(params, dfolded)
-        return of_x.dx + of_z.dx, {name: dparams[name] for name in self.shapes}, (grads.dh0, dy0)
-
-    @staticmethod
-    def _lagged_product(
-        dlate: Array | None, dfirst: Array | None, y: Array, y0: Array, V: Array
-    ) -> tuple[Array | None, Array, Array]:
-        """Gradients of y, V and y0 from those of V y, read a step later, and of V y0, read first."""
-        start = dense_backward(np.zeros((len(y0), len(V)), y0.dtype) if dfirst is None else dfirst, y0, V)
-        if dlate is None:
-            return None, start.dw, start.dx
-        rest = dense_backward(dlate, y, V)
-        return rest.dx, start.dw + rest.dw, start.dx
-
-    @staticmethod
-    def _unstack(
-        dfolded: Params, maps: dict[str, Map], weight: str, bias: str | None, grads: Any, dx: Array | None
-    ) -> None:
-        """Gradients of stacked weights by name; dx is added to."""
-        back, dw, dbias = grads
-        if dx is not None:
-            dx += back
-        lo = 0
-        for name, one in maps.items():
-            rows = slice(lo, lo + one.columns.width)
-            dfolded[f"{weight}_{name}"] = dw[rows]
-            if bias is not None:
-                dfolded[f"{bias}_{name}"] = dbias[rows]
-            lo = rows.stop
+        return of_x.dx + of_z.dx, {name: dparams[name] for name in self.shapes}, (grads.dh0, dy0 + dy0_driven)
 
     def _implicit(self, saved: MatrixSaved, dy: Array, dhT: Array | None) -> Array:
         """``v = dy + J^T v``, J of the last application, with what comes back through its final state."""
 
         def adjoint(v: Array, lengths: Steps) -> Array:
-            back = saved.depth.pull(saved.applied, saved.before, v, dhT, lengths)
-            return np.add(back, dy, out=back)
+            grads = saved.depth.backward(saved.applied, saved.before, v, dhT, lengths)
+            back = np.add(grads.dorigin, dy, out=grads.dorigin)
+            if grads.driven.dlate is not None:
+                back += dense(grads.driven.dlate, saved.weights.V_transposed)
+            return back
 
         name = f"{type(self).__name__}.backward"
         return solve(adjoint, dy.copy(), self._iteration, Context(saved.lengths), name=name).y
 
     def report(self, saved: MatrixSaved) -> dict[str, float]:
         return saved.report.numbers()
+
+
+def unstacked(kind: str, maps: Maps, rows: Array) -> Params:
+    """Rows of stacked weights by the names of their maps, ``kind_name``."""
+    ends = np.cumsum([one.width for one in maps.values()])
+    return {f"{kind}_{name}": part for name, part in zip(maps, np.split(rows, ends[:-1]), strict=False)}
