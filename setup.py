@@ -19,7 +19,7 @@ INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"ba
 
 REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
-DTYPES_OF = {"scan.c": REAL + COMPLEX, "entries.c": REAL + COMPLEX}  # every other kernel is real
+DTYPES_OF = dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX)  # every other kernel is real
 
 
 class BuildVariants(build_ext):

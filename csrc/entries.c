@@ -11,6 +11,9 @@
 
 CALL(scan_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10))
 CALL(scan_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13))
+CALL(window_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11))
+CALL(window_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
+CALL(tiir, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11))
 #if !ROT_COMPLEX
 CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
@@ -24,7 +27,7 @@ CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I
      I(16))
 CALL(copy, P(0), P(1), I(2))
 CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
-CALL(gelu_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
 CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
@@ -107,6 +110,21 @@ static int call_block_backward(const rot_slot *s) {
 }
 CALL(orthogonal_forward, P(0), P(1), I(2), I(3))
 CALL(orthogonal_backward, P(0), P(1), P(2), I(3), I(4))
+CALL(rnn_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14))
+CALL(rnn_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), I(12), I(13), I(14), I(15),
+     I(16))
+CALL(attention_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11), I(12))
+CALL(attention_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
+     I(15), I(16))
+CALL(bank_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
+CALL(bank_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), I(13), I(14),
+     I(15), I(16), I(17), I(18))
+CALL(selective_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), I(11), I(12), I(13), I(14),
+     I(15))
+CALL(selective_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12), P(13), P(14),
+     P(15), P(16), I(17), I(18), I(19), I(20), I(21))
+CALL(conv_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10))
+CALL(conv_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13))
 CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
 CALL(mixer_prepare, P(0), P(1), I(2), I(3), I(4), I(5))
 CALL(depth_pass, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14), I(15),
@@ -120,6 +138,9 @@ extern const rot_entry K(rot_table)[];
 const rot_entry K(rot_table)[] = {
     ROW(scan_forward, "wWrrRInnnnn"),
     ROW(scan_backward, "wwWrRrrRInnnnn"),
+    ROW(window_forward, "wWrrRInnnnnn"),
+    ROW(window_backward, "wwwrRrrRInnnnnn"),
+    ROW(tiir, "wwwirrrnnnnn"),
 #if !ROT_COMPLEX
     ROW(matmul, "wrrRnnnn"),
     ROW(matmul_weight_grad, "wWrrnnn"),
@@ -132,7 +153,7 @@ const rot_entry K(rot_table)[] = {
     ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),
     ROW(elementwise, "wrInnnn"),
-    ROW(gelu_backward, "wrrInnn"),
+    ROW(elementwise_backward, "wrrInnnn"),
     ROW(glu_forward, "wrrInnn"),
     ROW(glu_backward, "wwrrrInnn"),
     ROW(mask_padding, "wrInnn"),
@@ -154,6 +175,16 @@ const rot_entry K(rot_table)[] = {
     ROW(block_backward, "wwwwwwWWWWWWrrRRRRRR" BLOCK_SIGNATURE),
     ROW(orthogonal_forward, "wrnn"),
     ROW(orthogonal_backward, "wrrnn"),
+    ROW(rnn_forward, "wwWWWrrRRInnnnn"),
+    ROW(rnn_backward, "wwWrRRrrRRRInnnnn"),
+    ROW(attention_forward, "wwrrrIInnnnnn"),
+    ROW(attention_backward, "wwwrrrrrrIInnnnnn"),
+    ROW(bank_forward, "wwwrrrrRInnnnnn"),
+    ROW(bank_backward, "wwwwwrRrrrrrInnnnnn"),
+    ROW(selective_forward, "WWWrrrrrRRInnnnn"),
+    ROW(selective_backward, "wwwwwWwrRrrrrrrRInnnnn"),
+    ROW(conv_forward, "wWrrRRInnnn"),
+    ROW(conv_backward, "wwwwrRrrRInnnn"),
     ROW(relax, "wwrrInnn"),
     ROW(mixer_prepare, "wrnnnn"),
     ROW(depth_pass, "wwrrrrRrInnnnnnnnnn"),

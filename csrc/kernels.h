@@ -18,6 +18,18 @@ int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, c
                      const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
                      int64_t reverse);
 
+/* window.c */
+int K(window_forward)(lane *restrict h, lane *restrict last, const lane *restrict a, const lane *restrict x,
+                      const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                      int64_t L, int64_t varying, int64_t reverse);
+int K(window_backward)(lane *restrict dx, lane *restrict da, lane *restrict dpast, const lane *restrict dh,
+                       const lane *restrict dlast, const lane *restrict a, const lane *restrict x,
+                       const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
+                       int64_t L, int64_t varying, int64_t reverse);
+int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict position,
+            const lane *restrict a, const lane *restrict power, const lane *restrict x, int64_t B, int64_t T, int64_t N,
+            int64_t L, int64_t resets);
+
 #if !ROT_COMPLEX
 /* gemm.c */
 int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,
@@ -52,8 +64,8 @@ int K(copy)(real *restrict y, const real *restrict x, int64_t n);
 /* pointwise.c */
 int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                    int64_t D, int64_t function);
-int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+int K(elementwise_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t function);
 int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
 int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,
@@ -99,6 +111,57 @@ int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block
 /* orthogonal.c */
 int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n);
 int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n);
+
+/* attention.c */
+int K(attention_forward)(real *restrict y, real *restrict norm, const real *restrict q, const real *restrict k,
+                         const real *restrict v, const int64_t *restrict lengths, const int64_t *restrict past,
+                         int64_t B, int64_t T, int64_t S, int64_t D, int64_t H, int64_t window);
+int K(attention_backward)(real *restrict dq, real *restrict dk, real *restrict dv, const real *restrict dy,
+                          const real *restrict q, const real *restrict k, const real *restrict v,
+                          const real *restrict y, const real *restrict norm, const int64_t *restrict lengths,
+                          const int64_t *restrict past, int64_t B, int64_t T, int64_t S, int64_t D, int64_t H,
+                          int64_t window);
+
+/* rnn.c */
+int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *restrict cT, real *restrict gates,
+                   const real *restrict w, const real *restrict x, const real *restrict h0, const real *restrict c0,
+                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse);
+int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, const real *restrict dh,
+                    const real *restrict dhT, const real *restrict dcT, const real *restrict w, const real *restrict h,
+                    const real *restrict c, const real *restrict gates, const real *restrict c0,
+                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse);
+/* bank.c */
+int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict a,
+                    const real *restrict c, const real *restrict skip, const real *restrict u, const real *restrict h0,
+                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                    int64_t reverse);
+int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, real *restrict dskip, real *restrict dh0,
+                     const real *restrict dy, const real *restrict dhT, const real *restrict carries,
+                     const real *restrict a, const real *restrict c, const real *restrict skip, const real *restrict u,
+                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
+                     int64_t reverse);
+/* selective.c */
+enum { SELECTIVE_TILE = 32 }; /* steps between two states of its carries */
+int K(selective_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict x,
+                         const real *restrict delta, const real *restrict A, const real *restrict B,
+                         const real *restrict C, const real *restrict skip, const real *restrict h0,
+                         const int64_t *restrict lengths, int64_t batch, int64_t T, int64_t D, int64_t S,
+                         int64_t reverse);
+int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restrict dA, real *restrict dB,
+                          real *restrict dC, real *restrict dskip, real *restrict dh0, const real *restrict dy,
+                          const real *restrict dhT, const real *restrict carries, const real *restrict x,
+                          const real *restrict delta, const real *restrict A, const real *restrict B,
+                          const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
+                          int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse);
+
+/* conv.c */
+int K(conv_forward)(real *restrict y, real *restrict final, const real *restrict x, const real *restrict w,
+                    const real *restrict bias, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                    int64_t T, int64_t D, int64_t taps);
+int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias, real *restrict dstate,
+                     const real *restrict dy, const real *restrict dfinal, const real *restrict x,
+                     const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
+                     int64_t T, int64_t D, int64_t taps);
 
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,

@@ -95,7 +95,7 @@ static void merge(real *restrict out, const real *restrict sums, int64_t chunks,
 
 /* ------------------------------------------------------------------------------------------------ elementwise */
 
-enum { EXP, SIGMOID, TANH, GELU };
+enum { EXP, SIGMOID, TANH, GELU, SILU, SOFTPLUS };
 
 static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t n = rows * j->D;
@@ -115,10 +115,16 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
     case GELU:
         for (int64_t i = 0; i < n; i++) y[i] = gelu(x[i]);
         break;
+    case SILU:
+        for (int64_t i = 0; i < n; i++) y[i] = silu(x[i]);
+        break;
+    case SOFTPLUS:
+        for (int64_t i = 0; i < n; i++) y[i] = softplus(x[i]);
+        break;
     }
 }
 
-/* y, x (B,T,D); function 0..3 as above. */
+/* y, x (B,T,D); function 0..5 as above. */
 int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                    int64_t D, int64_t function) {
     each_chunk(elementwise_rows,
@@ -126,17 +132,29 @@ int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *rest
     return ROT_OK;
 }
 
-static void gelu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+static void elementwise_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t n = rows * j->D;
     real *restrict dx = AT(j->out[0]);
     const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]);
     (void)chunk;
-    for (int64_t i = 0; i < rows * j->D; i++) dx[i] = dy[i] * gelu_slope(x[i]);
+    switch (j->function) {
+    case GELU:
+        for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * gelu_slope(x[i]);
+        break;
+    case SILU:
+        for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * silu_slope(x[i]);
+        break;
+    case SOFTPLUS:
+        for (int64_t i = 0; i < n; i++) dx[i] = vmath_gated(dy[i], x[i]);
+        break;
+    }
 }
 
-/* dx, dy, x (B,T,D). */
-int K(gelu_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
-    each_chunk(gelu_backward_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}});
+/* dx, dy, x (B,T,D), of a function whose slope is taken at x: GELU, SILU or SOFTPLUS. */
+int K(elementwise_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
+                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t function) {
+    each_chunk(elementwise_backward_rows,
+               &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .function = function});
     return ROT_OK;
 }
 

@@ -38,10 +38,25 @@ ROT_INLINE cplx plane_transition_adjoint(cplx g, cplx h_prev, cplx da) { return 
 #if ROT_COMPLEX
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return cplx_fma_conj(a, b, c); }
 ROT_INLINE lane lane_add(lane a, lane b) { return cplx_add(a, b); }
+ROT_INLINE lane lane_sub(lane a, lane b) {
+    lane r = {a.re - b.re, a.im - b.im};
+    return r;
+}
+ROT_INLINE lane lane_mul(lane a, lane b) {
+    lane r = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    return r;
+}
+ROT_INLINE lane lane_conj_mul(lane a, lane b) {
+    lane r = {a.re * b.re + a.im * b.im, a.re * b.im - a.im * b.re};
+    return r;
+}
 ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return plane_step(a, h_prev, x); }
 #else
 ROT_INLINE lane lane_fma_conj(lane a, lane b, lane c) { return a * b + c; }
 ROT_INLINE lane lane_add(lane a, lane b) { return a + b; }
+ROT_INLINE lane lane_sub(lane a, lane b) { return a - b; }
+ROT_INLINE lane lane_mul(lane a, lane b) { return a * b; }
+ROT_INLINE lane lane_conj_mul(lane a, lane b) { return a * b; }
 ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return a * h_prev + x; }
 #endif
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }

@@ -1,4 +1,5 @@
-/* exp, tanh, sigmoid and GELU of one real, for host and device, written so that compilers vectorise loops over them.
+/* exp, tanh, sigmoid, GELU, SiLU and softplus of one real, for host and device, written so that compilers vectorise
+ * loops over them.
  *
  * All stand on one core. With n = round(x / ln 2) and r = x - n ln 2, |r| <= ln 2 / 2,
  *
@@ -129,5 +130,43 @@ ROT_INLINE gelu_parts gelu_and_slope(real x) {
 }
 
 ROT_INLINE real gelu_slope(real x) { return gelu_and_slope(x).slope; }
+
+/* SiLU(x) = x s(x), its slope s(x) (1 + x s(-x)). Beyond |x| = 1000, in either dtype, s(x) is 0 or 1; clamped as GELU,
+ * whose limit at -infinity it shares. */
+ROT_INLINE real silu(real x) { return vmath_gated(x < -1000 ? -1000 : x, x); }
+
+ROT_INLINE real silu_slope(real x) {
+    const real low = x < -1000 ? -1000 : x, c = low > 1000 ? 1000 : low;
+    const sigmoid_parts s = vmath_sigmoid_parts(c);
+    return s.on * (1 + c * s.off);
+}
+
+/* log(1 + e), 0 <= e <= 1, is 2 atanh z with z = e / (2 + e) <= 1/3:  2 z (1 + w q(w)),  w = z^2, where q is the
+ * Chebyshev interpolant of (atanh(z) / z - 1) / w; relative error of the result 1e-9 (float), 8e-18 (double). */
+ROT_INLINE real vmath_log1p(real e) {
+    const real z = e / (2 + e), w = z * z;
+#if ROT_DOUBLE
+    real q = 0x1.4b0a20186cabep-4;
+    q = q * w + 0x1.687a75b33d5dcp-5;
+    q = q * w + 0x1.eb905cdbf9224p-5;
+    q = q * w + 0x1.10ac75f79c097p-4;
+    q = q * w + 0x1.3b18b292a43f9p-4;
+    q = q * w + 0x1.745cf0b0f986ep-4;
+    q = q * w + 0x1.c71c727142831p-4;
+    q = q * w + 0x1.24924923d44d8p-3;
+    q = q * w + 0x1.999999999a3ddp-3;
+    q = q * w + 0x1.5555555555555p-2;
+#else
+    real q = 0x1.dba260p-4f;
+    q = q * w + 0x1.bc8cf8p-4f;
+    q = q * w + 0x1.24c926p-3f;
+    q = q * w + 0x1.9998d4p-3f;
+    q = q * w + 0x1.555556p-2f;
+#endif
+    return 2 * (z + z * (w * q));
+}
+
+/* log(1 + e^x), which neither overflows nor loses what is small; its slope is s(x). */
+ROT_INLINE real softplus(real x) { return (x > 0 ? x : 0) + vmath_log1p(vmath_exp(-ROT_ABS(x))); }
 
 #endif

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rotrnn.nn.dense import Dense, Embedding
+from rotrnn.nn.feed_forward import FeedForward
 from rotrnn.nn.gate import FORMS, GELU, Dropout, Gate
 from rotrnn.nn.layer import BUFFERS, Context, astype, flatten, unflatten
 from rotrnn.nn.norm import NORMS, BatchNorm, LayerNorm
@@ -27,6 +28,7 @@ LAYERS: dict[str, Any] = {
     "dropout over time": Dropout(0.4, over_time=True),
     **{f"gate {form}": Gate(D, form, dropout=0.3, site=2) for form in FORMS},
     "gate without dropout": Gate(D),
+    "feed-forward": FeedForward(D, 2, dropout=0.3, site=4),
     "mean pool": MeanPool(),
     "last pool": LastPool(),
 }

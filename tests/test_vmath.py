@@ -1,4 +1,4 @@
-"""exp, sigmoid, tanh and GELU of one number: accuracy in ulp over the whole range, infinities and NaN."""
+"""exp, sigmoid, tanh, GELU, SiLU and softplus of one number: accuracy in ulp at every scale, infinities and NaN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 from rotrnn import _cpu
-from rotrnn.ops.pointwise import exp, gelu, gelu_backward, glu, glu_backward, sigmoid, tanh
+from rotrnn.ops.pointwise import (
+    exp,
+    gelu,
+    gelu_backward,
+    glu,
+    glu_backward,
+    sigmoid,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
+    tanh,
+)
 
 DTYPES = [np.float32, np.float64]
 LIMITS = {np.float32: 88.72, np.float64: 709.78}  # e^x overflows just beyond
@@ -87,11 +99,36 @@ def test_gelu(dtype: Any) -> None:
 
 
 @over_dtypes
+def test_silu(dtype: Any) -> None:
+    """x s(x) and its slope: a few roundings of s. Where s is flushed to zero, x s is lost, |x| below 710."""
+    x = everywhere(dtype, LIMITS[dtype])
+    wide = x.astype(np.longdouble)
+    s, off = 1 / (1 + np.exp(-wide)), 1 / (1 + np.exp(wide))
+    tolerance, lost = 6 * np.finfo(dtype).eps, 2000 * FLUSHED[dtype]
+    assert np.all(np.abs(silu(x) - wide * s) <= tolerance * np.abs(wide * s) + lost)
+    # the two terms cancel at the slope's zero, x = -1.28: the tolerance is that of the terms
+    error = np.abs(silu_backward(np.ones_like(x), x) - s * (1 + wide * off))
+    assert np.all(error <= tolerance * s * (1 + np.abs(wide * off)) + lost)
+
+
+@over_dtypes
+def test_softplus(dtype: Any) -> None:
+    """log(1 + e) with e = e^-|x| to 2 ulp, which it does not amplify, and two ulp of its own; the slope is s(x)."""
+    x = everywhere(dtype, LIMITS[dtype])
+    wide = x.astype(np.longdouble)
+    exact = np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))
+    kept = exact > 1.01 * FLUSHED[dtype]
+    assert ulps(softplus(x)[kept], exact[kept]) <= 4
+    assert not softplus(x)[exact < 0.99 * FLUSHED[dtype]].any()
+    np.testing.assert_array_equal(softplus_backward(np.ones_like(x), x), sigmoid(x))
+
+
+@over_dtypes
 def test_infinities_nan_and_the_largest_numbers(dtype: Any) -> None:
     big = np.finfo(dtype).max
     inf, nan = np.inf, np.nan
     x = np.array([inf, -inf, nan, big, -big, 0.0, -0.0] * 9, dtype)  # longer than any vector
-    y = {f: f(x)[:7] for f in (exp, sigmoid, tanh, gelu)}
+    y = {f: f(x)[:7] for f in (exp, sigmoid, tanh, gelu, silu, softplus)}
     np.testing.assert_array_equal(y[exp], np.array([inf, 0, nan, inf, 0, 1, 1], dtype))
     np.testing.assert_array_equal(y[sigmoid], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
     np.testing.assert_array_equal(y[tanh], np.array([1, -1, nan, 1, -1, 0, 0], dtype))
@@ -100,6 +137,14 @@ def test_infinities_nan_and_the_largest_numbers(dtype: Any) -> None:
     np.testing.assert_array_equal(np.signbit(y[gelu][[0, 1, 3, 4, 5, 6]]), [False, True, False, True, False, True])
     slope = gelu_backward(np.ones_like(x), x)[:7]
     np.testing.assert_array_equal(slope, np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    np.testing.assert_array_equal(y[silu], np.array([inf, 0, nan, big, 0, 0, 0], dtype))
+    np.testing.assert_array_equal(np.signbit(y[silu][[0, 1, 3, 4, 5, 6]]), [False, True, False, True, False, True])
+    slope = silu_backward(np.ones_like(x), x)[:7]
+    np.testing.assert_array_equal(slope, np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
+    log2 = np.log(np.longdouble(2)).astype(dtype)
+    np.testing.assert_allclose(
+        y[softplus], np.array([inf, 0, nan, big, 0, log2, log2], dtype), rtol=np.finfo(dtype).eps
+    )
     one = np.ones_like(x)
     np.testing.assert_array_equal(glu(one, x)[:7], np.array([1, 0, nan, 1, 0, 0.5, 0.5], dtype))
     dvalue, dgate = glu_backward(one, one, x)

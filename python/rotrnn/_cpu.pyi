@@ -42,6 +42,42 @@ def scan_backward(
     reverse: int,
     /,
 ) -> None: ...
+def window_forward(
+    h: _R,
+    last: _RO,
+    a: _R,
+    x: _R,
+    past: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    L: int,
+    varying: int,
+    reverse: int,
+    /,
+) -> None: ...
+def window_backward(
+    dx: _R,
+    da: _R,
+    dpast: _R,
+    dh: _R,
+    dlast: _RO,
+    a: _R,
+    x: _R,
+    past: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    L: int,
+    varying: int,
+    reverse: int,
+    /,
+) -> None: ...
+def tiir(
+    h: _R, delay: _R, sums: _R, position: _I, a: _R, power: _R, x: _R, B: int, T: int, N: int, L: int, resets: int, /
+) -> None: ...
 def matmul(y: _R, x: _R, w: _R, bias: _RO, M: int, d_in: int, d_out: int, transposed: int, /) -> None: ...
 def matmul_weight_grad(dw: _R, dbias: _RO, x: _R, dy: _R, M: int, d_in: int, d_out: int, /) -> None: ...
 def philox(out: _I, counter: _I, key: _I, n: int, /) -> None: ...
@@ -99,7 +135,7 @@ def mix_backward(
 ) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
-def gelu_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
+def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
 def glu_forward(y: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_backward(
     dvalue: _R, dgate: _R, dy: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /
@@ -169,6 +205,184 @@ def block_forward(*args: Any) -> None: ...  # csrc/block.h, by way of rotrnn.ops
 def block_backward(*args: Any) -> None: ...
 def orthogonal_forward(P: _R, M: _R, G: int, n: int, /) -> None: ...
 def orthogonal_backward(dM: _R, dP: _R, M: _R, G: int, n: int, /) -> None: ...
+def rnn_forward(
+    h: _R,
+    hT: _R,
+    c: _RO,
+    cT: _RO,
+    gates: _RO,
+    w: _R,
+    x: _R,
+    h0: _RO,
+    c0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    cell: int,
+    reverse: int,
+    /,
+) -> None: ...
+def rnn_backward(
+    dx: _R,
+    dh0: _R,
+    dc0: _RO,
+    dh: _R,
+    dhT: _RO,
+    dcT: _RO,
+    w: _R,
+    h: _R,
+    c: _RO,
+    gates: _RO,
+    c0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    N: int,
+    cell: int,
+    reverse: int,
+    /,
+) -> None: ...
+def attention_forward(
+    y: _R,
+    norm: _R,
+    q: _R,
+    k: _R,
+    v: _R,
+    lengths: _IO,
+    past: _IO,
+    B: int,
+    T: int,
+    S: int,
+    D: int,
+    H: int,
+    window: int,
+    /,
+) -> None: ...
+def attention_backward(
+    dq: _R,
+    dk: _R,
+    dv: _R,
+    dy: _R,
+    q: _R,
+    k: _R,
+    v: _R,
+    y: _R,
+    norm: _R,
+    lengths: _IO,
+    past: _IO,
+    B: int,
+    T: int,
+    S: int,
+    D: int,
+    H: int,
+    window: int,
+    /,
+) -> None: ...
+def bank_forward(
+    y: _R,
+    hT: _R,
+    carries: _R,
+    a: _R,
+    c: _R,
+    skip: _R,
+    u: _R,
+    h0: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...
+def bank_backward(
+    du: _R,
+    da: _R,
+    dc: _R,
+    dskip: _R,
+    dh0: _R,
+    dy: _R,
+    dhT: _RO,
+    carries: _R,
+    a: _R,
+    c: _R,
+    skip: _R,
+    u: _R,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    N: int,
+    tile: int,
+    reverse: int,
+    /,
+) -> None: ...
+def selective_forward(
+    y: _RO,
+    hT: _RO,
+    carries: _RO,
+    x: _R,
+    delta: _R,
+    A: _R,
+    B: _R,
+    C: _R,
+    skip: _RO,
+    h0: _RO,
+    lengths: _IO,
+    batch: int,
+    T: int,
+    D: int,
+    S: int,
+    reverse: int,
+    /,
+) -> None: ...
+def selective_backward(
+    dx: _R,
+    ddelta: _R,
+    dA: _R,
+    dB: _R,
+    dC: _R,
+    dskip: _RO,
+    dh0: _R,
+    dy: _R,
+    dhT: _RO,
+    carries: _R,
+    x: _R,
+    delta: _R,
+    A: _R,
+    B: _R,
+    C: _R,
+    skip: _RO,
+    lengths: _IO,
+    batch: int,
+    T: int,
+    D: int,
+    S: int,
+    reverse: int,
+    /,
+) -> None: ...
+def conv_forward(
+    y: _R, final: _RO, x: _R, w: _R, bias: _RO, state: _RO, lengths: _IO, B: int, T: int, D: int, taps: int, /
+) -> None: ...
+def conv_backward(
+    dx: _R,
+    dw: _R,
+    dbias: _R,
+    dstate: _R,
+    dy: _R,
+    dfinal: _RO,
+    x: _R,
+    w: _R,
+    state: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    D: int,
+    taps: int,
+    /,
+) -> None: ...
 def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def mixer_prepare(w: _R, u: _R, M: int, R: int, D: int, form: int, /) -> None: ...
 def depth_pass(

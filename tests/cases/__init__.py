@@ -4,27 +4,43 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, fixed_point, linear, ops
+from cases import blocks, fixed_point, ladder, linear, memory, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
     *linear.LINEAR,
+    *selective.LAYERS,
     *linear.BOTH_WAYS,
+    *rnn.LAYERS,
+    *window.WINDOWED_LAYERS,
+    *memory.MEMORIES,
+    *ladder.LADDER,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
+    *ladder.LADDER_LARGE,
+    *selective.LAYERS_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
+    *rnn.OPS,
+    *selective.OPS,
+    *window.WINDOWS,
+    *memory.HISTORIES,
+    *ladder.BANK,
     *blocks.FUSED,
     *(row.case() for row in LAYER_ROWS),
 ]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
+    *rnn.OPS_LARGE,
+    *selective.OPS_LARGE,
+    *window.WINDOWS_LARGE,
+    *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

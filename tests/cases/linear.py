@@ -64,8 +64,13 @@ def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any)
         for p, angle in enumerate(params["theta"][i]):
             c, s = np.cos(angle), np.sin(angle)
             R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
-        A = gamma[i] * P @ R @ P.T
-        xi = np.sqrt((1 - gamma[i] ** 2) / np.trace(params["B"][i].T @ params["B"][i]))
+        trace = np.trace(params["B"][i].T @ params["B"][i])
+        if layer.normalise == "input":
+            xi, modulus = np.sqrt(layer.c * (1 - gamma[i] ** 2) / trace), gamma[i]
+        else:
+            xi = np.sqrt(layer.c / (layer.c * gamma[i] ** 2 + trace))  # alpha
+            modulus = xi * gamma[i]
+        A = modulus * P @ R @ P.T
         even = W + W % 2
         for direction in range(1 + layer.bidirectional):
             out = np.zeros((B, T, W))
@@ -82,7 +87,7 @@ def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any)
             if direction == 0:
                 # a state of an odd head also has the lane beside the last one, which only decays
                 count = np.array([T] * B if lengths is None else lengths)[:, None]
-                finals.append(np.concatenate([h @ P, final[:, W:] * gamma[i] ** count], 1))
+                finals.append(np.concatenate([h @ P, final[:, W:] * modulus**count], 1))
     y = np.concatenate(heads[0], 2) @ params["C"].T + params["D"] * x
     if layer.bidirectional:
         y += np.concatenate(heads[1], 2) @ params["C_reverse"].T

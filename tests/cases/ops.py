@@ -185,7 +185,15 @@ def dense_case(shape: tuple[int, ...], d_out: int) -> Case:
 DENSE = [
     *(
         dense_case(shape, d_out)
-        for shape, d_out in (((7, 3), 5), ((2, 3, 4), 1), ((1, 9), 65), ((0, 3), 2), ((4, 0), 3))
+        for shape, d_out in (
+            ((7, 3), 5),
+            ((2, 3, 4), 1),
+            ((1, 9), 65),
+            ((0, 3), 2),
+            ((4, 0), 3),
+            ((8, 4), 16),
+            ((5, 8), 8),
+        )
     ),
     dense_case((1100, 70), 33),  # more than one block of rows, groups, panels and edges
     dense_case((127, 64), 128),
@@ -493,13 +501,18 @@ POINTWISE = [
     ),
     *(
         pointwise_case(
-            "gelu",
+            name,
             {"x": shape},
-            functools.partial(pointwise.gelu, lengths=lengths),
-            lambda dy, x, lengths=lengths: (pointwise.gelu_backward(dy, x, lengths=lengths),),
-            gelu_formula,
+            functools.partial(op, lengths=lengths),
+            lambda dy, x, adjoint=adjoint, lengths=lengths: (adjoint(dy, x, lengths=lengths),),
+            formula,
             lengths=lengths,
             terms=32,
+        )
+        for name, op, adjoint, formula in (
+            ("gelu", pointwise.gelu, pointwise.gelu_backward, gelu_formula),
+            ("silu", pointwise.silu, pointwise.silu_backward, lambda x: x * sigmoid_formula(x)),
+            ("softplus", pointwise.softplus, pointwise.softplus_backward, lambda x: np.log1p(np.exp(x))),
         )
         for shape, lengths in (*PLACES, ((7,), None))
     ),

@@ -57,6 +57,7 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts 
         and isinstance(norm, BatchNorm | LayerNorm)
         and type(norm) in (BatchNorm, LayerNorm)
         and isinstance(layer, LinearRecurrence)
+        and layer.window is None
         and type(layer).forward is LinearRecurrence.forward
         and type(layer).backward is LinearRecurrence.backward
         and isinstance(gate, Gate)

@@ -27,6 +27,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import mask_padding
+
 Array = npt.NDArray[Any]
 Params = dict[str, Any]  # nested: name -> Array or Params
 State = Any
@@ -131,6 +134,13 @@ class Recurrent(ABC):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 expected = "a positive integer" if least == 1 else f"an integer from {least}"
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
+
+    def valid_input(self, x: Array, ctx: Context) -> Array:
+        """x, which must be (B, T, d_model), with its padding zeroed."""
+        args = Boundary(f"{type(self).__name__}.forward")
+        args.bind("D", self.d_model, "d_model")
+        x = args.array("x", x, "B T D")
+        return mask_padding(x, args.lengths(ctx.lengths))
 
     def check_params(self, params: Params) -> None:
         """Parameters are all there, fit, and are finite: NaN in one would spread without a trace."""

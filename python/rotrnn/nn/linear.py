@@ -17,15 +17,21 @@ from rotrnn.ops.linear_layer import (
     linear_layer_backward,
     linear_step,
 )
+from rotrnn.ops.window import WindowState, power_of, ring_rows, window_state, window_state_backward
 
 
 class LinearSaved(NamedTuple):
-    """What forward keeps: the folded system and what its folding saved, the op's own, and the state after x."""
+    """What forward keeps: the folded system and what its folding saved, the op's own, and the state after x.
+
+    With a window also the inputs of the scan that the state holds, (B, L+1, N), and how many came before x.
+    """
 
     system: System
     folding: Any
     layer: LinearLayerSaved | LinearLayerStates
-    state: Array | None
+    state: State
+    recent: Array | None = None
+    before: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,19 @@ class LinearRecurrence(Recurrent):
     """A layer ``y = W_out scan(a, W_in u) + D * u`` with (W_in, a, W_out) folded from its parameters once per call.
 
     A subclass gives `shapes`, `init`, `fold` and `fold_backward`, which never see B or T.
+
+    The state is h (B, N) complex. With ``window=L`` the scan sums the last L inputs alone (`diagonal_scan`), a step of
+    streaming does so by `tiir_scan` with resets, and the state is what that carries on, a tuple of (delay, sums,
+    position): `step` writes the delay line in place, so an older state is not to be continued from more than one step
+    later. Of its leaves `forward` reads the delay line alone, for the sums follow from it.
     """
 
     d_state: int
     bidirectional: bool = False
+    window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state")
+        self.check_sizes("d_model", "d_state", *(() if self.window is None else ("window",)))
 
     @abstractmethod
     def fold(self, params: Params) -> tuple[System, Any]:
@@ -52,9 +64,11 @@ class LinearRecurrence(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
-        """y (B, T, D) for x (B, T, D); `state` (B, N) complex continues an earlier call (one direction only)."""
+        """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
         self.check_state(state)
         system, folding = self.checked_fold(params)
+        if self.window is not None:
+            return self._forward_window(system, folding, x, ctx, state)
         start = None if state is None else state[None]
         y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, fused=ctx.fused)
         return y, LinearSaved(system, folding, layer, None if self.bidirectional else hT[0])
@@ -63,18 +77,58 @@ class LinearRecurrence(Recurrent):
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        if self.window is not None:
+            return self._backward_window(params, saved, dy, dstate)
         dhT = None if dstate is None else dstate[None]
         grads = linear_layer_backward(dy, saved.system, saved.layer, dhT)
         dparams = self.fold_backward(params, saved.folding, grads.system)
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 
-    def prepare(self, params: Params) -> System:
-        return self.checked_fold(params)[0]
+    def _forward_window(
+        self, system: System, folding: Any, x: Array, ctx: Context, state: State
+    ) -> tuple[Array, LinearSaved]:
+        before, start = np.zeros(x.shape[0], np.int64), None
+        if state is not None:
+            delay, _, before = WindowState(*state)
+            start = np.take_along_axis(delay, ring_rows(before, delay.shape[1]), 1)[None]
+        y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, window=self.window)
+        if self.bidirectional:
+            return y, LinearSaved(system, folding, layer, None)
+        recent, position = hT[0], before + (x.shape[1] if layer.lengths is None else layer.lengths)
+        after = window_state(system.a.astype(recent.dtype, copy=False), recent, position)
+        return y, LinearSaved(system, folding, layer, after, recent, before)
 
-    def step(self, params: Params, state: State, x_t: Array, prepared: System | None = None) -> tuple[Array, State]:
+    def _backward_window(
+        self, params: Params, saved: LinearSaved, dy: Array, dstate: State
+    ) -> tuple[Array, Params, State]:
+        da, dend = None, None
+        if dstate is not None:
+            assert saved.recent is not None
+            a = saved.system.a.astype(saved.recent.dtype, copy=False)
+            da, drecent = window_state_backward(dstate, a, saved.recent, saved.state.position)
+            dend = drecent[None]
+        grads = linear_layer_backward(dy, saved.system, saved.layer, dend)
+        dsystem = grads.system if da is None else grads.system._replace(a=grads.system.a + da)
+        dparams = self.fold_backward(params, saved.folding, dsystem)
+        if saved.before is None:
+            return grads.du, dparams, None
+        ddelay = np.empty_like(grads.dh0[0])
+        np.put_along_axis(ddelay, ring_rows(saved.before, ddelay.shape[1]), grads.dh0[0], 1)
+        dsums = np.zeros((ddelay.shape[0], 2, ddelay.shape[2]), ddelay.dtype)
+        return grads.du, dparams, WindowState(ddelay, dsums, np.zeros(saved.before.shape))
+
+    def prepare(self, params: Params) -> tuple[System, Array | None]:
+        """The system and, with a window, a^L."""
+        system = self.checked_fold(params)[0]
+        return system, None if self.window is None else power_of(system.a, self.window)
+
+    def step(
+        self, params: Params, state: State, x_t: Array, prepared: tuple[System, Array | None] | None = None
+    ) -> tuple[Array, State]:
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
-        return linear_step(self.prepare(params) if prepared is None else prepared, state, x_t)
+        system, power = self.prepare(params) if prepared is None else prepared
+        return linear_step(system, state, x_t, window=self.window, power=power)
 
     def state_norms(self, saved: LinearSaved) -> Array | None:
         if not isinstance(saved.layer, LinearLayerStates):

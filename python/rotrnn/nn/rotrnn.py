@@ -15,12 +15,13 @@ from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
 
 class Folding(NamedTuple):
-    """Per head: P (H, W, W), P^T B (H, W, D), xi, gamma and tr(B^T B), all (H,)."""
+    """Per head: P (H, W, W), P^T B (H, W, D), and (H,) each: the gain xi of B, gamma, |a| and tr(B^T B)."""
 
     P: Array
     PtB: Array
     xi: Array
     gamma: Array
+    modulus: Array
     trace: Array
 
 
@@ -29,8 +30,13 @@ class RotRNN(LinearRecurrence):
     """``x_t = gamma P R(theta) P^T x_{t-1} + xi B u_t`` per head, ``y_t = C x_t + D * u_t`` (eqs. 12 and 13).
 
     ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` in (0, 1) and
-    ``xi = sqrt((1 - gamma^2) / tr(B^T B))`` (eq. 11 with c = 1): for white input E|x_t|^2 stays 1 per head. Time never
-    sees P: ``W_in = xi P^T B`` and ``W_out = C P`` are formed once per call, and the recurrence runs on
+    ``xi = sqrt(c (1 - gamma^2) / tr(B^T B))``: for white input E|x_t|^2 stays c per head. With `normalise` "alpha"
+    instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c / (c gamma^2 +
+    tr(B^T B)))`` (eq. 6): it keeps c as well, but forgets by alpha gamma (eq. 10). The paper prints alpha with 1 for c
+    in its numerator (Lemma 3), and so ``1 - c gamma^2`` in that of xi^2 (eq. 11); both keep E|x_t|^2 only at c = 1,
+    the default and what it uses.
+
+    Time never sees P: ``W_in = xi P^T B`` and ``W_out = C P`` are formed once per call, and the recurrence runs on
     ``s_t = P^T x_t``, whose norm is that of x_t.
 
     `d_state` is N, the real lanes of all heads together; the head width W = N / heads may be odd (its last lane is
@@ -50,6 +56,8 @@ class RotRNN(LinearRecurrence):
     heads: int = 1
     gamma_init: tuple[float, float] = (0.5, 0.999)
     theta_max: float = 2 * np.pi
+    normalise: str = "input"
+    c: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +68,10 @@ class RotRNN(LinearRecurrence):
             raise ValueError(f"RotRNN: gamma_init={self.gamma_init}, expected 0 < low <= high < 1")
         if not self.theta_max >= 0:
             raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected an angle from 0")
+        if self.normalise not in ("input", "alpha"):
+            raise ValueError(f"RotRNN: normalise={self.normalise!r}, expected input or alpha")
+        if not 0 < self.c < np.inf:
+            raise ValueError(f"RotRNN: c={self.c}, expected a positive number")
 
     @property
     def width(self) -> int:
@@ -93,22 +105,26 @@ class RotRNN(LinearRecurrence):
         trace = np.einsum("hwd,hwd->h", B, B)
         if not trace.all():
             raise ValueError(f"RotRNN: parameter B of head {int(np.argmin(trace))} is zero, expected a nonzero matrix")
-        xi = np.sqrt(-np.expm1(-2 * decay) / trace)
+        if self.normalise == "input":
+            xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
+            modulus = gamma
+        else:
+            xi = np.sqrt(self.c / (self.c * gamma**2 + trace))  # alpha
+            modulus = xi * gamma
         PtB = matmul(P.swapaxes(1, 2), B)
-        a = gamma[:, None] * self._units(params["theta"])
+        a = modulus[:, None] * self._units(params["theta"])
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
-        return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, trace)
+        return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace)
 
     def fold_backward(self, params: Params, folding: Folding, dsystem: System) -> Params:
         H, W, B = self.heads, self.width, params["B"]
-        P, PtB, xi, gamma, trace = folding
+        P, PtB, xi, gamma, modulus, trace = folding
         decay = np.exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
         dxi = np.einsum("hwd,hwd->h", dW, PtB)
         dPtB = xi[:, None, None] * dW
-        dB = matmul(P, dPtB) - (dxi * xi / trace)[:, None, None] * B
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}
         for name, dw_out in zip(self._outputs(), dsystem.w_out, strict=True):
@@ -118,15 +134,20 @@ class RotRNN(LinearRecurrence):
             dparams[name] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
 
         unit, da = self._units(params["theta"]), dsystem.a.reshape(H, -1)
-        dgamma = (unit.real * da.real + unit.imag * da.imag).sum(1)
-        dtheta = gamma[:, None] * (unit.real * da.imag - unit.imag * da.real)
-        # xi^2 = (1 - gamma^2) / trace, so dxi/dgamma = -gamma / (xi trace)
-        dgamma -= dxi * gamma / (xi * trace)
+        dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
+        dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
+        if self.normalise == "input":  # xi^2 = c (1 - gamma^2) / trace
+            dgamma = dmodulus - dxi * self.c * gamma / (xi * trace)
+            dtrace = -dxi * xi / (2 * trace)
+        else:  # xi^2 = c / (c gamma^2 + trace)
+            dxi = dxi + dmodulus * gamma
+            dgamma = dmodulus * xi - dxi * xi**3 * gamma
+            dtrace = -dxi * xi**3 / (2 * self.c)
         return {
             "theta": dtheta[:, : W // 2],
             "gamma_log": -dgamma * gamma * decay,
             "M": orthogonal_backward(dP, params["M"]),
-            "B": dB,
+            "B": matmul(P, dPtB) + 2 * dtrace[:, None, None] * B,
             **dparams,
             "D": dsystem.skip,
         }

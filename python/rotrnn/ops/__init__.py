@@ -1,5 +1,7 @@
 """Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
 
+from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.bank import BankGrads, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.block import (
     BlockGrads,
     BlockResult,
@@ -11,8 +13,10 @@ from rotrnn.ops.block import (
     residual_block_backward,
     settle,
 )
+from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
+from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.mixer import (
     MixGrads,
     dplr_mix,
@@ -54,9 +58,14 @@ from rotrnn.ops.pointwise import (
     mean_pool_backward,
     sigmoid,
     sigmoid_backward,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
     tanh,
     tanh_backward,
 )
+from rotrnn.ops.rnn import LstmGrads, LstmResult, RnnGrads, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import (
     DiagonalScanGrads,
     RotationScanGrads,
@@ -65,31 +74,49 @@ from rotrnn.ops.scan import (
     rotation_scan,
     rotation_scan_backward,
 )
+from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
+from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
 __all__ = [
+    "AttentionGrads",
+    "BankGrads",
     "BlockGrads",
     "BlockResult",
+    "CausalConvGrads",
     "ChannelNorm",
     "DenseGrads",
     "DiagonalScanGrads",
     "EmbeddingGrads",
     "Gating",
     "GluGrads",
+    "HistoryReadGrads",
     "Later",
     "LinearLayerGrads",
+    "LstmGrads",
+    "LstmResult",
     "MixGrads",
     "NormGrads",
+    "RnnGrads",
     "RotationScanGrads",
     "RowNorm",
+    "SelectiveScanGrads",
     "System",
+    "WindowState",
+    "attention",
+    "attention_backward",
+    "bank_step",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_inference_backward",
     "batch_norm_statistics",
+    "causal_conv",
+    "causal_conv_backward",
     "cross_entropy",
     "dense",
     "dense_backward",
+    "diagonal_bank",
+    "diagonal_bank_backward",
     "diagonal_scan",
     "diagonal_scan_backward",
     "dplr_mix",
@@ -104,6 +131,8 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "history_read",
+    "history_read_backward",
     "householder_mix",
     "householder_mix_backward",
     "kronecker_mix",
@@ -116,18 +145,33 @@ __all__ = [
     "linear_layer_backward",
     "low_rank_mix",
     "low_rank_mix_backward",
+    "lstm",
+    "lstm_backward",
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
+    "power_of",
     "residual_block",
     "residual_block_backward",
+    "rnn",
+    "rnn_backward",
+    "rotary",
+    "rotary_backward",
     "rotation_scan",
     "rotation_scan_backward",
+    "selective_scan",
+    "selective_scan_backward",
     "settle",
     "sigmoid",
     "sigmoid_backward",
+    "silu",
+    "silu_backward",
+    "softplus",
+    "softplus_backward",
     "tanh",
     "tanh_backward",
+    "tiir_scan",
+    "wrope_angle",
 ]

@@ -129,6 +129,33 @@ class Boundary:
             )
         return np.array(array, np.int64)  # a copy: no output can overlap it
 
+    def window(self, window: int | None) -> int | None:
+        """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""
+        if window is None:
+            return None
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
+            raise ValueError(f"{self.op}: window={window!r}, expected a positive integer or None")
+        self.bind("W", int(window) - 1, f"window={window}")
+        return int(window)
+
+    def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """How many steps came before, (B,), none negative."""
+        array = np.asarray(value)
+        if not np.issubdtype(array.dtype, np.integer):
+            raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
+        if array.shape != (self.size["B"],):
+            raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected (B={self.size['B']},)")
+        if np.any(array < 0):
+            raise ValueError(f"{self.op}: {name} is {array.min()}, expected no negative number")
+        return np.ascontiguousarray(array, np.int64)
+
+    def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        """A new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
+        B, N = shape
+        full = (B, self.size["W"], N) if "W" in self.size else shape
+        self.check_size(full, dtype)
+        return np.empty(full, dtype)
+
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
         self.check_size(shape, dtype)

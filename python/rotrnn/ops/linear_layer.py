@@ -16,6 +16,7 @@ from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+from rotrnn.ops.window import WindowState, aged, aged_backward, latest, latest_backward, tiir_scan
 
 
 class System(NamedTuple):
@@ -40,12 +41,17 @@ class LinearLayerSaved(NamedTuple):
 
 
 class LinearLayerStates(NamedTuple):
-    """What the unfused forward keeps: its input (padding zeroed), h0, lengths, and all states, (K, B, T, N)."""
+    """What the unfused forward keeps: its input (padding zeroed), h0, lengths, and all states, (K, B, T, N).
+
+    With a window also what it scanned, W_in u (B, T, N).
+    """
 
     u: Array
     h0: Array | None
     lengths: npt.NDArray[np.int64] | None
     h: Array
+    window: int | None = None
+    v: Array | None = None
 
 
 class LinearLayerGrads(NamedTuple):
@@ -66,6 +72,7 @@ def linear_layer(
     h0: npt.ArrayLike | None = None,
     *,
     lengths: npt.ArrayLike | None = None,
+    window: int | None = None,
     fused: bool = True,
 ) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
@@ -81,17 +88,22 @@ def linear_layer(
     u : (B, T, D), float32 or float64
         Input.
     h0 : (K, B, N) complex, optional
-        Initial state of each direction; that of the backward direction enters at the last valid step.
+        Initial state of each direction; that of the backward direction enters at the last valid step. With a window
+        (K, B, L+1, N): the last L+1 inputs W_in u of each direction's scan, the oldest first (of which `tiir_scan`
+        needs all, the windowed scan L-1).
     lengths : (B,), optional
         Valid steps of each sequence; beyond them u is never used and y is zero.
+    window : int, optional
+        L: ``h_t`` is the sum over the last L inputs, as in `diagonal_scan`.
     fused : bool
         One pass over tiles of time, in which states never reach memory and backward makes them again from the carries;
-        or products and scans one after the other, which keeps every state. Equal but for rounding.
+        or products and scans one after the other, which keeps every state. Equal but for rounding. With a window the
+        latter always.
 
     Returns
     -------
     y : (B, T, D)
-    hT : (K, B, N) complex
+    hT : (K, B, N) complex, or (K, B, L+1, N) with a window
         Final state of each direction.
     saved : LinearLayerSaved, or LinearLayerStates if not `fused`
         For `linear_layer_backward`.
@@ -104,13 +116,16 @@ def linear_layer(
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
     checked_system(args, system, au)  # first, so that h0 is held to its directions
-    z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
+    L = args.window(window)
+    rows = 0 if L is None else L + 1
+    args.bind("rows", rows, f"window={window}")
+    z0 = args.optional("h0", h0, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
     (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
     steps = args.lengths(lengths)
     au = args.layout(au, dtype)
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
     ready = System(w_in, a, w_out, skip)
-    if fused:
+    if fused and L is None:
         y = empty_like(au)
         hT, carries = new_states(ready, au)
         arguments = block_arguments(au, ready, z0, steps)
@@ -119,13 +134,18 @@ def linear_layer(
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
     h = empty((len(w_out), *v.shape), v.dtype)
-    hT = empty((len(w_out), v.shape[0], v.shape[2]), v.dtype)
+    hT = empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
-        _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
+        if L is None:
+            _, hT[k] = diagonal_scan(a, v, start, reverse=k == 1, lengths=steps, return_state=True, out=h[k])
+        else:
+            past = None if start is None else aged(a, start[:, 2:])
+            diagonal_scan(a, v, past, window=L, reverse=k == 1, lengths=steps, out=h[k])
+            hT[k] = latest(start, v, rows, steps, reverse=k == 1)
         y += dense(h[k].view(dtype), out)
-    return y, hT, LinearLayerStates(au, z0, steps, h)
+    return y, hT, LinearLayerStates(au, z0, steps, h, L, None if L is None else v)
 
 
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
@@ -212,7 +232,7 @@ def linear_layer_backward(
         Gradient of y; never used beyond `lengths`.
     system, saved
         As given to, and returned by, `linear_layer`.
-    dhT : (K, B, N) complex, optional
+    dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
 
     Raises
@@ -222,7 +242,9 @@ def linear_layer_backward(
     """
     args = Boundary("linear_layer_backward")
     dy = args.array("dy", dy, "B T D")
-    dhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
+    L = saved.window if isinstance(saved, LinearLayerStates) else None
+    args.bind("rows", 0 if L is None else L + 1, f"window={L}")
+    dhT = args.optional("dhT", dhT, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
     ready, dtype = checked_system(args, system, args.array("saved.u", saved.u, "B T D"))
     dy = args.layout(dy, dtype)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
@@ -242,46 +264,59 @@ def linear_layer_backward(
 
 
 def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
-    (w_in, a, w_out, skip), (u, z0, steps, h) = system, saved
+    (w_in, a, w_out, skip), (u, z0, steps, h, L, v) = system, saved
     dy = mask_padding(dy, steps)
-    dw_out, dh0 = empty_like(w_out), empty((len(h), len(u), len(a)), h.dtype)
+    dw_out, dh0 = empty_like(w_out), np.zeros((len(h), len(u), *([] if L is None else [L + 1]), len(a)), h.dtype)
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
     for k, out in enumerate(w_out):
         dh, dw_out[k], _ = dense_backward(dy, h[k].view(dy.dtype), out)
-        scan = diagonal_scan_backward(
-            dh.view(h.dtype),
-            a,
-            h[k],
-            None if z0 is None else z0[k],
-            dhT=None if dhT is None else dhT[k],
-            reverse=k == 1,
-            lengths=steps,
-        )
+        start, dend = (None if one is None else one[k] for one in (z0, dhT))
+        how: dict[str, Any] = {"reverse": k == 1, "lengths": steps}
+        if L is None:
+            scan = diagonal_scan_backward(dh.view(h.dtype), a, h[k], start, dhT=dend, **how)
+            dh0[k] = scan.dh0
+        else:
+            past = None if start is None else aged(a, start[:, 2:])
+            scan = diagonal_scan_backward(dh.view(h.dtype), a, None, past, x=v, window=L, **how)
+            if dend is not None:
+                dh0[k] += latest_backward(dend, scan.dx, steps, reverse=k == 1)
+            before = np.zeros_like(scan.dh0) if start is None else start[:, 2:]
+            da_past, dpast = aged_backward(scan.dh0, a, before)
+            da += da_past
+            dh0[k, :, 2:] += dpast
         da += scan.da
         dv += scan.dx
-        dh0[k] = scan.dh0
     du, dw_in, _ = dense_backward(dv.view(dy.dtype), u, w_in)
     du += skip * dy
     dskip = np.einsum("btd,btd->d", dy, u)
     return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
 
 
-def linear_step(system: System, state: npt.ArrayLike | None, u_t: npt.ArrayLike) -> tuple[Array, Array]:
+def linear_step(
+    system: System,
+    state: Any,
+    u_t: npt.ArrayLike,
+    *,
+    window: int | None = None,
+    power: npt.ArrayLike | None = None,
+) -> tuple[Array, Any]:
     """One step of `linear_layer` for streaming, in one direction.
 
     Parameters
     ----------
     system : System
         With K = 1.
-    state : (B, N) complex, or None
+    state : (B, N) complex, or with a window what `tiir_scan` takes, or None
         State before the step; None is zero.
     u_t : (B, D)
         Input of the step.
+    window, power
+        As in `tiir_scan`.
 
     Returns
     -------
     y_t : (B, D)
-    state : (B, N) complex
+    state : (B, N) complex, or WindowState
         State after the step.
 
     Raises
@@ -291,14 +326,21 @@ def linear_step(system: System, state: npt.ArrayLike | None, u_t: npt.ArrayLike)
     """
     args = Boundary("linear_step")
     au = args.array("u_t", u_t, "B D")
-    z = args.optional("state", state, "B N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z)
+    if window is None:
+        z = args.optional("state", state, "B N", kinds=COMPLEX)
+        held = z
+    else:
+        z, held = None, None if state is None else WindowState(*state).sums
+    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, held)
     if len(w_out) != 1:
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
     z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))
-    if z is not None:
-        z_next += a * z
-    return dense(z_next.view(dtype), w_out[0]) + skip * au, z_next
+    if window is None:
+        state = z_next = z_next if z is None else a * z + z_next
+    else:
+        z_next, state = tiir_scan(a, z_next[:, None], state, window=window, power=power)
+        z_next = z_next[:, 0]
+    return dense(z_next.view(dtype), w_out[0]) + skip * au, state
 
 
 def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -18,7 +18,7 @@ from rotrnn.ops.boundary import Array, Boundary
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
 
-_EXP, _SIGMOID, _TANH, _GELU = range(4)  # csrc/pointwise.c
+_EXP, _SIGMOID, _TANH, _GELU, _SILU, _SOFTPLUS = range(6)  # csrc/pointwise.c
 
 Dims = tuple[int, int, int]
 
@@ -41,6 +41,15 @@ def _unary(op: str, function: int, x: npt.ArrayLike, lengths: npt.ArrayLike | No
     y: Array = np.empty_like(ax)
     _cpu.elementwise(y, ax, steps, *dims, function)
     return y
+
+
+def _unary_backward(
+    op: str, function: int, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None
+) -> Array:
+    (ady, ax), steps, dims = _elementwise(op, lengths, dy=dy, x=x)
+    dx: Array = np.empty_like(ax)
+    _cpu.elementwise_backward(dx, ady, ax, steps, *dims, function)
+    return dx
 
 
 # ------------------------------------------------------------------------------------------------- elementwise
@@ -100,10 +109,49 @@ def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
 
 def gelu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``dx = dy GELU'(x)``; arguments as `gelu`'s."""
-    (ady, ax), steps, dims = _elementwise("gelu_backward", lengths, dy=dy, x=x)
-    dx: Array = np.empty_like(ax)
-    _cpu.gelu_backward(dx, ady, ax, steps, *dims)
-    return dx
+    return _unary_backward("gelu_backward", _GELU, dy, x, lengths)
+
+
+def silu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """SiLU, also called swish: ``x s(x)`` with the sigmoid s (Elfwing et al. 2018, eq. 4).
+
+    At -infinity it is its limit, -0.
+
+    Parameters
+    ----------
+    x : (B, T, D) with `lengths`; any shape without
+
+    Returns
+    -------
+    y : shape of x
+    """
+    return _unary("silu", _SILU, x, lengths)
+
+
+def silu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``dx = dy s(x) (1 + x s(-x))``; arguments as `silu`'s."""
+    return _unary_backward("silu_backward", _SILU, dy, x, lengths)
+
+
+def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``log(1 + e^x)``, without overflow and to full relative accuracy, within 4 ulp (Dugas et al. 2001).
+
+    What lies below 2^-125.5 (float32) or 2^-1021.5 (float64) is zero, as in `exp`.
+
+    Parameters
+    ----------
+    x : (B, T, D) with `lengths`; any shape without
+
+    Returns
+    -------
+    y : shape of x
+    """
+    return _unary("softplus", _SOFTPLUS, x, lengths)
+
+
+def softplus_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``dx = dy s(x)``; arguments as `softplus`'s."""
+    return _unary_backward("softplus_backward", _SOFTPLUS, dy, x, lengths)
 
 
 class GluGrads(NamedTuple):

@@ -11,6 +11,8 @@ from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 
 LANES = REAL + COMPLEX
+MOST = 2**62
+"""Steps of the longest window: longer ones are the same, and no int64."""
 
 
 class DiagonalScanGrads(NamedTuple):
@@ -26,6 +28,7 @@ def diagonal_scan(
     x: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
+    window: int | None = None,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
@@ -38,6 +41,11 @@ def diagonal_scan(
     (Orvieto et al. 2023, eq. 5), S4D and S5, and of RotRNN ("RotRNN: Modelling Long Sequences with Rotations",
     eq. 12) with each rotated plane as one complex number.
 
+    With ``window=L`` the sum over the last L inputs alone, in work that does not grow with L:
+    ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (csrc/window.c says how). Nothing is subtracted, so rounding errors do
+    not outlive their window, for |a| = 1 either: with |a| <= 1 and u the unit roundoff, ``|error| <= 5 (L + 2) u
+    sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` does the same step by step, by subtracting.)
+
     Parameters
     ----------
     a : (N,) or (B, T, N), real or complex
@@ -46,7 +54,10 @@ def diagonal_scan(
         Input. Any T >= 0. Any of float32, float64, complex64, complex128; `a`, `x` and `h0` are promoted to their
         common dtype by NumPy's rules.
     h0 : (B, N), optional
-        Initial state.
+        Initial state. With a window (B, L-1, N): the last L-1 inputs before the first step, the oldest first, each aged
+        to just before it; those after the last step if time runs backwards.
+    window : int, optional
+        Steps that are summed up, at least 1; None for all.
     reverse : bool
         Run time backwards, by indexing.
     lengths : (B,) integers in [0, T], optional
@@ -60,7 +71,7 @@ def diagonal_scan(
     -------
     h : (B, T, N)
         All states.
-    hT : (B, N)
+    hT : (B, N), or (B, L-1, N) with a window
         Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) if there is none.
 
     Raises
@@ -68,28 +79,35 @@ def diagonal_scan(
     TypeError
         An array has another dtype (integers and float16 are not taken).
     ValueError
-        Shapes disagree, a length is out of range, `out` does not fit, or a size product overflows.
+        Shapes disagree, a length is out of range, `window` is not positive, `out` does not fit, or a size product
+        overflows.
     """
     args = Boundary("diagonal_scan")
     ax = args.array("x", x, "B T N", kinds=LANES)
     aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    ah0 = args.optional("h0", h0, "B N", kinds=LANES)
+    L = args.window(window)
+    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
     steps = args.lengths(lengths)
     ax, aa, ah0 = args.common(ax, aa, ah0)
     h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
     B, T, N = ax.shape
-    hT = np.empty((B, N), ax.dtype) if return_state else None
-    _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+    hT = args.state((B, N), ax.dtype) if return_state else None
+    if L is None:
+        _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+    else:
+        _cpu.window_forward(h, hT, aa, ax, ah0, steps, B, T, N, min(L, MOST), aa.ndim == 3, bool(reverse))
     return h if hT is None else (h, hT)
 
 
 def diagonal_scan_backward(
     dh: npt.ArrayLike,
     a: npt.ArrayLike,
-    h: npt.ArrayLike,
+    h: npt.ArrayLike | None,
     h0: npt.ArrayLike | None = None,
     *,
+    x: npt.ArrayLike | None = None,
     dhT: npt.ArrayLike | None = None,
+    window: int | None = None,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
@@ -101,15 +119,20 @@ def diagonal_scan_backward(
     no steps, ``dh0 = dhT``. Complex gradients are stored as ``dL/dRe + i dL/dIm``; where forward promoted a real
     argument to complex, its gradient is the real part of what is returned here.
 
+    With ``window=L``, ``dx_s = sum_{k<L} conj(a_{s+1} ... a_{s+k}) dh_{s+k}``, and `da_t` sums
+    ``conj(a_{t+1} ... a_j) dh_j conj(a_{s+1} ... a_{t-1} x_s)`` over s < t <= j with j - s < L, `x` in place of `h`.
+
     Parameters
     ----------
     dh : (B, T, N)
         Gradient of `h`; beyond `lengths` it is never read.
-    a, h0, reverse, lengths
+    a, h0, window, reverse, lengths
         As given to `diagonal_scan`.
     h : (B, T, N)
-        What `diagonal_scan` returned.
-    dhT : (B, N), optional
+        What `diagonal_scan` returned; with a window it is not used, and may be None.
+    x : (B, T, N)
+        What `diagonal_scan` was given; used with a window alone.
+    dhT : (B, N) or (B, L-1, N), optional
         Gradient of the final state.
     out : (B, T, N), optional
         Receives `dx`, as in `diagonal_scan`.
@@ -128,16 +151,24 @@ def diagonal_scan_backward(
     args = Boundary("diagonal_scan_backward")
     adh = args.array("dh", dh, "B T N", kinds=LANES)
     aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    ah = args.array("h", h, "B T N", kinds=LANES)
-    ah0 = args.optional("h0", h0, "B N", kinds=LANES)
-    adhT = args.optional("dhT", dhT, "B N", kinds=LANES)
+    L = args.window(window)
+    name, kept = ("h", h) if L is None else ("x", x)
+    if kept is None:
+        raise ValueError(f"diagonal_scan_backward: {name} is None, expected (B, T, N) with window={window}")
+    akept = args.array(name, kept, "B T N", kinds=LANES)
+    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
+    adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N", kinds=LANES)
     steps = args.lengths(lengths)
-    adh, aa, ah, ah0, adhT = args.common(adh, aa, ah, ah0, adhT)
+    adh, aa, akept, ah0, adhT = args.common(adh, aa, akept, ah0, adhT)
     B, T, N = adh.shape
-    dx = args.out("out", out, adh.shape, adh.dtype, dh, a, h, h0, dhT)
+    dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT)
     da = np.empty_like(aa)
-    dh0 = np.empty((B, N), adh.dtype)
-    _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, ah, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+    dh0 = args.state((B, N), adh.dtype)
+    if L is None:
+        _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+    else:
+        how = (min(L, MOST), aa.ndim == 3, bool(reverse))
+        _cpu.window_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, *how)
     return DiagonalScanGrads(da, dx, dh0)
 
 
@@ -224,6 +255,7 @@ def rotation_scan(
     x: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
+    window: int | None = None,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
@@ -242,16 +274,16 @@ def rotation_scan(
         Decay of each head; None means 1.
     x : (B, T, N), real
         Input, N = 2PH, or (2P + 1)H for odd head widths.
-    h0 : (B, N), optional
+    h0 : (B, N), or (B, L-1, N) with a window, optional
         Initial state.
-    reverse, lengths, return_state
+    window, reverse, lengths, return_state
         As in `diagonal_scan`.
 
     Returns
     -------
     h : (B, T, N)
         All states.
-    hT : (B, N)
+    hT : (B, N), or (B, L-1, N) with a window
         Only with `return_state`: the final state.
 
     Raises
@@ -261,13 +293,13 @@ def rotation_scan(
     """
     args = Boundary("rotation_scan")
     ax = args.array("x", x, "B T N")
-    ah0 = args.optional("h0", h0, "B N")
+    ah0 = args.optional("h0", h0, "B N" if args.window(window) is None else "B W N")
     planes = _Planes(args, theta, gamma, ax.shape[-1], lengths)
     dtype = np.result_type(*(one for one in (ax, ah0, planes.theta, planes.gamma) if one is not None))
     _, a = planes.transition(dtype)
     zx = planes.to_complex(args.layout(ax, dtype))
     z0 = None if ah0 is None else planes.to_complex(args.layout(ah0, dtype))
-    result = diagonal_scan(_flat(a), zx, z0, reverse=reverse, lengths=lengths, return_state=return_state)
+    result = diagonal_scan(_flat(a), zx, z0, window=window, reverse=reverse, lengths=lengths, return_state=return_state)
     if isinstance(result, tuple):
         return planes.to_real(result[0]), planes.to_real(result[1])
     return planes.to_real(result)
@@ -277,10 +309,12 @@ def rotation_scan_backward(
     dh: npt.ArrayLike,
     theta: npt.ArrayLike,
     gamma: npt.ArrayLike | None,
-    h: npt.ArrayLike,
+    h: npt.ArrayLike | None,
     h0: npt.ArrayLike | None = None,
     *,
+    x: npt.ArrayLike | None = None,
     dhT: npt.ArrayLike | None = None,
+    window: int | None = None,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> RotationScanGrads:
@@ -293,11 +327,13 @@ def rotation_scan_backward(
     ----------
     dh : (B, T, N)
         Gradient of `h`.
-    theta, gamma, h0, reverse, lengths
+    theta, gamma, h0, window, reverse, lengths
         As given to `rotation_scan`.
     h : (B, T, N)
-        What `rotation_scan` returned.
-    dhT : (B, N), optional
+        What `rotation_scan` returned; with a window it is not used, and may be None.
+    x : (B, T, N)
+        What `rotation_scan` was given; used with a window alone.
+    dhT : (B, N) or (B, L-1, N), optional
         Gradient of the final state.
 
     Returns
@@ -312,16 +348,18 @@ def rotation_scan_backward(
     """
     args = Boundary("rotation_scan_backward")
     adh = args.array("dh", dh, "B T N")
-    ah = args.array("h", h, "B T N")
-    ah0 = args.optional("h0", h0, "B N")
-    adhT = args.optional("dhT", dhT, "B N")
+    L = args.window(window)
+    ah, ax = args.optional("h", h, "B T N"), args.optional("x", x, "B T N")
+    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N")
+    adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N")
     planes = _Planes(args, theta, gamma, adh.shape[-1], lengths)
-    given = [one for one in (adh, ah, ah0, adhT, planes.theta, planes.gamma) if one is not None]
-    dtype = np.result_type(*given)
+    given = [adh, ah, ax, ah0, adhT]
+    dtype = np.result_type(*(one for one in (*given, planes.theta, planes.gamma) if one is not None))
     unit, a = planes.transition(dtype)
-    zdh, zh = planes.to_complex(args.layout(adh, dtype)), planes.to_complex(args.layout(ah, dtype))
-    z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in (ah0, adhT))
-    grads = diagonal_scan_backward(zdh, _flat(a), zh, z0, dhT=zdhT, reverse=reverse, lengths=lengths)
+    zdh, zh, zx, z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in given)
+    assert zdh is not None
+    how: dict[str, Any] = {"window": window, "reverse": reverse, "lengths": lengths}
+    grads = diagonal_scan_backward(zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, **how)
     da = grads.da.reshape(a.shape)
     dgamma = None
     if planes.gamma is not None:

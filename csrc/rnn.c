@@ -1,0 +1,219 @@
+/* Recurrences through a dense matrix: the simple recurrent network and the LSTM, and their adjoints.
+ *
+ * Sequential in time. The sequences of a block go side by side, so that a step is a matrix product (gemm_tile.h) of
+ * their states with packed weights; threads take blocks. Sequences of a block are sorted by length: those that have a
+ * k-th step come first. No sequence's result depends on which others are beside it.
+ *
+ * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)) or 4 (the LSTM's gates).
+ */
+#include <string.h>
+
+#include "kernels.h"
+#include "rows.h"
+#include "workspace.h"
+
+/* What a step makes of z_t. */
+enum { IDENTITY, TANH, RELU, LSTM };
+
+enum {
+    ROWS = 4,         /* sequences of a block: as many as keep the arithmetic busy while weights come from cache */
+    SERIAL = 1 << 19, /* products below which threads do not pay */
+};
+
+static int64_t gates_of(int64_t cell) { return cell == LSTM ? 4 : 1; }
+
+static int64_t rows_of(int64_t B) { return B > 2 * ROWS ? ROWS : B > 1 ? (B + 1) / 2 : 1; }
+
+/* The sequences of a block and how many steps each has, the most first. */
+typedef struct {
+    int64_t count, b[ROWS], steps[ROWS];
+} block;
+
+static block block_of(int64_t index, int64_t B, int64_t T, const int64_t *lengths) {
+    const int64_t rows = rows_of(B), first = index * rows;
+    block s = {.count = B - first < rows ? B - first : rows};
+    for (int64_t i = 0; i < s.count; i++) {
+        const int64_t steps = lengths ? lengths[first + i] : T;
+        int64_t r = i;
+        for (; r > 0 && s.steps[r - 1] < steps; r--) s.b[r] = s.b[r - 1], s.steps[r] = s.steps[r - 1];
+        s.b[r] = first + i, s.steps[r] = steps;
+    }
+    return s;
+}
+
+/* How many sequences have a step k. */
+static int64_t active_at(const block *s, int64_t k) {
+    int64_t n = s->count;
+    while (n > 0 && s->steps[n - 1] <= k) n--;
+    return n;
+}
+
+/* Where in (B,T) step k of the block's r-th sequence lies. */
+static int64_t place_of(const block *s, int64_t r, int64_t k, int64_t T, int64_t reverse) {
+    return s->b[r] * T + (reverse ? s->steps[r] - 1 - k : k);
+}
+
+static void copy_row(real *restrict y, const real *restrict x, int64_t n) { memcpy(y, x, (size_t)n * sizeof(real)); }
+
+static void copy_or_zero(real *restrict y, const real *restrict x, int64_t n) {
+    if (x)
+        copy_row(y, x, n);
+    else
+        memset(y, 0, (size_t)n * sizeof(real));
+}
+
+static void zero_padding(real *y, const block *s, int64_t T, int64_t n) {
+    for (int64_t r = 0; r < s->count; r++)
+        memset(y + (s->b[r] * T + s->steps[r]) * n, 0, (size_t)((T - s->steps[r]) * n) * sizeof(real));
+}
+
+static void activate(real *restrict h, const real *restrict z, int64_t N, int64_t cell) {
+    if (cell == TANH)
+        for (int64_t j = 0; j < N; j++) h[j] = vmath_tanh(z[j]);
+    else if (cell == RELU)
+        for (int64_t j = 0; j < N; j++) h[j] = z[j] < 0 ? 0 : z[j];
+    else
+        copy_row(h, z, N);
+}
+
+/* dz = g f'(z), by h = f(z) */
+static void activate_adjoint(real *restrict dz, const real *restrict g, const real *restrict h, int64_t N,
+                             int64_t cell) {
+    if (cell == TANH)
+        for (int64_t j = 0; j < N; j++) dz[j] = g[j] * (1 - h[j]) * (1 + h[j]);
+    else if (cell == RELU)
+        for (int64_t j = 0; j < N; j++) dz[j] = h[j] <= 0 ? 0 : g[j];
+    else
+        copy_row(dz, g, N);
+}
+
+/* gates (4,N) = s(z_i), s(z_f), tanh(z_g), s(z_o);  c <- f c + i g;  h = o tanh(c) */
+static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, const real *restrict z, int64_t N) {
+    for (int64_t j = 0; j < N; j++) {
+        const real i = vmath_gated(1, z[j]), f = vmath_gated(1, z[N + j]), g = vmath_tanh(z[2 * N + j]);
+        const real o = vmath_gated(1, z[3 * N + j]), now = f * c[j] + i * g;
+        gates[j] = i, gates[N + j] = f, gates[2 * N + j] = g, gates[3 * N + j] = o;
+        c[j] = now;
+        h[j] = o * vmath_tanh(now);
+    }
+}
+
+/* With dh the whole gradient of h_t, and dc what comes from c_{t+1} for c_t, which becomes what goes to c_{t-1}:
+ *   dc_t = dc + dh o (1 - tanh(c_t)^2),   do = dh tanh(c_t),   df = dc_t c_{t-1},   di = dc_t g,   dg = dc_t i */
+static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *restrict dh, const real *restrict gates,
+                              const real *restrict c, const real *restrict c_prev, int64_t N) {
+    for (int64_t j = 0; j < N; j++) {
+        const real i = gates[j], f = gates[N + j], g = gates[2 * N + j], o = gates[3 * N + j];
+        const real out = vmath_tanh(c[j]), d = dc[j] + dh[j] * o * (1 - out) * (1 + out);
+        dz[j] = d * g * i * (1 - i);
+        dz[N + j] = d * (c_prev ? c_prev[j] : 0) * f * (1 - f);
+        dz[2 * N + j] = d * i * (1 - g) * (1 + g);
+        dz[3 * N + j] = dh[j] * out * o * (1 - o);
+        dc[j] = d * f;
+    }
+}
+
+/* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Of the LSTM alone, else NULL: c (B,T,N), cT (B,N),
+ * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o. */
+int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *restrict cT, real *restrict gates,
+                   const real *restrict w, const real *restrict x, const real *restrict h0, const real *restrict c0,
+                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse) {
+    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = (B + rows - 1) / rows;
+    real *const packed = WORKSPACE(real, packed_columns(G * N), N);
+    real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
+    if (!packed || !room) {
+        pool_give(packed);
+        pool_give(room);
+        return ROT_NO_MEMORY;
+    }
+    pack(packed, w, N, G * N, 1, N);
+#pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
+    for (int64_t index = 0; index < blocks; index++) {
+        const block s = block_of(index, B, T, lengths);
+        real *const state = room + index * rows * (G + 2) * N, *const memory = state + rows * N,
+                    *const z = memory + rows * N;
+        for (int64_t r = 0; r < s.count; r++) {
+            copy_or_zero(state + r * N, h0 ? h0 + s.b[r] * N : NULL, N);
+            copy_or_zero(memory + r * N, c0 ? c0 + s.b[r] * N : NULL, N);
+        }
+        for (int64_t k = 0; k < s.steps[0]; k++) {
+            const int64_t n = active_at(&s, k);
+            for (int64_t r = 0; r < n; r++) copy_row(z + r * G * N, x + place_of(&s, r, k, T, reverse) * G * N, G * N);
+            product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N);
+            for (int64_t r = 0; r < n; r++) {
+                const int64_t at = place_of(&s, r, k, T, reverse);
+                if (cell == LSTM) {
+                    lstm_step(state + r * N, memory + r * N, gates + at * 4 * N, z + r * 4 * N, N);
+                    copy_row(c + at * N, memory + r * N, N);
+                } else
+                    activate(state + r * N, z + r * N, N, cell);
+                copy_row(h + at * N, state + r * N, N);
+            }
+        }
+        for (int64_t r = 0; r < s.count; r++) {
+            copy_row(hT + s.b[r] * N, state + r * N, N);
+            if (cell == LSTM) copy_row(cT + s.b[r] * N, memory + r * N, N);
+        }
+        zero_padding(h, &s, T, N);
+        if (cell == LSTM) zero_padding(c, &s, T, N), zero_padding(gates, &s, T, 4 * N);
+    }
+    pool_give(packed);
+    pool_give(room);
+    return ROT_OK;
+}
+
+/* dx (B,T,G N), dh0 (B,N), overwritten; dh (B,T,N), dhT (B,N) or NULL; w, c0, lengths as in forward; h, c, gates as it
+ * wrote them. Of the LSTM alone, else NULL: dc0, dcT (or NULL), c, gates, c0.
+ *
+ *   g_t = dh_t + w^T dz_{t+1}   with boundary  g_{T-1} = dh_{T-1} + dhT
+ *   dx_t = dz_t, the cell's adjoint of g_t,   dh0 = w^T dz_0   (dhT if there is no step)
+ *
+ * dw = sum dz_t h_{t-1}^T is left to the caller, who has matmul_weight_grad. */
+int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, const real *restrict dh,
+                    const real *restrict dhT, const real *restrict dcT, const real *restrict w, const real *restrict h,
+                    const real *restrict c, const real *restrict gates, const real *restrict c0,
+                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse) {
+    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = (B + rows - 1) / rows;
+    real *const packed = WORKSPACE(real, packed_columns(N), G * N);
+    real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
+    if (!packed || !room) {
+        pool_give(packed);
+        pool_give(room);
+        return ROT_NO_MEMORY;
+    }
+    pack(packed, w, G * N, N, N, 1);
+#pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
+    for (int64_t index = 0; index < blocks; index++) {
+        const block s = block_of(index, B, T, lengths);
+        real *const g = room + index * rows * (G + 2) * N, *const dc = g + rows * N, *const dz = dc + rows * N;
+        for (int64_t r = 0; r < s.count; r++) copy_or_zero(dc + r * N, dcT ? dcT + s.b[r] * N : NULL, N);
+        for (int64_t k = s.steps[0] - 1; k >= 0; k--) {
+            const int64_t n = active_at(&s, k), later = active_at(&s, k + 1);
+            for (int64_t r = 0; r < n; r++) {
+                copy_row(g + r * N, dh + place_of(&s, r, k, T, reverse) * N, N);
+                if (r >= later && dhT) add(g + r * N, dhT + s.b[r] * N, N);
+            }
+            product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N);
+            for (int64_t r = 0; r < n; r++) {
+                const int64_t at = place_of(&s, r, k, T, reverse);
+                if (cell == LSTM) {
+                    const real *const before = c0 ? c0 + s.b[r] * N : NULL;
+                    const real *const c_prev = k ? c + place_of(&s, r, k - 1, T, reverse) * N : before;
+                    lstm_step_adjoint(dz + r * 4 * N, dc + r * N, g + r * N, gates + at * 4 * N, c + at * N, c_prev, N);
+                } else
+                    activate_adjoint(dz + r * N, g + r * N, h + at * N, N, cell);
+                copy_row(dx + at * G * N, dz + r * G * N, G * N);
+            }
+        }
+        const int64_t n = active_at(&s, 0);
+        product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N);
+        for (int64_t r = 0; r < s.count; r++) {
+            copy_or_zero(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
+            if (cell == LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);
+        }
+        zero_padding(dx, &s, T, G * N);
+    }
+    pool_give(packed);
+    pool_give(room);
+    return ROT_OK;
+}

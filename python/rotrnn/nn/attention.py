@@ -1,0 +1,196 @@
+"""Causal multi-head attention as a layer with a state: the keys and values so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.boundary import empty
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import mask_padding
+
+Counts = npt.NDArray[np.int64]
+
+
+class AttentionSaved(NamedTuple):
+    """Input with padding zeroed; queries, past and present keys and values, what came of them; the counts (B,) of
+    places before x, of cached keys and of valid steps; the state after x; what forward was told."""
+
+    x: Array
+    q: Array
+    keys: Array
+    values: Array
+    mixed: Array
+    norm: Array
+    place: Counts
+    past: Counts
+    steps: Counts
+    state: tuple[Array, Array, Counts]
+    ctx: Context
+
+
+@dataclass(frozen=True)
+class Attention(Recurrent):
+    """Causal multi-head self-attention, ``y = W_out attention(W_q u, W_k u, W_v u)`` (`rotrnn.ops.attention`).
+
+    With `rotary`, queries and keys are turned by their places (`rotrnn.ops.rotary`), else order is known by causality
+    alone. With `window`, a step sees that many steps, its own included. `bias` adds a bias to each of the four maps.
+
+    Parameters (dict of float32): w_q, w_k, w_v, w_out (D, D), each ~ N(0, 1/D); with `bias` b_q, b_k, b_v, b_out (D,),
+    zero.
+
+    Its state is (keys (B, S, D), values (B, S, D), places (B,) int64): of sequence b the first places[b] rows count
+    (the last ``window - 1`` of its steps at most), the rest are zero. It is not O(1): without `window` it grows by a
+    row a step, and so does the time of a step.
+    """
+
+    about: ClassVar[str] = "causal multi-head attention, with rotary positions"
+    paper: ClassVar[str] = 'Vaswani et al. 2017, "Attention Is All You Need"; Su et al. 2021, "RoFormer"'
+    recurrent: ClassVar[frozenset[str]] = frozenset()
+
+    heads: int = 1
+    rotary: bool = True
+    base: float = 10_000.0
+    window: int | None = None
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_sizes("d_model", "heads", *(("window",) if self.window is not None else ()))
+        if self.d_model % self.heads:
+            raise ValueError(f"Attention: heads={self.heads}, expected a divisor of d_model={self.d_model}")
+        if self.rotary and self.d_model // self.heads % 2:
+            width = self.d_model // self.heads
+            raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for rotary=True")
+        if not 0 < self.base < np.inf:
+            raise ValueError(f"Attention: base={self.base}, expected a positive number")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D = self.d_model
+        weights: dict[str, tuple[int, ...]] = {f"w_{map}": (D, D) for map in ("q", "k", "v", "out")}
+        return {**weights, **{f"b_{map}": (D,) for map in ("q", "k", "v", "out") if self.bias}}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params = {
+            name: rng.standard_normal(shape) / np.sqrt(self.d_model) if len(shape) == 2 else np.zeros(shape)
+            for name, shape in self.shapes.items()
+        }
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, AttentionSaved]:
+        """y (B, T, D) for x (B, T, D); `state` continues an earlier call."""
+        return self._run(self.prepare(params), x, ctx, state)
+
+    def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
+        x = self.valid_input(x, ctx)
+        B, T, D = x.shape
+        steps = np.full(B, T) if ctx.lengths is None else np.asarray(ctx.lengths)
+        q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
+        if state is None:
+            state = *np.zeros((2, B, 0, D), x.dtype), np.zeros(B, np.int64)
+        kept_keys, kept_values, place = self._checked("forward", state, B)
+        past = self._kept(place)
+        if self.rotary:
+            q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
+        keys, values = _append(kept_keys, k, past, steps), _append(kept_values, v, past, steps)
+        mixed, norm = attention(q, keys, values, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
+        y = mask_padding(dense(mixed, params["w_out"], params.get("b_out")), ctx.lengths)
+        after = self._last(keys, past + steps), self._last(values, past + steps), place + steps
+        return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, after, ctx)
+
+    def backward(
+        self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        """(dx, dparams, gradient of the state that forward was given, or of the empty one in its place)."""
+        ctx, past, steps = saved.ctx, saved.past, saved.steps
+        dy = mask_padding(dy, ctx.lengths)
+        dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
+        grads = attention_backward(
+            dmixed, saved.q, saved.keys, saved.values, saved.mixed, saved.norm,
+            heads=self.heads, lengths=ctx.lengths, past=past, window=self.window,
+        )  # fmt: skip
+        if dstate is not None:
+            dkeys, dvalues, _ = self._checked("backward", dstate, len(past))
+            self._last_backward(grads.dk, dkeys, past + steps)
+            self._last_backward(grads.dv, dvalues, past + steps)
+        S = saved.keys.shape[1] - saved.x.shape[1]
+        dkept_keys, dk = _append_backward(grads.dk, S, past, steps)
+        dkept_values, dv = _append_backward(grads.dv, S, past, steps)
+        dq = grads.dq
+        if self.rotary:
+            dq, dk = (rotary_backward(one, heads=self.heads, past=saved.place, base=self.base) for one in (dq, dk))
+        dx, dparams = np.zeros_like(saved.x), {"w_out": dw_out, "b_out": db_out}
+        for map, done in (("q", dq), ("k", dk), ("v", dv)):
+            part, dparams[f"w_{map}"], dparams[f"b_{map}"] = dense_backward(done, saved.x, params[f"w_{map}"])
+            dx += part
+        dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape)
+        return dx, {name: dparams[name] for name in self.shapes}, dstate0
+
+    @staticmethod
+    def _checked(method: str, state: State, B: int) -> tuple[Array, Array, Array]:
+        if not isinstance(state, tuple) or len(state) != 3:
+            raise ValueError(f"Attention.{method}: the state is no triple (keys, values, places)")
+        if any(np.shape(one)[:1] != (B,) for one in state):
+            shapes = ", ".join(str(np.shape(one)) for one in state)
+            raise ValueError(f"Attention.{method}: the state has shapes {shapes}, expected B={B} first in each")
+        return state
+
+    def _kept(self, places: Counts) -> Counts:
+        """How many of so many steps a state keeps."""
+        return places if self.window is None else np.minimum(places, self.window - 1)
+
+    def _last(self, rows: Array, count: Counts) -> Array:
+        """Of each sequence's first count[b] rows the last ones, which a state keeps."""
+        if self.window is None:
+            return rows
+        B, S, D = rows.shape
+        last = np.zeros((B, min(S, self.window - 1), D), rows.dtype)
+        for b, (kept, end) in enumerate(zip(self._kept(count), count, strict=True)):
+            last[b, :kept] = rows[b, end - kept : end]
+        return last
+
+    def _last_backward(self, drows: Array, dlast: Array, count: Counts) -> None:
+        """Adds the adjoint of `_last` to drows."""
+        for b, (kept, end) in enumerate(zip(self._kept(count), count, strict=True)):
+            drows[b, end - kept : end] += dlast[b, :kept]
+
+    def prepare(self, params: Params) -> Params:
+        """The parameters, checked."""
+        self.check_params(params)
+        return params
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
+        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        return y[:, 0], saved.state
+
+
+def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
+    """Of each sequence past[b] rows of kept (B, S, D), then steps[b] of new (B, T, D), then zeros: (B, S + T, D)."""
+    (B, S, D), T = kept.shape, new.shape[1]
+    if S == 0 and (steps == T).all():
+        return new
+    rows = empty((B, S + T, D), np.result_type(kept, new))
+    for b, (before, count) in enumerate(zip(past, steps, strict=True)):
+        rows[b, :before] = kept[b, :before]
+        rows[b, before : before + count] = new[b, :count]
+        rows[b, before + count :] = 0
+    return rows
+
+
+def _append_backward(drows: Array, S: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
+    """Adjoint of `_append`: the gradients of kept and of new."""
+    B, rows, D = drows.shape
+    if S == 0:
+        return np.zeros((B, 0, D), drows.dtype), drows  # which is zero where there is no key
+    dkept, dnew = np.zeros((B, S, D), drows.dtype), np.zeros((B, rows - S, D), drows.dtype)
+    for b, (before, count) in enumerate(zip(past, steps, strict=True)):
+        dkept[b, :before] = drows[b, :before]
+        dnew[b, :count] = drows[b, before : before + count]
+    return dkept, dnew

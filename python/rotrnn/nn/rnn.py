@@ -1,0 +1,264 @@
+"""Layers that recur through a dense matrix: the simple recurrent network and the LSTM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.rnn import ACTIVATIONS, LstmResult, lstm, lstm_backward, rnn, rnn_backward
+
+
+class RNNSaved(NamedTuple):
+    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, what forward was told.
+
+    `state` is None for a bidirectional layer.
+    """
+
+    x: Array
+    h: tuple[Array, ...]
+    start: Array | None
+    state: Array | None
+    ctx: Context
+
+
+def glorot(rng: np.random.Generator, n: int) -> Array:
+    """Entries N(0, 1/n) (Glorot and Bengio 2010): eigenvalues fill the unit disc (LRU, theorem 3.1)."""
+    return np.asarray(rng.standard_normal((n, n)) / np.sqrt(n))
+
+
+def orthogonal(rng: np.random.Generator, n: int) -> Array:
+    """Uniform among orthogonal matrices (Mezzadri 2007): every eigenvalue on the unit circle."""
+    Q, R = np.linalg.qr(rng.standard_normal((n, n)))
+    return np.asarray(Q * np.copysign(1, np.diag(R)))
+
+
+def identity(rng: np.random.Generator, n: int) -> Array:
+    """The unit matrix."""
+    return np.eye(n)
+
+
+INITIALISATIONS = {"glorot": glorot, "orthogonal": orthogonal, "identity": identity}
+"""Of the transition: as the LRU paper's dense rungs; as Helfrich et al. 2018; as Le et al. 2015 with ReLU."""
+
+
+@dataclass(frozen=True)
+class RNN(Recurrent):
+    """``h_t = f(A h_{t-1} + B u_t)``, ``y_t = C h_t + D * u_t``: the dense rungs of the LRU paper's ladder (table 1).
+
+    `activation` is f: "identity" (the linear RNN), "tanh" or "relu"; `initialisation` that of A, one of
+    INITIALISATIONS.
+
+    Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too,
+    and shares the rest between its directions. Its state is h (B, N).
+
+    Initial values besides A: B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1), as LRU's.
+    """
+
+    about: ClassVar[str] = "recurrent network with a dense transition: linear, tanh or ReLU"
+    paper: ClassVar[str] = 'Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", table 1'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"A", "B"})
+
+    d_state: int
+    activation: str = "identity"
+    initialisation: str = "glorot"
+    bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_sizes("d_model", "d_state")
+        for name, known in (("activation", ACTIVATIONS), ("initialisation", INITIALISATIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"RNN: {name}={getattr(self, name)!r}, expected one of {', '.join(known)}")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N = self.d_model, self.d_state
+        return {"A": (N, N), "B": (N, D), **dict.fromkeys(self._readouts, (D, N)), "D": (D,)}
+
+    @property
+    def _readouts(self) -> tuple[str, ...]:
+        return ("C", "C_reverse") if self.bidirectional else ("C",)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N = self.d_model, self.d_state
+        params = {
+            "A": INITIALISATIONS[self.initialisation](rng, N),
+            "B": rng.standard_normal((N, D)) / np.sqrt(D),
+            **{name: rng.standard_normal((D, N)) / np.sqrt(N) for name in self._readouts},
+            "D": rng.standard_normal(D),
+        }
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, RNNSaved]:
+        """y (B, T, D) for x (B, T, D); `state` (B, N) continues an earlier call (one direction only)."""
+        if self.bidirectional and state is not None:
+            raise ValueError("RNN.forward: a bidirectional layer takes no state, got one")
+        return self._run(self.prepare(params), x, ctx, state)
+
+    def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, RNNSaved]:
+        x = self.valid_input(x, ctx)
+        z = dense(x, params["B"])
+        y = params["D"] * x
+        h: list[Array] = []
+        for reverse, name in enumerate(self._readouts):
+            one, hT = rnn(params["A"], z, state, activation=self.activation, reverse=bool(reverse), lengths=ctx.lengths)
+            y += dense(one, params[name])
+            h.append(one)
+        return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx)
+
+    def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        dy = mask_padding(dy, saved.ctx.lengths)
+        dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+        readouts, grads = {}, []
+        for reverse, (name, h) in enumerate(zip(self._readouts, saved.h, strict=True)):
+            dh, readouts[name], _ = dense_backward(dy, h, params[name])
+            grads.append(
+                rnn_backward(
+                    *(dh, params["A"], h, saved.start), dhT=dstate,
+                    activation=self.activation, reverse=bool(reverse), lengths=saved.ctx.lengths,
+                )
+            )  # fmt: skip
+        dA, dz, dh0 = grads[0]
+        for other in grads[1:]:
+            dA += other.dA
+            dz += other.dx
+        dx, dB, _ = dense_backward(dz, saved.x, params["B"])
+        dx += params["D"] * dy
+        return dx, {"A": dA, "B": dB, **readouts, "D": dD}, None if self.bidirectional else dh0
+
+    def prepare(self, params: Params) -> Params:
+        """The parameters, checked."""
+        self.check_params(params)
+        return params
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
+        if self.bidirectional:
+            raise ValueError("RNN.step: a bidirectional layer cannot run step by step")
+        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        return y[:, 0], saved.state
+
+    def state_norms(self, saved: RNNSaved) -> Array:
+        norms: Array = np.linalg.norm(saved.h[0], axis=-1)  # of the forward direction
+        return norms
+
+    def eigenvalues(self, params: Params) -> Array:
+        """Those of A, (N,) complex."""
+        return np.linalg.eigvals(params["A"].astype(np.float64))
+
+
+class LSTMSaved(NamedTuple):
+    """Input with padding zeroed, what the op returned, the state before and after, what forward was told."""
+
+    x: Array
+    result: LstmResult
+    start: tuple[Array, Array] | None
+    state: tuple[Array, Array]
+    ctx: Context
+
+
+@dataclass(frozen=True)
+class LSTM(Recurrent):
+    """Long short-term memory of `d_state` cells, ``y_t = C h_t`` (`rotrnn.ops.lstm` has the equations).
+
+    Without `projection` y is h, and `d_state` must be `d_model`.
+
+    Parameters (dict of float32), in PyTorch's names and order of gates, i, f, g, o: weight_ih (4N, D), weight_hh
+    (4N, N), bias (4N,), which is PyTorch's bias_ih + bias_hh; and C (D, N) with `projection`. Its state is (h, c), both
+    (B, N).
+
+    Initial values: weights uniform on +-1/sqrt(N), as PyTorch's; the forget gate's bias is `forget_bias` (Jozefowicz
+    et al. 2015 recommend 1), the others' zero; C ~ N(0, 1/N).
+    """
+
+    about: ClassVar[str] = "long short-term memory"
+    paper: ClassVar[str] = 'Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; Gers et al. 2000'
+    recurrent: ClassVar[frozenset[str]] = frozenset()
+
+    d_state: int
+    projection: bool = True
+    forget_bias: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.check_sizes("d_model", "d_state")
+        if not self.projection and self.d_state != self.d_model:
+            raise ValueError(
+                f"LSTM: d_state={self.d_state}, expected d_model={self.d_model}, or projection=True between the two"
+            )
+        if not np.isfinite(self.forget_bias):
+            raise ValueError(f"LSTM: forget_bias={self.forget_bias}, expected a finite number")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N = self.d_model, self.d_state
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (4 * N, D), "weight_hh": (4 * N, N), "bias": (4 * N,)}
+        return {**shapes, "C": (D, N)} if self.projection else shapes
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N = self.d_model, self.d_state
+        bias = np.zeros((4, N))
+        bias[1] = self.forget_bias
+        params = {
+            "weight_ih": rng.uniform(-(N**-0.5), N**-0.5, (4 * N, D)),
+            "weight_hh": rng.uniform(-(N**-0.5), N**-0.5, (4 * N, N)),
+            "bias": bias.ravel(),
+        }
+        if self.projection:
+            params["C"] = rng.standard_normal((D, N)) / np.sqrt(N)
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, LSTMSaved]:
+        """y (B, T, D) for x (B, T, D); `state` (h, c), both (B, N), continues an earlier call."""
+        return self._run(self.prepare(params), x, ctx, state)
+
+    def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, LSTMSaved]:
+        h0, c0 = self._pair("forward", state)
+        x = self.valid_input(x, ctx)
+        z = dense(x, params["weight_ih"], params["bias"])
+        result = lstm(params["weight_hh"], z, h0, c0, lengths=ctx.lengths)
+        y = dense(result.h, params["C"]) if self.projection else result.h.copy()
+        return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx)
+
+    def backward(
+        self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        (h0, c0), (dhT, dcT) = self._pair("backward", saved.start), self._pair("backward", dstate)
+        h, c, gates, _, _ = saved.result
+        dh = dy = mask_padding(dy, saved.ctx.lengths)
+        readout = {}
+        if self.projection:
+            dh, readout["C"], _ = dense_backward(dy, h, params["C"])
+        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.ctx.lengths)
+        dx, dweight_ih, dbias = dense_backward(grads.dx, saved.x, params["weight_ih"])
+        dparams = {"weight_ih": dweight_ih, "weight_hh": grads.dw, "bias": dbias, **readout}
+        return dx, dparams, (grads.dh0, grads.dc0)
+
+    @staticmethod
+    def _pair(method: str, state: State) -> tuple[Array | None, Array | None]:
+        if state is None:
+            return None, None
+        if not isinstance(state, tuple) or len(state) != 2:
+            raise ValueError(f"LSTM.{method}: the state is {type(state).__name__}, expected a pair (h, c)")
+        return state
+
+    def prepare(self, params: Params) -> Params:
+        """The parameters, checked."""
+        self.check_params(params)
+        return params
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
+        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        return y[:, 0], saved.state
+
+    def state_norms(self, saved: LSTMSaved) -> Array:
+        norms: Array = np.linalg.norm(saved.result.h, axis=-1)
+        return norms

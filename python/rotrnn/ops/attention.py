@@ -1,0 +1,225 @@
+"""Causal attention of queries to keys and values, and rotary positions (csrc/attention.c)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary, empty
+
+
+class AttentionGrads(NamedTuple):
+    """Gradients of `attention`: of q (B, T, D), of k and v (B, S, D)."""
+
+    dq: Array
+    dk: Array
+    dv: Array
+
+
+def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
+    D = args.size["D"]
+    if not isinstance(heads, int | np.integer) or heads < 1 or D % (heads * (1 + even)):
+        width = "even width" if even else "one width"
+        raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
+
+
+def _counts(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
+    """Steps of each sequence that came before: None, or B integers from 0."""
+    if past is None:
+        return None
+    array = np.asarray(past)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{args.op}: past has dtype {array.dtype}, expected an integer dtype")
+    if array.shape != (args.size["B"],):
+        raise ValueError(f"{args.op}: past has shape {array.shape}, expected (B={args.size['B']},)")
+    if (array < 0).any():
+        at = int(np.argmax(array < 0))
+        raise ValueError(f"{args.op}: past[{at}] is {array[at]}, expected an integer from 0")
+    return np.array(array, np.int64)
+
+
+class _Sight:
+    """Which keys each query sees, checked: what `attention` and its adjoint are given besides their arrays."""
+
+    def __init__(
+        self, args: Boundary, heads: int, lengths: npt.ArrayLike | None, past: npt.ArrayLike | None, window: int | None
+    ) -> None:
+        size = args.size
+        _check_heads(args, heads)
+        if window is not None and (not isinstance(window, int | np.integer) or window < 1):
+            raise ValueError(f"{args.op}: window is {window!r}, expected a positive integer or None")
+        self.lengths = args.lengths(lengths)
+        self.past = _counts(args, past)
+        steps = size["T"] if self.lengths is None else self.lengths
+        needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
+        if (needed > size["S"]).any():
+            at = int(np.argmax(needed > size["S"]))
+            raise ValueError(f"{args.op}: sequence {at} needs {needed[at]} keys, past and present, got S={size['S']}")
+        self.sizes = *(size[letter] for letter in "BTSD"), heads, window or 0
+
+
+def attention(
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    *,
+    heads: int,
+    lengths: npt.ArrayLike | None = None,
+    past: npt.ArrayLike | None = None,
+    window: int | None = None,
+) -> tuple[Array, Array]:
+    """Causal multi-head scaled dot-product attention (Vaswani et al. 2017, eq. 1), in memory linear in T.
+
+    For each head of width ``Dh = D / heads``: ``y_t = sum_s p_ts v_s`` with ``p_t = softmax_s(q_t . k_s / sqrt(Dh))``
+    over the keys s that query t sees: those at places up to its own, ``past[b] + t``, the last `window` of them. Scores
+    are made and forgotten tile by tile (Dao et al. 2022).
+
+    Parameters
+    ----------
+    q : (B, T, D)
+        Queries. Each of float32, float64; the three are promoted to their common dtype.
+    k, v : (B, S, D)
+        Keys and values: of each sequence the `past` ones, then those of its queries; what lies beyond is never read.
+    heads : int
+        Heads, whose lanes lie side by side; divides D.
+    lengths : (B,) integers in [0, T], optional
+        Valid queries of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+    past : (B,) integers, optional
+        How many keys of each sequence are from before its first query; none if absent.
+    window : int, optional
+        How many keys a query sees, its own included; all if absent.
+
+    Returns
+    -------
+    y : (B, T, D)
+    norm : (B, heads, T)
+        Logarithms of the softmaxes' denominators, for `attention_backward`. No gradient passes through them.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers and float16 are not taken).
+    ValueError
+        Shapes disagree, a number is out of range, a sequence lacks keys, or a size product overflows.
+    """
+    args = Boundary("attention")
+    aq = args.array("q", q, "B T D")
+    ak = args.array("k", k, "B S D")
+    av = args.array("v", v, "B S D")
+    sight = _Sight(args, heads, lengths, past, window)
+    aq, ak, av = args.common(aq, ak, av)
+    B, T, _ = aq.shape
+    y, norm = empty(aq.shape, aq.dtype), np.empty((B, heads, T), aq.dtype)
+    _cpu.attention_forward(y, norm, aq, ak, av, sight.lengths, sight.past, *sight.sizes)
+    return y, norm
+
+
+def attention_backward(
+    dy: npt.ArrayLike,
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    y: npt.ArrayLike,
+    norm: npt.ArrayLike,
+    *,
+    heads: int,
+    lengths: npt.ArrayLike | None = None,
+    past: npt.ArrayLike | None = None,
+    window: int | None = None,
+) -> AttentionGrads:
+    """Adjoint of `attention`; makes the probabilities p again, tile by tile, from `norm`.
+
+    With ``c = 1 / sqrt(Dh)`` and ``e_ts = p_ts (dy_t . v_s - dy_t . y_t)``: ``dq_t = c sum_s e_ts k_s``,
+    ``dk_s = c sum_t e_ts q_t``, ``dv_s = sum_t p_ts dy_t``.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`; beyond `lengths` it is never read.
+    q, k, v, heads, lengths, past, window
+        As given to `attention`.
+    y, norm
+        As it returned them.
+
+    Returns
+    -------
+    AttentionGrads
+        ``(dq, dk, dv)``, all new arrays; zero beyond the queries and keys that are valid.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+    """
+    args = Boundary("attention_backward")
+    ady = args.array("dy", dy, "B T D")
+    aq = args.array("q", q, "B T D")
+    ak = args.array("k", k, "B S D")
+    av = args.array("v", v, "B S D")
+    ay = args.array("y", y, "B T D")
+    anorm = args.array("norm", norm, "B H T")
+    sight = _Sight(args, heads, lengths, past, window)
+    if args.size["H"] != heads:
+        raise ValueError(f"attention_backward: norm has shape {anorm.shape}, expected (B, H={heads}, T)")
+    ady, aq, ak, av, ay, anorm = args.common(ady, aq, ak, av, ay, anorm)
+    dq, dk, dv = empty(aq.shape, aq.dtype), empty(ak.shape, ak.dtype), empty(av.shape, av.dtype)
+    _cpu.attention_backward(dq, dk, dv, ady, aq, ak, av, ay, anorm, sight.lengths, sight.past, *sight.sizes)
+    return AttentionGrads(dq, dk, dv)
+
+
+def _turn(
+    op: str, name: str, x: npt.ArrayLike, heads: int, past: npt.ArrayLike | None, base: float, sign: int
+) -> Array:
+    args = Boundary(op)
+    (ax,) = args.common(args.array(name, x, "B T D"))
+    B, T, D = ax.shape
+    _check_heads(args, heads, even=True)
+    if not 0 < base < np.inf:
+        raise ValueError(f"{op}: base is {base}, expected a positive number")
+    start = _counts(args, past)
+    if start is None or (B and (start == start[0]).all()):
+        start = np.zeros(1, np.int64) if start is None else start[:1]  # the same angles for all sequences
+    frequency = base ** (-np.arange(D // heads // 2) / max(D // heads // 2, 1))
+    places = start[:, None] + np.arange(T)
+    unit = np.exp(1j * sign * places[..., None, None] * frequency).astype(np.result_type(ax, np.complex64))
+    planes = ax.reshape(B, T, heads, D // heads).view(unit.dtype)
+    return np.asarray((planes * unit).view(ax.dtype).reshape(B, T, D))
+
+
+def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0) -> Array:
+    """Rotary positions (Su et al. 2021, "RoFormer", eq. 34): turns each head's planes by angles that grow in time.
+
+    Lanes (2i, 2i+1) of a head, i from 0 to P - 1, turn at step t of sequence b by ``(past[b] + t) base^(-i/P)``,
+    counter-clockwise: so products of a query and a key know their places by the difference alone.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+        float32 or float64. Each step on its own: padding stays padding.
+    heads : int
+        Heads, whose lanes lie side by side, of even width D / heads = 2P.
+    past : (B,) integers, optional
+        How many steps of each sequence came before; none if absent.
+    base : float
+        Ratio of the fastest to the slowest turn, about.
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+    """
+    return _turn("rotary", "x", x, heads, past, base, 1)
+
+
+def rotary_backward(
+    dy: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0
+) -> Array:
+    """Adjoint of `rotary`: turns dy (B, T, D) back."""
+    return _turn("rotary_backward", "dy", dy, heads, past, base, -1)

@@ -1,0 +1,203 @@
+"""A bank of diagonal recurrences of its own for every channel (S4D's form), one pass over tiles of time."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
+from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+
+
+class BankSaved(NamedTuple):
+    """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D)."""
+
+    u: Array
+    lengths: npt.NDArray[np.int64] | None
+    carries: Array
+
+
+class BankGrads(NamedTuple):
+    """Gradients of `diagonal_bank`: of a and c (D, N), skip (D,), u (B, T, D), h0 (B, D, N)."""
+
+    da: Array
+    dc: Array
+    dskip: Array
+    du: Array
+    dh0: Array
+
+
+TILE = 64
+"""Steps of a tile of the kernel: as many as csrc/bank.c has room for."""
+
+
+def diagonal_bank(
+    a: npt.ArrayLike,
+    c: npt.ArrayLike,
+    skip: npt.ArrayLike,
+    u: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array, BankSaved]:
+    """N complex recurrences on each channel, and their sum: a linear filter of its own for every channel.
+
+    ``h_t = a * h_{t-1} + u_t`` for every channel's N states, ``y_t = Re sum_n c_n h_{t,n} + skip * u_t`` (S4D, Gu et
+    al. 2022, after discretisation; a gain b of the input is the same filter with ``c b`` in place of c). The states of
+    a step, (B, D, N), never reach memory, but for one step in `TILE`.
+
+    Parameters
+    ----------
+    a, c : (D, N), complex64 or complex128
+        Transition and readout of each channel's states.
+    skip : (D,) real
+        Gain of the input in the output.
+    u : (B, T, D), float32 or float64
+        Input.
+    h0 : (B, D, N) complex, optional
+        Initial states; with `reverse` they enter at the last valid step.
+    reverse : bool
+        Time runs from the last valid step to the first.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence; beyond them u is never read (it may be NaN) and y is zero.
+
+    Returns
+    -------
+    y : (B, T, D)
+    hT : (B, D, N) complex
+        Final states; h0 where a sequence has no steps.
+    saved : BankSaved
+        For `diagonal_bank_backward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype, shapes that disagree, a length out of range.
+    """
+    args = Boundary("diagonal_bank")
+    au = args.array("u", u, "B T D")
+    aa, ac, askip = _coefficients(args, a, c, skip)
+    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX)
+    steps = args.lengths(lengths)
+    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
+    au = args.layout(au, dtype)
+    B, T, D, N = (args.size[letter] for letter in "BTDN")
+    y, hT = empty_like(au), empty((B, D, N), complex_of(dtype))
+    carries = empty((B, -(-T // TILE), N, 2, D), dtype)
+    pa, pc, start = _planes(args, dtype, aa, ac, z0)
+    gain = args.layout(askip, dtype)
+    _cpu.bank_forward(y, planes(hT), carries, pa, pc, gain, au, start, steps, B, T, D, N, TILE, reverse)
+    return y, hT, BankSaved(au, steps, carries)
+
+
+def diagonal_bank_backward(
+    dy: npt.ArrayLike,
+    a: npt.ArrayLike,
+    c: npt.ArrayLike,
+    skip: npt.ArrayLike,
+    saved: BankSaved,
+    dhT: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+) -> BankGrads:
+    """Adjoint of `diagonal_bank`; the states within each tile are made again from those before it.
+
+    ``g_t = conj(c) dy_t + conj(a) g_{t+1}``, with dhT in place of ``conj(a) g_{t+1}`` at the last step;
+    ``du_t = Re sum_n g_t + skip * dy_t``, ``da = sum g_t conj(h_{t-1})``, ``dc = sum dy_t conj(h_t)``,
+    ``dskip = sum dy_t u_t``, ``dh0 = conj(a) g_0`` (dhT if there are no steps); sums over b and t in a fixed order.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of y; beyond `lengths` it is never read.
+    a, c, skip, reverse
+        As given to `diagonal_bank`.
+    saved : BankSaved
+        What `diagonal_bank` returned.
+    dhT : (B, D, N) complex, optional
+        Gradient of the final states.
+
+    Returns
+    -------
+    BankGrads
+        ``(da, dc, dskip, du, dh0)``, all new arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `diagonal_bank`.
+    """
+    args = Boundary("diagonal_bank_backward")
+    ady = args.array("dy", dy, "B T D")
+    aa, ac, askip = _coefficients(args, a, c, skip)
+    au = args.array("saved.u", saved.u, "B T D")
+    zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
+    steps = args.lengths(saved.lengths)
+    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, ady, zT) if one is not None))
+    B, T, D, N = (args.size[letter] for letter in "BTDN")
+    args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
+    args.bind("2", 2, "real and imaginary parts")
+    args.array("saved.carries", saved.carries, "B tiles N 2 D")
+    check_precision(args, "saved.u", au, dtype)
+    ady = args.layout(ady, dtype)
+    du, dh0 = empty_like(au), empty((B, D, N), complex_of(dtype))
+    da, dc = (np.empty((D, N), complex_of(dtype)) for _ in range(2))
+    gain = args.layout(askip, dtype)
+    dskip = np.empty_like(gain)
+    pa, pc, end = _planes(args, dtype, aa, ac, zT)
+    outputs = du, planes(da), planes(dc), dskip, planes(dh0)
+    _cpu.bank_backward(*outputs, ady, end, saved.carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
+    return BankGrads(da, dc, dskip, du, dh0)
+
+
+def bank_step(
+    a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike, state: npt.ArrayLike | None, u_t: npt.ArrayLike
+) -> tuple[Array, Array]:
+    """One step of `diagonal_bank` for streaming.
+
+    Parameters
+    ----------
+    a, c, skip
+        As given to `diagonal_bank`.
+    state : (B, D, N) complex, or None
+        States before the step; None is zero.
+    u_t : (B, D)
+        Input of the step.
+
+    Returns
+    -------
+    y_t : (B, D)
+    state : (B, D, N) complex
+        States after the step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `diagonal_bank`.
+    """
+    args = Boundary("bank_step")
+    au = args.array("u_t", u_t, "B D")
+    aa, ac, askip = _coefficients(args, a, c, skip)
+    z = args.optional("state", state, "B D N", kinds=COMPLEX)
+    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z) if one is not None))
+    h = au[..., None].astype(dtype) + (np.zeros_like(aa) if z is None else aa * z)
+    return (ac * h).real.sum(-1, dtype=dtype) + askip * au, h.astype(complex_of(dtype), copy=False)
+
+
+def _coefficients(
+    args: Boundary, a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike
+) -> tuple[Array, Array, Array]:
+    return (
+        args.array("a", a, "D N", kinds=COMPLEX),
+        args.array("c", c, "D N", kinds=COMPLEX),
+        args.array("skip", skip, "D"),
+    )
+
+
+def _planes(args: Boundary, dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
+    """Complex arrays of a real dtype's precision, as the kernel takes them."""
+    return [None if one is None else planes(args.layout(one, complex_of(dtype))) for one in arrays]

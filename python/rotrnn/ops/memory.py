@@ -1,0 +1,167 @@
+"""Memories read by age: angles of rotational position codes, and stored histories weighted by them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.fft
+
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty_like
+
+FORMS = ("uniform", "warped", "blend", "blend_printed")
+
+
+def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
+    """Angle by which a memory of age n is turned, in radians.
+
+    With L = `length`, the typical length of a sequence, and n = 0, 1, 2, ... (J. O. Smith, "Rotational memory", slide
+    "RoPE and WRoPE"):
+
+    - "uniform": ``2 pi n / L``, RoPE; it goes around every L steps.
+    - "warped": ``2 pi n / (n + L)``, WRoPE, after the bilinear transform; it rises from 0 towards 2 pi for ever, and is
+      pi at n = L. The default: one smooth formula, and no two ages have one angle.
+    - "blend": ``pi n / L`` for n < L, then ``pi + pi (n - L) / n``: uniform up to L, then warped, with no jump in value
+      or slope.
+    - "blend_printed": the slide's blend, whose second part is ``pi + pi n / (n + 1)``: at n = L it jumps from almost pi
+      to almost 2 pi, so that ages from L on are hardly told apart. Here to be compared with.
+
+    Parameters
+    ----------
+    n : array
+        Ages, not negative.
+    length : int
+        L, at least 1.
+    form : str
+        One of the four.
+
+    Returns
+    -------
+    angle : float64, of n's shape
+
+    Raises
+    ------
+    ValueError
+        An age is negative or not finite, the length is not positive, or there is no such form.
+    """
+    ages = np.asarray(n, np.float64)
+    if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
+        raise ValueError(f"wrope_angle: length={length!r}, expected a positive integer")
+    if not (np.isfinite(ages) & (ages >= 0)).all():
+        raise ValueError("wrope_angle: n has an age that is negative or not finite, expected ages from 0 on")
+    L = float(length)
+    if form == "uniform":
+        return 2 * np.pi * ages / L
+    if form == "warped":
+        return 2 * np.pi * ages / (ages + L)
+    if form == "blend":
+        return np.where(ages < L, np.pi * ages / L, np.pi + np.pi * (ages - L) / np.maximum(ages, L))
+    if form == "blend_printed":
+        return np.where(ages < L, np.pi * ages / L, np.pi + np.pi * ages / (ages + 1))
+    raise ValueError(f"wrope_angle: form={form!r}, expected one of {', '.join(FORMS)}")
+
+
+class HistoryReadGrads(NamedTuple):
+    """Gradients of `history_read`: of h (B, T, N) and of past (B, R, N)."""
+
+    dh: Array
+    dpast: Array
+
+
+def history_read(
+    weights: npt.ArrayLike, h: npt.ArrayLike, past: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
+) -> Array:
+    """What is read, at each step, of a stored history whose states are weighted by their age.
+
+    ``m_t = sum_{k<M} w_k h_{t-k}``, for ``w_k = e^{i Delta_k}`` the history re-encoded by age (J. O. Smith, "Rotational
+    memory", slide "WRoPE memory"; the sum starts with the present state, of age 0). By FFT, each sequence on its own.
+
+    Parameters
+    ----------
+    weights : (M,), complex
+        Weight of each age, from 0.
+    h : (B, T, N), complex
+        States.
+    past : (B, R, N), complex, optional
+        States before the first, the oldest first; those before them are zero.
+    lengths : (B,), optional
+        Valid steps of each sequence; beyond them h is not read and m is zero.
+
+    Returns
+    -------
+    m : (B, T, N)
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype, shapes that disagree, a length out of range.
+    """
+    args = Boundary("history_read")
+    ah = args.array("h", h, "B T N", kinds=COMPLEX)
+    aw = args.array("weights", weights, "M", kinds=COMPLEX)
+    apast = args.optional("past", past, "B R N", kinds=COMPLEX)
+    steps = args.lengths(lengths)
+    ah, aw, apast = args.common(ah, aw, apast)
+    m = empty_like(ah)
+    for b, n in enumerate(_steps(ah, steps)):
+        before = ah[b, :0] if apast is None else apast[b]
+        m[b, :n] = _filter(aw, np.concatenate([before, ah[b, :n]]))[len(before) :]
+        m[b, n:] = 0
+    return m
+
+
+def history_read_backward(
+    dm: npt.ArrayLike, weights: npt.ArrayLike, rows: int = 0, *, lengths: npt.ArrayLike | None = None
+) -> HistoryReadGrads:
+    """Adjoint of `history_read` in the states: ``dh_s = sum_{k<M} conj(w_k) dm_{s+k}``, the same for the past.
+
+    Parameters
+    ----------
+    dm : (B, T, N), complex
+        Gradient of m; beyond `lengths` it is never read.
+    weights, lengths
+        As given to `history_read`. (Weights have no gradient: they are ages.)
+    rows : int
+        R, the states of the past.
+
+    Returns
+    -------
+    HistoryReadGrads
+        ``(dh, dpast)``, dpast of shape (B, R, N).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `history_read`.
+    """
+    args = Boundary("history_read_backward")
+    adm = args.array("dm", dm, "B T N", kinds=COMPLEX)
+    aw = args.array("weights", weights, "M", kinds=COMPLEX)
+    steps = args.lengths(lengths)
+    adm, aw = args.common(adm, aw)
+    B, _, N = adm.shape
+    dh, dpast = empty_like(adm), np.empty((B, rows, N), adm.dtype)
+    for b, n in enumerate(_steps(adm, steps)):
+        later = np.concatenate([adm[b, :n][::-1], np.zeros((rows, N), adm.dtype)])
+        d = _filter(aw.conj(), later)[::-1]
+        dpast[b], dh[b, :n] = d[:rows], d[rows:]
+        dh[b, n:] = 0
+    return HistoryReadGrads(dh, dpast)
+
+
+def _steps(h: Array, lengths: Array | None) -> list[int]:
+    return [h.shape[1]] * h.shape[0] if lengths is None else [int(n) for n in lengths]
+
+
+def _filter(weights: Array, x: Array) -> Array:
+    """sum_k weights_k x_{t-k} for x (T, N)."""
+    T = len(x)
+    weights = weights[:T]
+    if not (x.size and weights.size):
+        return np.zeros_like(x)
+    size = scipy.fft.next_fast_len(T + len(weights) - 1)
+    spectrum = scipy.fft.fft(x, size, axis=0)
+    spectrum *= scipy.fft.fft(weights, size)[:, None]
+    filtered: Array = scipy.fft.ifft(spectrum, axis=0, overwrite_x=True)[:T]
+    return filtered

@@ -1,0 +1,295 @@
+"""Recurrences through a dense matrix, simple and LSTM, and their adjoints (csrc/rnn.c).
+
+The products of inputs with weights are no part of them: they are one `dense` over all steps, made before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary, empty
+
+ACTIVATIONS = ("identity", "tanh", "relu")
+_LSTM = len(ACTIVATIONS)  # the cells of csrc/rnn.c, in its order
+
+
+def _cell(args: Boundary, activation: str) -> int:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{args.op}: activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS.index(activation)
+
+
+def _weight_grad(
+    w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
+) -> Array:
+    """``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
+    B, T, N = h.shape
+    before = empty(h.shape, h.dtype)  # h_{t-1}; where dz is zero, at padding, anything finite
+    if T:
+        before[:, -1 if reverse else 0] = 0
+        here, there = (slice(None, -1), slice(1, None))[:: 1 if reverse else -1]
+        before[:, here] = h[:, there]
+        if h0 is not None:
+            count = np.full(B, T) if steps is None else steps
+            some = np.flatnonzero(count)
+            before[some, count[some] - 1 if reverse else 0] = h0[some]
+    dw = np.empty_like(w)
+    _cpu.matmul_weight_grad(dw, None, before, dz, B * T, N, len(w))
+    return dw
+
+
+class RnnGrads(NamedTuple):
+    """Gradients of `rnn`: of A (N, N), of x (B, T, N), of h0 (B, N)."""
+
+    dA: Array
+    dx: Array
+    dh0: Array
+
+
+def rnn(
+    A: npt.ArrayLike,
+    x: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    activation: str = "identity",
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Simple recurrent network (Elman 1990): ``h_t = f(A h_{t-1} + x_t)`` with ``h_{-1} = h0`` (zero if absent).
+
+    The dense rungs of the LRU paper's ladder (Orvieto et al. 2023, eq. 1 and table 1), which x_t = B u_t feeds. With
+    ``reverse`` time runs backwards, ``h_t = f(A h_{t+1} + x_t)``, and `h0` enters at the last valid step.
+
+    Parameters
+    ----------
+    A : (N, N)
+        Transition.
+    x : (B, T, N)
+        Input. Any T >= 0. Each of float32, float64; the three are promoted to their common dtype.
+    h0 : (B, N), optional
+        Initial state.
+    activation : "identity", "tanh" or "relu"
+        f.
+    reverse : bool
+        Run time backwards, by indexing.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `h`.
+
+    Returns
+    -------
+    h : (B, T, N)
+        All states.
+    hT : (B, N)
+        The state after the last valid step in scan order; `h0` (or zero) if there is none.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers and float16 are not taken).
+    ValueError
+        Shapes disagree, a length is out of range, the activation is unknown, or a size product overflows.
+    """
+    args = Boundary("rnn")
+    ax = args.array("x", x, "B T N")
+    aA = args.array("A", A, "N N")
+    ah0 = args.optional("h0", h0, "B N")
+    steps = args.lengths(lengths)
+    cell = _cell(args, activation)
+    ax, aA, ah0 = args.common(ax, aA, ah0)
+    B, T, N = ax.shape
+    h, hT = empty(ax.shape, ax.dtype), np.empty((B, N), ax.dtype)
+    _cpu.rnn_forward(h, hT, None, None, None, aA, ax, ah0, None, steps, B, T, N, cell, bool(reverse))
+    return h, hT
+
+
+def rnn_backward(
+    dh: npt.ArrayLike,
+    A: npt.ArrayLike,
+    h: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    activation: str = "identity",
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> RnnGrads:
+    """Adjoint of `rnn`.
+
+    ``g_t = dh_t + A^T dx_{t+1}`` with boundary ``g_{T-1} = dh_{T-1} + dhT``; then ``dx_t = f'(z_t) g_t``, with f' taken
+    from ``h_t = f(z_t)``, ``dA = sum_{b,t} dx_t h_{t-1}^T`` and ``dh0 = A^T dx_0``. If a sequence has no steps,
+    ``dh0 = dhT``. ReLU's slope at 0 is 0.
+
+    Parameters
+    ----------
+    dh : (B, T, N)
+        Gradient of `h`; beyond `lengths` it is never read.
+    A, h0, activation, reverse, lengths
+        As given to `rnn`.
+    h : (B, T, N)
+        What `rnn` returned.
+    dhT : (B, N), optional
+        Gradient of the final state.
+
+    Returns
+    -------
+    RnnGrads
+        ``(dA, dx, dh0)``, all new arrays; `dx` is zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `rnn`.
+    """
+    args = Boundary("rnn_backward")
+    adh = args.array("dh", dh, "B T N")
+    aA = args.array("A", A, "N N")
+    ah = args.array("h", h, "B T N")
+    ah0 = args.optional("h0", h0, "B N")
+    adhT = args.optional("dhT", dhT, "B N")
+    steps = args.lengths(lengths)
+    cell = _cell(args, activation)
+    adh, aA, ah, ah0, adhT = args.common(adh, aA, ah, ah0, adhT)
+    B, T, N = adh.shape
+    dx, dh0 = empty(adh.shape, adh.dtype), np.empty((B, N), adh.dtype)
+    shape = B, T, N, cell, bool(reverse)
+    _cpu.rnn_backward(dx, dh0, None, adh, adhT, None, aA, ah, None, None, None, steps, *shape)
+    return RnnGrads(_weight_grad(aA, dx, ah, ah0, steps, reverse), dx, dh0)
+
+
+class LstmResult(NamedTuple):
+    """What `lstm` returns: all states h and cells c, (B, T, N), the gates (B, T, 4N), and the last ones, (B, N)."""
+
+    h: Array
+    c: Array
+    gates: Array
+    hT: Array
+    cT: Array
+
+
+class LstmGrads(NamedTuple):
+    """Gradients of `lstm`: of w (4N, N), of x (B, T, 4N), of h0 and c0 (B, N)."""
+
+    dw: Array
+    dx: Array
+    dh0: Array
+    dc0: Array
+
+
+def _lstm_weights(args: Boundary, w: npt.ArrayLike) -> Array:
+    """w, whose rows are the four gates'; binds N and G = 4N."""
+    array = args.array("w", w, "G N")
+    if args.size["G"] != 4 * args.size["N"]:
+        raise ValueError(f"{args.op}: w has shape {array.shape}, expected (4N, N)")
+    return array
+
+
+def lstm(
+    w: npt.ArrayLike,
+    x: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    c0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> LstmResult:
+    """Long short-term memory with a forget gate (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+
+    ``z_t = x_t + w h_{t-1}``, cut into four parts of N, in PyTorch's order: ``i = s(z_i)``, ``f = s(z_f)``,
+    ``g = tanh(z_g)``, ``o = s(z_o)``, s the sigmoid. Then ``c_t = f c_{t-1} + i g`` and ``h_t = o tanh(c_t)``.
+
+    Parameters
+    ----------
+    w : (4N, N)
+        Weights of the state: PyTorch's `weight_hh`.
+    x : (B, T, 4N)
+        Inputs to the gates, ``weight_ih u_t + bias``. Any T >= 0. Each of float32, float64; all are promoted to their
+        common dtype.
+    h0, c0 : (B, N), optional
+        Initial state and cell; zero if absent.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `h`, `c`, `gates`.
+
+    Returns
+    -------
+    LstmResult
+        ``(h, c, gates, hT, cT)``: `gates` holds i, f, g, o, for `lstm_backward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `rnn`.
+    """
+    args = Boundary("lstm")
+    aw = _lstm_weights(args, w)
+    ax = args.array("x", x, "B T G")
+    ah0 = args.optional("h0", h0, "B N")
+    ac0 = args.optional("c0", c0, "B N")
+    steps = args.lengths(lengths)
+    aw, ax, ah0, ac0 = args.common(aw, ax, ah0, ac0)
+    B, T, N = (args.size[letter] for letter in "BTN")
+    h, c = empty((B, T, N), ax.dtype), empty((B, T, N), ax.dtype)
+    gates = empty(ax.shape, ax.dtype)
+    hT, cT = np.empty((2, B, N), ax.dtype)
+    _cpu.rnn_forward(h, hT, c, cT, gates, aw, ax, ah0, ac0, steps, B, T, N, _LSTM, False)
+    return LstmResult(h, c, gates, hT, cT)
+
+
+def lstm_backward(
+    dh: npt.ArrayLike,
+    w: npt.ArrayLike,
+    h: npt.ArrayLike,
+    c: npt.ArrayLike,
+    gates: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    c0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    dcT: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+) -> LstmGrads:
+    """Adjoint of `lstm`, of the states h and the last state and cell.
+
+    With ``g_t = dh_t + w^T dz_{t+1}`` the whole gradient of h_t and ``e_t = f_{t+1} e_{t+1} + g_t o (1 - tanh(c_t)^2)``
+    that of c_t: ``dz_i = e_t g i (1 - i)``, ``dz_f = e_t c_{t-1} f (1 - f)``, ``dz_g = e_t i (1 - g^2)``,
+    ``dz_o = g_t tanh(c_t) o (1 - o)``; ``dx = dz``, ``dw = sum dz_t h_{t-1}^T``, ``dh0 = w^T dz_0``,
+    ``dc0 = f_0 e_0``.
+
+    Parameters
+    ----------
+    dh : (B, T, N)
+        Gradient of `h`; beyond `lengths` it is never read.
+    w, h0, c0, lengths
+        As given to `lstm`.
+    h, c, gates
+        What `lstm` returned.
+    dhT, dcT : (B, N), optional
+        Gradients of the last state and cell.
+
+    Returns
+    -------
+    LstmGrads
+        ``(dw, dx, dh0, dc0)``, all new arrays; `dx` is zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `lstm`.
+    """
+    args = Boundary("lstm_backward")
+    aw = _lstm_weights(args, w)
+    adh = args.array("dh", dh, "B T N")
+    ah = args.array("h", h, "B T N")
+    ac = args.array("c", c, "B T N")
+    agates = args.array("gates", gates, "B T G")
+    ah0, ac0 = args.optional("h0", h0, "B N"), args.optional("c0", c0, "B N")
+    adhT, adcT = args.optional("dhT", dhT, "B N"), args.optional("dcT", dcT, "B N")
+    steps = args.lengths(lengths)
+    aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT = args.common(aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT)
+    B, T, N = adh.shape
+    dx = empty(agates.shape, adh.dtype)
+    dh0, dc0 = np.empty((2, B, N), adh.dtype)
+    _cpu.rnn_backward(dx, dh0, dc0, adh, adhT, adcT, aw, ah, ac, agates, ac0, steps, B, T, N, _LSTM, False)
+    return LstmGrads(_weight_grad(aw, dx, ah, ah0, steps, False), dx, dh0, dc0)

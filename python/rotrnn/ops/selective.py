@@ -1,0 +1,271 @@
+"""Selective scan: the recurrence of Mamba, whose transition and input depend on the input (csrc/selective.c)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+
+TILE = 32
+"""Steps between two states of the carries (SELECTIVE_TILE of csrc/kernels.h)."""
+
+
+class SelectiveScanGrads(NamedTuple):
+    """Gradients of `selective_scan`, each of its argument's shape; dskip is None without skip."""
+
+    dx: Array
+    ddelta: Array
+    dA: Array
+    dB: Array
+    dC: Array
+    dskip: Array | None
+    dh0: Array
+
+
+def selective_scan(
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    window: int | None = None,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    return_state: bool = False,
+    return_carries: bool = False,
+) -> Array | tuple[Array, ...]:
+    """Diagonal recurrence of a matrix state whose step size, input and output directions vary in time.
+
+    ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x_t) B_t^T``, ``y_t = h_t C_t + skip * x_t`` for t = 0..T-1 with
+    ``h_{-1} = h0`` (zero if absent): the state is a matrix (D, S), delta_t scales its rows. This is the selective SSM
+    of Mamba (Gu and Dao 2023, algorithm 2) with its simplified discretisation: zero-order hold for A, ``delta B`` for
+    B. With ``reverse``, time runs backwards, and `h0` enters at the last valid step. States of single steps are never
+    in memory.
+
+    With ``window=L``, h_t is what the last L inputs alone leave: by `diagonal_scan` over D S lanes, with the states and
+    transitions of all steps in memory.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+        Input. Any T >= 0. Each array is float32 or float64; they are promoted to their common dtype.
+    delta : (B, T, D)
+        Step sizes, of any sign.
+    A : (D, S)
+        Rates: negative ones decay. Any S >= 0.
+    B, C : (B, T, S)
+        Directions by which x enters the state, and by which it is read.
+    skip : (D,), optional
+        Gain of x on its way past the state; none if absent.
+    h0 : (B, D, S), optional
+        Initial state. With a window (B, L-1, D, S): the last L-1 inputs before the first step, ``delta x B^T``, each
+        aged to just before it, the oldest first.
+    window : int, optional
+        Steps that are summed up, at least 1; None for all.
+    reverse : bool
+        Run time backwards, by indexing.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+    return_state : bool
+        Also return the final state.
+    return_carries : bool
+        Also return what spares `selective_scan_backward` a second run; not with a window.
+
+    Returns
+    -------
+    y : (B, T, D)
+    hT : (B, D, S), or (B, L-1, D, S) with a window
+        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) if there is none.
+    carries : (B, tiles, S, D)
+        Only with `return_carries`: the states before each tile of 32 steps.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers, float16 and complex numbers are not taken).
+    ValueError
+        Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
+    """
+    args = Boundary("selective_scan")
+    L = args.window(window)
+    given = _arrays(args, x, delta, A, B, C, skip, h0, L)
+    steps = args.lengths(lengths)
+    arrays = args.common(*given)
+    if L is not None:
+        if return_carries:
+            raise ValueError(f"selective_scan: return_carries=True with window={window}, expected one of the two")
+        windowed = _window_forward(arrays, {"window": L, "reverse": reverse, "lengths": steps})
+        return (windowed.y, windowed.hT) if return_state else windowed.y
+    y = empty_like(arrays[0])
+    hT = empty(_state_shape(args), y.dtype) if return_state else None
+    carries = empty(_carries_shape(args), y.dtype) if return_carries else None
+    inputs = (*arrays, steps, *_sizes(args), bool(reverse))
+    _cpu.selective_forward(y, hT, carries, *inputs)
+    more = tuple(one for one in (hT, carries) if one is not None)
+    return (y, *more) if more else y
+
+
+def selective_scan_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    window: int | None = None,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    carries: Array | None = None,
+) -> SelectiveScanGrads:
+    """Adjoint of `selective_scan`.
+
+    With ``u_t = delta_t * x_t``, ``e_t = exp(delta_t A)`` and
+    ``g_t = dy_t C_t^T + e_{t+1} * g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``:
+    ``du_t = g_t B_t``, ``dx_t = delta_t * du_t + skip * dy_t``,
+    ``ddelta_t = x_t * du_t + sum over S of A * e_t * g_t * h_{t-1}``, ``dA = sum of delta_t * e_t * g_t * h_{t-1}``,
+    ``dB_t = g_t^T u_t``, ``dC_t = h_t^T dy_t``, ``dskip = sum of dy_t * x_t``, ``dh0 = e_0 * g_0``. If a sequence
+    has no steps, ``dh0 = dhT``.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`; beyond `lengths` it is never read.
+    x, delta, A, B, C, skip, h0, window, reverse, lengths
+        As given to `selective_scan`.
+    dhT : (B, D, S) or (B, L-1, D, S), optional
+        Gradient of the final state.
+    carries : (B, tiles, S, D), optional
+        What `selective_scan` returned; without, it is run again for them.
+
+    Returns
+    -------
+    SelectiveScanGrads
+        ``(dx, ddelta, dA, dB, dC, dskip, dh0)``, all new arrays (nothing is accumulated), zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `selective_scan`.
+    """
+    args = Boundary("selective_scan_backward")
+    ady = args.array("dy", dy, "B T D")
+    L = args.window(window)
+    given = _arrays(args, x, delta, A, B, C, skip, h0, L)
+    adhT = args.optional("dhT", dhT, "B D S" if L is None else "B W D S")
+    steps = args.lengths(lengths)
+    *arrays, ady, adhT = args.common(*given, ady, adhT)
+    if L is not None:
+        return _window_backward(ady, arrays, adhT, {"window": L, "reverse": reverse, "lengths": steps})
+    options = (steps, *_sizes(args), bool(reverse))
+    if carries is None:
+        carries = empty(_carries_shape(args), ady.dtype)
+        inputs = (*arrays, *options)
+        _cpu.selective_forward(None, None, carries, *inputs)
+    else:
+        args.bind("tiles", _carries_shape(args)[1], f"dy in tiles of {TILE} steps")
+        carries = args.array("carries", carries, "B tiles S D")
+        carries = args.layout(carries, ady.dtype)
+    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
+    grads.append(empty(_state_shape(args), ady.dtype))
+    every = (*grads, ady, adhT, carries, *arrays[:-1], *options)
+    _cpu.selective_backward(*every)
+    return SelectiveScanGrads(*grads)
+
+
+def _arrays(
+    args: Boundary,
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None,
+    h0: npt.ArrayLike | None,
+    window: int | None,
+) -> list[Array | None]:
+    """The arguments of a selective scan, their shapes checked."""
+    return [
+        args.array("x", x, "B T D"),
+        args.array("delta", delta, "B T D"),
+        args.array("A", A, "D S"),
+        args.array("B", B, "B T S"),
+        args.array("C", C, "B T S"),
+        args.optional("skip", skip, "D"),
+        args.optional("h0", h0, "B D S" if window is None else "B W D S"),
+    ]
+
+
+def _sizes(args: Boundary) -> tuple[int, ...]:
+    return tuple(args.size[letter] for letter in "BTDS")
+
+
+def _state_shape(args: Boundary) -> tuple[int, int, int]:
+    B, _, D, S = _sizes(args)
+    return B, D, S
+
+
+def _carries_shape(args: Boundary) -> tuple[int, int, int, int]:
+    B, T, D, S = _sizes(args)
+    return B, -(-T // TILE), S, D
+
+
+class _Windowed(NamedTuple):
+    """What a windowed scan gives, and goes by: arguments with their padding zeroed; of every lane of the state,
+    (B, T, D, S), its transitions, inputs and values."""
+
+    y: Array
+    hT: Array
+    x: Array
+    delta: Array
+    B: Array
+    C: Array
+    a: Array
+    v: Array
+    h: Array
+
+
+def _flat(state: Any) -> Any:
+    """(..., D, S) with one axis of lanes."""
+    return None if state is None else state.reshape(*state.shape[:-2], state.shape[-2] * state.shape[-1])
+
+
+def _window_forward(arrays: list[Any], how: dict[str, Any]) -> _Windowed:
+    x, delta, A, B, C, skip, h0 = arrays
+    x, delta, B, C = (mask_padding(one, how["lengths"]) for one in (x, delta, B, C))
+    a, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
+    h, hT = diagonal_scan(_flat(a), _flat(v), _flat(h0), return_state=True, **how)
+    h, hT = h.reshape(v.shape), hT.reshape(*hT.shape[:-1], *A.shape)
+    y = np.einsum("btds,bts->btd", h, C)
+    return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, v, h)
+
+
+def _window_backward(dy: Array, arrays: list[Any], dhT: Array | None, how: dict[str, Any]) -> SelectiveScanGrads:
+    _, _, A, _, _, skip, h0 = arrays
+    _, hT, x, delta, B, C, a, v, h = _window_forward(arrays, how)
+    dy = mask_padding(dy, how["lengths"])
+    dh = _flat(dy[..., None] * C[:, :, None])
+    scan = diagonal_scan_backward(dh, _flat(a), None, _flat(h0), x=_flat(v), dhT=_flat(dhT), **how)
+    dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * a
+    du = np.einsum("btds,bts->btd", dv, B)
+    return SelectiveScanGrads(
+        dx=delta * du if skip is None else delta * du + skip * dy,
+        ddelta=x * du + np.einsum("btds,ds->btd", dlog, A),
+        dA=np.einsum("btds,btd->ds", dlog, delta),
+        dB=np.einsum("btds,btd->bts", dv, delta * x),
+        dC=np.einsum("btds,btd->bts", h, dy),
+        dskip=None if skip is None else np.einsum("btd,btd->d", dy, x),
+        dh0=scan.dh0.reshape(hT.shape),
+    )

@@ -1,0 +1,192 @@
+"""A sliding window as a recurrence that forgets what leaves it: truncated infinite impulse response, step by step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+
+LANES = REAL + COMPLEX
+
+
+class WindowState(NamedTuple):
+    """What `tiir_scan` carries on.
+
+    delay (B, L+1, N): the last L+1 inputs, a ring; the k-th input of all, from 0, has row ``k % (L + 1)``.
+    sums (B, 2, N): the window's sum, and that of the inputs since the last multiple of L, each aged to the present.
+    position (B,) int64: inputs so far.
+    """
+
+    delay: Array
+    sums: Array
+    position: Array
+
+
+def tiir_scan(
+    a: npt.ArrayLike,
+    x: npt.ArrayLike,
+    state: WindowState | None = None,
+    *,
+    window: int,
+    power: npt.ArrayLike | None = None,
+    resets: bool = True,
+) -> tuple[Array, WindowState]:
+    """Windowed scan with a constant transition, a few operations a step, whatever the window.
+
+    ``h_t = a h_{t-1} + x_t - a^L x_{t-L}``, which is ``sum_{k<L} a^k x_{t-k}``: an integrator minus a delayed one
+    (J. O. Smith, "Rotational memory", slides "TIIR sliding window" and "TIIR resets"). Its gradients are those of
+    `diagonal_scan` with the same window, which does not subtract and is the better one for many steps at once.
+
+    Nothing makes a rounding error of this recurrence smaller where |a| = 1. With `resets` two copies take turns: one is
+    cleared every L steps and only sums up, while the other, which summed up the L steps before, is read and subtracts.
+    So no error is older than 2L steps; with |a| <= 1 and u the unit roundoff, ``|error_t| <= 10 u sum_{k<2L} S_{t-k}``,
+    ``S_t = sum_{k<=L} |x_{t-k}|``, at any t. Without, it grows for ever, and what is not finite stays.
+
+    Parameters
+    ----------
+    a : (N,), real or complex
+        Transition.
+    x : (B, T, N), real or complex
+        Input; the next T of as many as there will be.
+    state : WindowState, optional
+        What an earlier call returned. Its delay line is taken over: the new state's is the same array, written in place
+        (where dtype and layout allow). The old state is good for one more step, not for several.
+    window : int
+        L, at least 1.
+    power : (N,), optional
+        ``power_of(a, window)``, if it is at hand.
+    resets : bool
+        Whether two copies take turns.
+
+    Returns
+    -------
+    h : (B, T, N)
+    state : WindowState
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype.
+    ValueError
+        Shapes disagree, `window` is not positive, or a position is negative.
+    """
+    args = Boundary("tiir_scan")
+    ax = args.array("x", x, "B T N", kinds=LANES)
+    aa = args.array("a", a, "N", kinds=LANES)
+    L = args.window(window)
+    if L is None:
+        raise ValueError("tiir_scan: window=None, expected a positive integer")
+    (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
+    args.check_size((B, L + 1, N), dtype)
+    if state is None:
+        delay, sums, position = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
+    else:
+        args.bind("rows", L + 1, f"window={L}")
+        args.bind("copies", 2, "two sums")
+        delay = args.array("state.delay", state.delay, "B rows N", kinds=LANES)
+        sums = args.array("state.sums", state.sums, "B copies N", kinds=LANES)
+        position = args.positions("state.position", state.position)
+    apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
+    ax, aa, delay, sums, apower = args.common(ax, aa, delay, sums, apower)
+    if not delay.flags.writeable:
+        delay = delay.copy()
+    sums = sums.copy()
+    h = np.empty_like(ax)
+    _cpu.tiir(h, delay, sums, position, aa, apower, ax, B, T, N, L, bool(resets))
+    return h, WindowState(delay, sums, position + T)
+
+
+def power_of(a: Array, L: int) -> Array:
+    """``a**L``, of a's dtype, by squarings in extended precision: rounding it is all that is lost.
+
+    It is a power of the rounded a: where a stands for ``e^{2 pi i / L}``, the scan ages by the rounded number, and what
+    leaves the window has been aged by its power, not by 1.
+    """
+    base = np.asarray(a).astype(np.result_type(a, np.longdouble))
+    power = np.ones_like(base)
+    while L:
+        if L & 1:
+            power *= base
+        base *= base
+        L >>= 1
+    return power.astype(np.asarray(a).dtype)
+
+
+def ages(a: Array, count: int) -> Array:
+    """(count, N): ``a^(count-1), ..., a, 1``, of a's dtype, rounded little more than once where that is single."""
+    powers = np.ones((count, len(a)), np.result_type(a, np.float64))
+    powers[1:] = a
+    return np.cumprod(powers, axis=0)[::-1].astype(a.dtype)
+
+
+def aged(a: Array, recent: Array) -> Array:
+    """recent (B, M, N), the oldest first, each aged by `a` to the last of them."""
+    return ages(a, recent.shape[1]) * recent
+
+
+def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
+    """(da, drecent) of `aged`."""
+    table, M = ages(a, recent.shape[1]), recent.shape[1]
+    slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype)[:, None] * table[1:]  # of a^k with k > 0
+    return np.einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
+
+
+def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:
+    """(B, rows, N): the last inputs in scan order, the oldest first; those of `before`, as many, then x (B, T, N)."""
+    recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype)
+    for b, (steps, new) in enumerate(_new_rows(x, rows, lengths)):
+        if before is not None and new < rows:
+            recent[b, : rows - new] = before[b, new:]
+        recent[b, rows - new :] = x[b, :new][::-1] if reverse else x[b, steps - new : steps]
+    return recent
+
+
+def latest_backward(drecent: Array, dx: Array, lengths: Array | None, reverse: bool = False) -> Array:
+    """dbefore of `latest`; the gradient of x is added to dx."""
+    rows = drecent.shape[1]
+    dbefore = np.zeros_like(drecent)
+    for b, (steps, new) in enumerate(_new_rows(dx, rows, lengths)):
+        dbefore[b, new:] = drecent[b, : rows - new]
+        place = dx[b, :new][::-1] if reverse else dx[b, steps - new : steps]
+        place += drecent[b, rows - new :]
+    return dbefore
+
+
+def _new_rows(x: Array, rows: int, lengths: Array | None) -> list[tuple[int, int]]:
+    """Of each sequence: its steps, and how many of them are among the last `rows` inputs."""
+    steps = [x.shape[1]] * x.shape[0] if lengths is None else [int(n) for n in lengths]
+    return [(n, min(n, rows)) for n in steps]
+
+
+def ring_rows(position: Array, rows: int) -> Array:
+    """(B, rows, 1): where the last inputs lie in a ring after `position` inputs, the oldest first."""
+    return ((position[:, None] + np.arange(rows)) % rows)[..., None]
+
+
+def window_state(a: Array, recent: Array, position: Array) -> WindowState:
+    """The state of `tiir_scan` after `position` inputs (B,), of which recent (B, L+1, N) are the last."""
+    L = recent.shape[1] - 1
+    delay = np.empty_like(recent)
+    np.put_along_axis(delay, ring_rows(position, L + 1), recent, 1)
+    seen = aged(a, recent[:, 1:])
+    return WindowState(delay, np.stack([seen.sum(1), (since_reset(position, L) * seen).sum(1)], 1), position)
+
+
+def window_state_backward(dstate: tuple[Array, ...], a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
+    """(da, drecent) of `window_state`."""
+    ddelay, dsums, _ = dstate
+    L = recent.shape[1] - 1
+    drecent = np.take_along_axis(ddelay, ring_rows(position, L + 1), 1)
+    dseen = dsums[:, :1] + since_reset(position, L) * dsums[:, 1:]
+    da, dlater = aged_backward(dseen, a, recent[:, 1:])
+    drecent[:, 1:] += dlater
+    return da, drecent
+
+
+def since_reset(position: Array, L: int) -> Array:
+    """(B, L, 1): which of the last L inputs came after the last multiple of L."""
+    return (np.arange(L) >= L - position[:, None] % L)[..., None]

@@ -1,0 +1,319 @@
+"""Rows of the selective scan, of the short convolution, and of the layers made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from cases.layer_row import LayerRow
+from cases.table import Arrays, Case, normal
+from rotrnn.nn.layer import Context
+from rotrnn.nn.selective import Mamba
+from rotrnn.nn.selective_rotrnn import SelectiveRotRNN, uniform
+from rotrnn.ops.conv import causal_conv, causal_conv_backward
+from rotrnn.ops.selective import selective_scan, selective_scan_backward
+
+
+def selective_loop(
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, lengths: Any = None
+) -> tuple[Any, Any]:
+    """h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, one step after the other."""
+    y, hT = np.zeros_like(x), np.array(h0)
+    for b in range(x.shape[0]):
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            hT[b] = np.exp(np.outer(delta[b, t], np.ones(A.shape[1])) * A) * hT[b]
+            hT[b] += np.outer(delta[b, t] * x[b, t], B[b, t])
+            y[b, t] = hT[b] @ C[b, t] + skip * x[b, t]
+    return y, hT
+
+
+def selective_window_loop(
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, lengths: Any
+) -> tuple[Any, Any]:
+    """The last `window` inputs, each aged step by step, and their sum read; those after the last step."""
+    y, hT = np.zeros_like(x), np.array(h0)
+    for b in range(x.shape[0]):
+        seen = list(h0[b])
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            a = np.exp(delta[b, t][:, None] * A)
+            seen = [*(a * one for one in seen), np.outer(delta[b, t] * x[b, t], B[b, t])]
+            y[b, t] = sum(seen) @ C[b, t] + skip * x[b, t]
+            seen = seen[1:]
+        hT[b] = np.reshape(seen, hT[b].shape)
+    return y, hT
+
+
+def selective_case(
+    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, lengths: Any = None,
+    keep: bool = False,
+) -> Case:  # fmt: skip
+    """Transitions from a half to a little above one; the first direction of the state neither decays nor grows."""
+
+    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths} | ({} if window is None else {"window": window})
+
+    def make(rng: np.random.Generator) -> Arrays:
+        A = rng.uniform(-2, 0.05, (D, S))
+        A[:, :1] = 0
+        return {
+            "x": normal(rng, (B, T, D)),
+            "delta": rng.uniform(-0.01, 0.4, (B, T, D)),
+            "A": A,
+            "B": normal(rng, (B, T, S)),
+            "C": normal(rng, (B, T, S)),
+            "skip": normal(rng, (D,)),
+            "h0": normal(rng, (B, D, S) if window is None else (B, window - 1, D, S)),
+        }
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = selective_scan(**args, **how, return_state=True)
+        assert isinstance(result, tuple)
+        return result
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        carries = None
+        if keep:
+            _, carries = selective_scan(**args, **how, return_carries=True)
+        grads = selective_scan_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    loop = selective_loop if window is None else selective_window_loop
+    flags = "".join(
+        [
+            f" window {window}" * (window is not None),
+            " reverse" * reverse,
+            " ragged" * (lengths is not None),
+            " kept" * keep,
+        ]
+    )
+    return Case(
+        f"selective_scan{flags} {B}x{T}x{D} S{S}",
+        make,
+        forward,
+        backward,
+        lambda args: loop(**args, **how),
+        terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
+        linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
+        ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
+        lengths=lengths,
+    )
+
+
+def conv_loop(x: Any, w: Any, bias: Any, state: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """y_t = bias + sum_k w_k z_{t+k}, z the inputs with those of the state before."""
+    K = w.shape[1]
+    y, final = np.zeros_like(x), np.zeros_like(state)
+    for b in range(x.shape[0]):
+        steps = x.shape[1] if lengths is None else lengths[b]
+        z = np.concatenate([state[b], x[b, :steps]])
+        for t in range(steps):
+            y[b, t] = bias + sum(w[:, k] * z[t + k] for k in range(K))
+        final[b] = z[steps:]
+    return y, final
+
+
+def conv_case(B: int, T: int, D: int, K: int, *, lengths: Any = None) -> Case:
+    def make(rng: np.random.Generator) -> Arrays:
+        return {
+            "x": normal(rng, (B, T, D)),
+            "w": normal(rng, (D, K)),
+            "bias": normal(rng, (D,)),
+            "state": normal(rng, (B, K - 1, D)),
+        }
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = causal_conv(**args, lengths=lengths, return_state=True)
+        assert isinstance(result, tuple)
+        return result
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        grads = causal_conv_backward(
+            doutputs[0], args["x"], args["w"], args["state"], dfinal=doutputs[1], lengths=lengths
+        )
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    return Case(
+        f"causal_conv{' ragged' * (lengths is not None)} {B}x{T}x{D} K{K}",
+        make,
+        forward,
+        backward,
+        lambda args: conv_loop(**args, lengths=lengths),
+        terms=B * T + 2 * K + 4,
+        linear=(("x", "bias", "state"), ("w", "bias")),
+        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        lengths=lengths,
+    )
+
+
+OPS = [
+    selective_case(2, 7, 3, 2),
+    selective_case(1, 1, 1, 1, keep=True),
+    selective_case(2, 0, 3, 2),
+    selective_case(0, 4, 3, 2),
+    selective_case(2, 4, 0, 2),
+    selective_case(2, 4, 3, 0, keep=True),
+    selective_case(1, 257, 5, 3, keep=True),
+    selective_case(3, 70, 5, 3, lengths=(70, 0, 33)),  # lengths within the first tile, at none, and past two
+    selective_case(3, 70, 37, 3, reverse=True, lengths=(33, 70, 0), keep=True),  # several blocks of channels
+    selective_case(2, 33, 130, 4, reverse=True),
+    *(selective_case(3, 9, 2, 2, window=window, lengths=(9, 0, 4)) for window in (1, 3, 20)),
+    selective_case(2, 9, 2, 2, window=3, reverse=True),
+    selective_case(1, 0, 2, 2, window=3),
+    conv_case(2, 7, 3, 4),
+    conv_case(2, 2, 3, 4),  # fewer steps than taps
+    conv_case(1, 5, 2, 1),
+    conv_case(2, 0, 3, 3),
+    conv_case(0, 3, 2, 2),
+    conv_case(3, 9, 2, 4, lengths=(9, 0, 2)),
+    conv_case(2, 150, 131, 4, lengths=(150, 127)),  # more than one run of steps, enough for threads
+]
+
+OPS_LARGE = [
+    selective_case(3, 130, 70, 4, lengths=(130, 0, 97)),
+    selective_case(20, 40, 40, 4, reverse=True),  # as many sequences as tasks
+    conv_case(3, 300, 70, 4, lengths=(300, 0, 130)),
+]
+
+
+def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """Token after token, with the convolution's window in hand."""
+    tail, h = (np.array(one) for one in state)
+    if layer.window is None:
+        h = h[:, None]  # one summand, in place of a window's
+    inner, R, S = layer.inner, layer.rank, layer.d_state
+    y = np.zeros_like(x)
+
+    def swish(v: Any) -> Any:
+        return v / (1 + np.exp(-v))
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            both = params["in_proj"] @ x[b, t] + params.get("in_bias", 0)
+            v, z = both[:inner], both[inner:]
+            if layer.d_conv:
+                window = np.concatenate([tail[b], v[None]])
+                tail[b] = window[1:]
+                v = np.einsum("kd,dk->d", window, params["conv_w"]) + params.get("conv_bias", 0)
+            u = swish(v)
+            d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
+            delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
+            aged = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b]
+            seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
+            out = (seen.sum(0) @ C + params["D"] * u) * swish(z)
+            y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
+            h[b] = seen.sum(0, keepdims=True) if layer.window is None else seen[1:]
+    return y, (tail, h[:, 0] if layer.window is None else h)
+
+
+def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, reference: Any = mamba_loop) -> LayerRow:
+    readout = ("out_proj", "out_bias") if layer.bias else ("out_proj",)
+    return LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        terms=(20 + B) * T + 4 * layer.inner + 2 * layer.d_state + 40,
+        linear=(readout,),
+    )
+
+
+@dataclass(frozen=True)
+class TrainingRow(LayerRow):
+    """A row in training mode, whose layer draws numbers."""
+
+    @property
+    def ctx(self) -> Context:
+        return replace(super().ctx, train=True, seed=2**40 + 5, step=7)
+
+
+def selective_rotrnn_loop(
+    layer: SelectiveRotRNN,
+    params: Arrays,
+    x: Any,
+    state: Any,
+    lengths: Any,
+    ctx: Context = Context(),  # noqa: B008
+) -> tuple[Any, Any]:
+    """x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t, y_t = C x_t + D u_t, head by head, with dense matrices.
+
+    The state in and out is P^T x as complex planes (an odd head's last lane has a zero beside it).
+    """
+    H, W = layer.heads, layer.base.width
+    B, T, _ = x.shape
+    even = W + W % 2
+    kept = 1 if layer.window is None else layer.window - 1  # summands of the state
+    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, kept, H, even).copy()
+    y = np.zeros_like(x)
+    drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
+    for i in range(H):
+        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
+        C = params["C"][:, i * W : (i + 1) * W]
+        for b in range(B):
+            h = lanes[b, :, i, :W] @ P.T
+            for t in range(T if lengths is None else lengths[b]):
+                R = np.eye(W)
+                for p, angle in enumerate(params["theta"][i] + params["W_theta"][i] @ x[b, t]):
+                    c, s = np.cos(angle), np.sin(angle)
+                    R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
+                e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
+                gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
+                xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
+                aged = h @ (gamma * P @ R @ P.T).T
+                h = np.concatenate([aged, (xi * params["B"][i] @ x[b, t])[None]])
+                y[b, t] += C @ h.sum(0)
+                h = h.sum(0, keepdims=True) if layer.window is None else h[1:]
+                beside = np.concatenate([gamma * lanes[b, :, i, W:], np.zeros((1, even - W))])
+                lanes[b, :, i, W:] = beside[:-1] if layer.window is None else beside[1:]
+            lanes[b, :, i, :W] = h @ P
+    for b in range(B):
+        steps = T if lengths is None else lengths[b]
+        y[b, :steps] += params["D"] * x[b, :steps]
+    lanes = lanes.reshape(B, kept, H * even).view(np.complex128)
+    return y, lanes[:, 0] if layer.window is None else lanes
+
+
+def rotation_row(
+    name: str, layer: SelectiveRotRNN, B: int, T: int, lengths: Any = None, reference: Any = selective_rotrnn_loop
+) -> LayerRow:
+    row = LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        terms=(12 + B) * T + 4 * layer.d_state + 4 * layer.d_model + 40,
+        linear=(("state",), ("C", "D")),
+    )
+    if layer.gamma != "random":
+        return row
+    drawn = TrainingRow(**{**vars(row), "streams": False})
+    return replace(drawn, reference=lambda *args: selective_rotrnn_loop(*args, drawn.ctx))
+
+
+LAYERS = [
+    mamba_row("", Mamba(4, d_state=3), 2, 12),
+    mamba_row("", Mamba(4, d_state=3), 3, 9, (9, 0, 2)),
+    mamba_row("", Mamba(3, d_state=2), 1, 0),
+    mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
+    mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
+    mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
+    rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
+    rotation_row("window", SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), 2, 7),
+    rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
+    rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
+    rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),
+    rotation_row("random gamma", SelectiveRotRNN(3, 4, heads=2, gamma="random", site=3), 3, 9, (9, 0, 2)),
+]
+
+LAYERS_LARGE = [
+    mamba_row("", Mamba(24, d_state=4), 3, 200, (200, 0, 133), None),
+    rotation_row("", SelectiveRotRNN(24, 64, heads=2, gamma="input"), 3, 300, (300, 0, 133), None),
+]
