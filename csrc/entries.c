@@ -125,10 +125,12 @@ CALL(selective_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P
      P(15), P(16), I(17), I(18), I(19), I(20), I(21))
 CALL(conv_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10))
 CALL(conv_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13))
-CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
+CALL(relax, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8))
 CALL(mixer_prepare, P(0), P(1), I(2), I(3), I(4), I(5))
 CALL(depth_pass, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14), I(15),
      I(16), I(17), I(18))
+CALL(lagged_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
+CALL(lagged_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
 #endif
 
 #define ROW(name, signature)                                                                                           \
@@ -185,9 +187,11 @@ const rot_entry K(rot_table)[] = {
     ROW(selective_backward, "wwwwwWwrRrrrrrrRInnnnn"),
     ROW(conv_forward, "wWrrRRInnnn"),
     ROW(conv_backward, "wwwwrRrrRInnnn"),
-    ROW(relax, "wwrrInnn"),
+    ROW(relax, "wwrrInnnn"),
     ROW(mixer_prepare, "wrnnnn"),
     ROW(depth_pass, "wwrrrrRrInnnnnnnnnn"),
+    ROW(lagged_forward, "wrRRInnnnnn"),
+    ROW(lagged_backward, "wWWrrRRInnnnnn"),
 #endif
     {0, 0, 0},
 };

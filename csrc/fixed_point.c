@@ -62,22 +62,31 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
 }
 
 /* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / (max |f| + RESIDUAL_FLOOR) of y as it
- * was, the maxima over a sequence's steps and channels: NaN if anything was, 0 without a step. f (B,T,D), s (B). */
+ * was, the maxima over a sequence's steps and channels; with `each_step`, the largest of its steps' own. NaN if
+ * anything was, 0 without a step. f (B,T,D), s (B). */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
-             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step) {
     const int64_t rows = PIECE / (D + 1) + 1, pieces = (T + rows - 1) / rows;
-    spread *const most = WORKSPACE(spread, B, pieces);
+    spread *const most = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
     if (!most) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t i = 0; i < B * pieces; i++) {
         const int64_t b = i / pieces, from = i % pieces * rows, all = lengths ? lengths[b] : T;
         const int64_t left = all - from, count = left < 0 ? 0 : left < rows ? left : rows, at = (b * T + from) * D;
-        most[i] = relax_row(y + at, f + at, s[b], count * D);
+        if (!each_step) {
+            most[i] = relax_row(y + at, f + at, s[b], count * D);
+            continue;
+        }
+        most[i] = (spread){0, 0};
+        for (int64_t t = 0; t < count; t++) {
+            const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D));
+            widen(&most[i], (spread){magnitude_of(own), 0});
+        }
     }
     for (int64_t b = 0; b < B; b++) {
         spread all = {0, 0};
         for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, most[i]);
-        residual[b] = residual_of(all);
+        residual[b] = each_step ? number_of(all.apart) : residual_of(all);
     }
     pool_give(most);
     return ROT_OK;

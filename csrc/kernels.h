@@ -162,15 +162,23 @@ int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias,
                      const real *restrict dy, const real *restrict dfinal, const real *restrict x,
                      const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
                      int64_t T, int64_t D, int64_t taps);
-
 /* fixed_point.c */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
-             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
+             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step);
 int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form);
 int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
                   const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
                   int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint);
+
+/* lagged.c */
+int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
+                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
+                      int64_t lo, int64_t n, int64_t function);
+int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
+                       const real *restrict base, const real *restrict late, const real *restrict first,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
+                       int64_t function);
 #endif
 
 #endif

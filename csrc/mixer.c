@@ -3,8 +3,8 @@
  *
  * The M = B*T tokens are cut into groups by the shapes alone; the gradients of constant u and alpha sum in order within
  * a group, then over groups, so results are the same bits for any number of threads. `u_varying`: u is (B,T,...), else
- * that of one token; `alpha_varying`: so is alpha. `lengths` (B) or NULL: tokens at t >= lengths[b] are neither read nor
- * counted, and are written as zero.
+ * that of one token; `alpha_varying`: so is alpha. `lengths` (B) or NULL: tokens at t >= lengths[b] are neither read
+ * nor counted, and are written as zero.
  */
 #include "mixer.h"
 #include "kernels.h"
@@ -68,9 +68,9 @@ int K(mix_forward)(real *restrict y, const real *restrict u, const real *restric
 /* dx (B,T,D), du like u, dalpha like alpha, dorigin (B,T,D) or NULL, all overwritten; dy (B,T,D), the rest as in
  * forward:  dx = Q^T dy,  dorigin = dy - dx. */
 int K(mix_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, real *restrict dorigin,
-                    const real *restrict dy, const real *restrict u, const real *restrict alpha,
-                    const real *restrict x, const real *restrict origin, const int64_t *restrict lengths, int64_t B,
-                    int64_t T, int64_t R, int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form) {
+                    const real *restrict dy, const real *restrict u, const real *restrict alpha, const real *restrict x,
+                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
+                    int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form) {
     const mixer m = {form, R, D};
     const int64_t M = B * T, groups = groups_of(M), per_group = (M + groups - 1) / groups;
     const int64_t u_size = mixer_u(m), alpha_size = mixer_alpha(m), size = mixer_prepared(m), room = mixer_scratch(m);

@@ -5,8 +5,8 @@
  *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
  *   KRONECKER     Q v = v - 2 L^T M K^T,  L = diag(alpha_left) rownormalise(U U^T),  K likewise of the right: v is read
- *                 as a matrix M (R, D/R), u holds the rows of the left's and the right's upper triangular U, alpha (R +
- * D/R)
+ *                 as a matrix M (R, D/R); u has the rows of the left's and of the right's upper triangular U, and
+ *                 alpha R + D/R gains
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -251,8 +251,7 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
     adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- any form
- */
+/* ------------------------------------------------------------------------------------------------- of any form */
 
 static inline void mixer_prepare(real *w, const real *u, mixer m) {
     if (m.form == KRONECKER) {

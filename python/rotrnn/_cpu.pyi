@@ -97,45 +97,8 @@ def listops_sample(
 def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
 def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
-def mix_forward(
-    y: _R,
-    u: _R,
-    alpha: _R,
-    x: _R,
-    origin: _RO,
-    lengths: _IO,
-    B: int,
-    T: int,
-    R: int,
-    D: int,
-    u_varying: int,
-    alpha_varying: int,
-    form: int,
-    /,
-) -> None: ...
-def mix_backward(
-    dx: _R,
-    du: _R,
-    dalpha: _R,
-    dorigin: _RO,
-    dy: _R,
-    u: _R,
-    alpha: _R,
-    x: _R,
-    origin: _RO,
-    lengths: _IO,
-    B: int,
-    T: int,
-    R: int,
-    D: int,
-    u_varying: int,
-    alpha_varying: int,
-    form: int,
-    /,
-) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
-def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
 def glu_forward(y: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
 def glu_backward(
     dvalue: _R, dgate: _R, dy: _R, value: _R, gate: _R, lengths: _IO, B: int, T: int, D: int, /
@@ -319,6 +282,7 @@ def bank_backward(
     reverse: int,
     /,
 ) -> None: ...
+def elementwise_backward(dx: _R, dy: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...
 def selective_forward(
     y: _RO,
     hT: _RO,
@@ -383,7 +347,43 @@ def conv_backward(
     taps: int,
     /,
 ) -> None: ...
-def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, /) -> None: ...
+def mix_forward(
+    y: _R,
+    u: _R,
+    alpha: _R,
+    x: _R,
+    origin: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    R: int,
+    D: int,
+    u_varying: int,
+    alpha_varying: int,
+    form: int,
+    /,
+) -> None: ...
+def mix_backward(
+    dx: _R,
+    du: _R,
+    dalpha: _R,
+    dorigin: _RO,
+    dy: _R,
+    u: _R,
+    alpha: _R,
+    x: _R,
+    origin: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    R: int,
+    D: int,
+    u_varying: int,
+    alpha_varying: int,
+    form: int,
+    /,
+) -> None: ...
+def relax(residual: _R, y: _R, f: _R, s: _R, lengths: _IO, B: int, T: int, D: int, each_step: int, /) -> None: ...
 def mixer_prepare(w: _R, u: _R, M: int, R: int, D: int, form: int, /) -> None: ...
 def depth_pass(
     residual: _R,
@@ -405,5 +405,36 @@ def depth_pass(
     form: int,
     scaled: int,
     adjoint: int,
+    /,
+) -> None: ...
+def lagged_forward(
+    out: _R,
+    base: _R,
+    late: _RO,
+    first: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    K: int,
+    lo: int,
+    n: int,
+    function: int,
+    /,
+) -> None: ...
+def lagged_backward(
+    dbase: _R,
+    dlate: _RO,
+    dfirst: _RO,
+    dout: _R,
+    base: _R,
+    late: _RO,
+    first: _RO,
+    lengths: _IO,
+    B: int,
+    T: int,
+    K: int,
+    lo: int,
+    n: int,
+    function: int,
     /,
 ) -> None: ...

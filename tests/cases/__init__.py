@@ -4,11 +4,12 @@ A new op or layer adds its rows in a file of its own here, and its lists below. 
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
 """
 
-from cases import blocks, fixed_point, ladder, linear, memory, ops, rnn, selective, window
+from cases import bedouin, blocks, fixed_point, ladder, linear, memory, mixers, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
 LAYER_ROWS: list[LayerRow] = [
+    *bedouin.LAYERS,
     *linear.LINEAR,
     *selective.LAYERS,
     *linear.BOTH_WAYS,
@@ -21,13 +22,14 @@ LAYER_ROWS: list[LayerRow] = [
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
-    *selective.LAYERS_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
+    *selective.LAYERS_LARGE,
 ]
 
 CASES: list[Case] = [
     *ops.OPS,
     *rnn.OPS,
+    *mixers.OPS,
     *selective.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
@@ -38,6 +40,7 @@ CASES: list[Case] = [
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,
+    *mixers.OPS_LARGE,
     *selective.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *ladder.BANK_LARGE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rotrnn.models.classifier import SequenceClassifier
@@ -106,9 +106,16 @@ def build_model(
         raise ValueError(f"build_model: vocab is {vocab} and n_features {n_features}, expected one of the two")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
-    stack = ResidualStack(tuple(settings.make_block(one, i) for i in range(settings.n_layers)))
+    stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(settings.n_layers)))
     encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
     return HEADS[head](settings, encoder, stack, n_classes)
+
+
+def _at(layer: Recurrent, place: int) -> Recurrent:
+    """The layer in block number `place`: one that draws at random draws by itself there (its setting `site`)."""
+    if isinstance(layer, Bidirectional):
+        return replace(layer, layer=_at(layer.layer, place))
+    return replace(layer, **{"site": place}) if any(one.name == "site" for one in fields(layer)) else layer
 
 
 def _tail(settings: ModelSettings) -> dict[str, Any]:

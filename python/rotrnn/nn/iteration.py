@@ -20,10 +20,13 @@ from rotrnn.ops.fixed_point import relax
 
 Steps = npt.NDArray[np.int64]
 
+POSITIVE = ("tol", "gamma_scale")
 STOPS = ("sequence", "quantile")
 DAMPINGS = ("adaptive", "none")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
 """Adaptive damping: the first step size, and its factor after so many steps without a new lowest residual."""
+LEAST_STEP = 1e-3
+"""Step sizes at which the quantile rule gives up."""
 QUANTILE = 0.75
 FINEST = 32
 """Residuals below this many units of rounding are noise: no smaller tolerance is waited for."""
@@ -51,14 +54,16 @@ class Iteration:
     max_iterations : int
         The most steps.
     train_iterations : int, "gamma" or None
-        The most steps in training: a number; or ceil(Gamma(4, 1)), drawn for each training step by its seed, its number
-        and a site; or None, as `max_iterations`. Stopping at this limit is meant, and no cause for a warning.
+        The most steps in training: a number; or ceil(Gamma(4, gamma_scale)), drawn for each training step by its seed,
+        its number and a site; or None, as `max_iterations`. To stop at this limit is meant, and no cause for a warning.
     damping : "adaptive" or "none"
         s = 0.99, times 0.9 whenever 15 steps have seen no new lowest residual; or s = 1.
     stop : "sequence" or "quantile"
         Each sequence ends by its own residual, and its result depends on no other sequence; or all end together, as in
-        the authors' code, once the 75 % quantile of the residuals (in evaluation, the largest) is below `tol`. In
-        either, a sequence whose residual is NaN ends at once, by itself.
+        the authors' code, once the 75 % quantile of their lowest residuals so far (in evaluation, the largest) is below
+        `tol`, or no step size is above 0.001. In either, a sequence whose residual is NaN ends at once, by itself.
+    gamma_scale : float
+        The scale of that draw: 1 in the paper, k/16 + 1 for sequences of k steps in its authors' code.
     """
 
     tol: float = 0.1
@@ -66,12 +71,12 @@ class Iteration:
     train_iterations: int | str | None = None
     damping: str = "adaptive"
     stop: str = "sequence"
+    gamma_scale: float = 1.0
 
     def __post_init__(self) -> None:
         positive = "a positive integer"
-        number = isinstance(self.tol, int | float) and not isinstance(self.tol, bool)
         for key, value, good, expected in (
-            ("tol", self.tol, number and 0 < self.tol < np.inf, "a positive number"),
+            *((key, getattr(self, key), _is_positive(getattr(self, key)), "a positive number") for key in POSITIVE),
             ("max_iterations", self.max_iterations, _is_count(self.max_iterations), positive),
             (
                 "train_iterations",
@@ -90,7 +95,7 @@ class Iteration:
         if not ctx.train or self.train_iterations is None:
             return self.max_iterations
         if isinstance(self.train_iterations, str):
-            return drawn_limit(ctx, site)
+            return drawn_limit(ctx, site, self.gamma_scale)
         return self.train_iterations
 
 
@@ -98,13 +103,17 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def drawn_limit(ctx: Context, site: int = 0) -> int:
-    """ceil(Gamma(4, 1)), at least 1: minus the logarithm of four uniform numbers' product."""
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < np.inf
+
+
+def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
+    """ceil(Gamma(4, scale)), at least 1: minus the logarithm of four uniform numbers' product."""
     counter = np.array([[2**32 - 1, 2**32 - 1, ctx.step, site]], np.int64)  # a block that no dropout mask reaches
     key = np.array([[ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]], np.int64)
     words = np.empty((1, 4), np.int64)
     _cpu.philox(words, counter, key, 1)
-    return max(1, int(np.ceil(-np.log((words + 0.5) / 2**32).sum())))
+    return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 
 def lengths_of(ctx: Context, y: Array) -> Steps:
@@ -149,6 +158,7 @@ def solve(
     site: int = 0,
     name: str = "solve",
     guaranteed: bool = False,
+    each_step: bool = False,
 ) -> Solution:
     """The fixed point ``y = F(y)`` from the iterate `y`.
 
@@ -163,6 +173,8 @@ def solve(
         Tolerance and rules; with ``ctx.train`` the limit of steps in training, drawn for this `site` if it is drawn.
     name, guaranteed
         Who asks, for messages; whether an unreached fixed point is an error.
+    each_step
+        Residuals are those of single steps, as `rotrnn.ops.relax` has them.
 
     Returns
     -------
@@ -181,7 +193,7 @@ def solve(
     lengths = lengths_of(ctx, y)
 
     def step(s: Array, remaining: Steps) -> Array:
-        return relax(y, function(y, remaining), s, lengths=remaining)
+        return relax(y, function(y, remaining), s, lengths=remaining, each_step=each_step)
 
     return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, site=site, name=name, guaranteed=guaranteed))
 
@@ -211,16 +223,20 @@ def iterate(
         residual[running] = step(s, np.where(running, lengths, 0))[running]
         iterations += running
         running &= ~np.isnan(residual)
-        measure = residual
-        if settings.stop == "quantile" and running.any():
-            measure = np.full(B, np.quantile(residual[running], QUANTILE if ctx.train else 1.0))
-        running &= measure >= tol
+        better = residual < lowest
+        lowest = np.where(better, residual, lowest)
         if settings.damping == "adaptive":
-            better = measure < lowest
-            lowest = np.where(better, measure, lowest)
             waited = np.where(better, 0, waited + 1)
             s[waited == PATIENCE] *= dtype.type(SHRINK)
             waited[waited == PATIENCE] = 0
+        if settings.stop == "sequence":
+            running &= residual >= tol
+        elif running.any():
+            quantile = np.quantile(lowest[running], QUANTILE if ctx.train else 1.0)
+            if quantile < tol:
+                running[:] = False
+            elif s[running].max() < LEAST_STEP:
+                break
     report = Report(iterations, residual, residual < tol)
     if not (ctx.train and settings.train_iterations is not None):
         _complain(report, running, name, guaranteed)

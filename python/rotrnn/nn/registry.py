@@ -1,7 +1,9 @@
 """Layers by the name a recipe uses. A new layer is an import and an entry here: everything else finds it by them."""
 
 from rotrnn.nn.attention import Attention as Attention
+from rotrnn.nn.bedouin import Bedouin as Bedouin
 from rotrnn.nn.fixed_point import FixedPointRNN as FixedPointRNN
+from rotrnn.nn.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.lru import LRU as LRU
 from rotrnn.nn.memory import RopeMemory as RopeMemory
@@ -26,5 +28,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "wrope_memory": WropeMemory,
     "s5": S5,
     "s4d": S4D,
+    "bedouin": Bedouin,
+    "fpmamba": FPMamba,
     "fixed_point": FixedPointRNN,
 }

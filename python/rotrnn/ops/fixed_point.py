@@ -12,7 +12,14 @@ from rotrnn.ops.boundary import Array, Boundary, empty
 from rotrnn.ops.mixer import KRONECKER
 
 
-def relax(y: Array, f: npt.ArrayLike, s: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+def relax(
+    y: Array,
+    f: npt.ArrayLike,
+    s: npt.ArrayLike,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    each_step: bool = False,
+) -> Array:
     """One damped step ``y <- s_b f + (1 - s_b) y``, in place, and the residual of y as it was.
 
     Parameters
@@ -25,12 +32,14 @@ def relax(y: Array, f: npt.ArrayLike, s: npt.ArrayLike, *, lengths: npt.ArrayLik
         The size of each sequence's step: 1 takes f itself.
     lengths : (B,) integers in [0, T], optional
         Valid steps of each sequence: what lies beyond is neither read nor written.
+    each_step : bool
+        Residuals of single steps, the largest of which is a sequence's.
 
     Returns
     -------
     residual : (B,)
-        ``max |y - f| / (max |f| + 1e-8)``, maxima over a sequence's steps and channels; NaN if anything in it is NaN,
-        0 without a step ("Fixed-Point RNNs", section 5.2).
+        ``max |y - f| / (max |f| + 1e-8)``, maxima over a sequence's steps and channels ("Fixed-Point RNNs", section
+        5.2), or over a step's channels, as in its authors' code; NaN if anything in it is NaN, 0 without a step.
 
     Raises
     ------
@@ -43,8 +52,9 @@ def relax(y: Array, f: npt.ArrayLike, s: npt.ArrayLike, *, lengths: npt.ArrayLik
     step = args.array("s", s, "B")
     steps = args.lengths(lengths)
     args.out("y", y, ay.shape, ay.dtype, f, s)
-    residual = np.empty(len(ay), ay.dtype)
-    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, *ay.shape)
+    B, T, D = ay.shape
+    residual = np.empty(B, ay.dtype)
+    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, B, T, D, each_step)
     return residual
 
 

@@ -1,0 +1,135 @@
+/* Maps of a base and of what came one step earlier, each of a range of columns, and their adjoints:
+ *
+ *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
+ *
+ * base and late are (B,T,K), first (B,K); late and first may be NULL, for zero. Functions:
+ *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
+ */
+#include "kernels.h"
+#include "mixer.h"
+#include "vmath.h"
+#include "workspace.h"
+
+enum { LINEAR, SIGMOID, SILU, SOFTPLUS, UNIT };
+enum { ROWS = 64, SERIAL = 32768 };
+
+/* One range of columns, and how many steps of each sequence count. */
+typedef struct {
+    const real *base, *late, *first;
+    const int64_t *lengths;
+    int64_t B, T, K, lo, n, function;
+} range;
+
+/* p (n) of step t of sequence b */
+static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
+    const int64_t at = (b * r->T + t) * r->K + r->lo;
+    const real *const base = r->base + at;
+    const real *const late = t ? (r->late ? r->late + at - r->K : NULL) : r->first ? r->first + b * r->K + r->lo : NULL;
+    if (late)
+        for (int64_t j = 0; j < r->n; j++) p[j] = base[j] + late[j];
+    else
+        memcpy(p, base, (size_t)r->n * sizeof(real));
+}
+
+static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
+    switch (function) {
+    case SIGMOID:
+        for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(1, p[j]);
+        break;
+    case SILU:
+        for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
+        break;
+    case SOFTPLUS:
+        for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
+        break;
+    case UNIT: normalise(out, p, n); break;
+    default: memcpy(out, p, (size_t)n * sizeof(real)); break;
+    }
+}
+
+/* dp (n) of dout; w (n) is scratch. */
+static void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
+                            int64_t n, int64_t function) {
+    switch (function) {
+    case SIGMOID:
+        for (int64_t j = 0; j < n; j++) {
+            const sigmoid_parts s = vmath_sigmoid_parts(p[j]);
+            dp[j] = dout[j] * (s.on * s.off);
+        }
+        break;
+    case SILU:
+        for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
+        break;
+    case SOFTPLUS:
+        for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
+        break;
+    case UNIT:
+        memset(dp, 0, (size_t)n * sizeof(real));
+        normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
+        break;
+    default: memcpy(dp, dout, (size_t)n * sizeof(real)); break;
+    }
+}
+
+/* out (B,T,n) */
+int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
+                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
+                      int64_t lo, int64_t n, int64_t function) {
+    const range r = {base, late, first, lengths, B, T, K, lo, n, function};
+    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    real *const rows = WORKSPACE(real, B, pieces, n);
+    if (!rows) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
+    for (int64_t piece = 0; piece < B * pieces; piece++) {
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
+        const int64_t valid = lengths ? lengths[b] : T;
+        for (int64_t t = from; t < to; t++) {
+            real *const at = out + (b * T + t) * n;
+            if (t >= valid) {
+                memset(at, 0, (size_t)n * sizeof(real));
+            } else {
+                sum_row(rows + piece * n, &r, b, t);
+                map_row(at, rows + piece * n, n, function);
+            }
+        }
+    }
+    pool_give(rows);
+    return ROT_OK;
+}
+
+/* The range's columns of dbase (B,T,K), dlate (B,T,K) or NULL and dfirst (B,K) or NULL, overwritten:
+ *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
+int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
+                       const real *restrict base, const real *restrict late, const real *restrict first,
+                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
+                       int64_t function) {
+    const range r = {base, late, first, lengths, B, T, K, lo, n, function};
+    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    const size_t row = (size_t)n * sizeof(real);
+    real *const rows = WORKSPACE(real, B, pieces, 2, n);
+    if (!rows) return ROT_NO_MEMORY;
+    for (int64_t b = 0; b < B; b++) {
+        if (dfirst) memset(dfirst + b * K + lo, 0, row);
+        if (dlate && T) memset(dlate + (b * T + T - 1) * K + lo, 0, row);
+    }
+#pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
+    for (int64_t piece = 0; piece < B * pieces; piece++) {
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
+        const int64_t valid = lengths ? lengths[b] : T;
+        real *const p = rows + piece * 2 * n;
+        for (int64_t t = from; t < to; t++) {
+            real *const dp = dbase + (b * T + t) * K + lo;
+            if (t >= valid) {
+                memset(dp, 0, row);
+            } else {
+                sum_row(p, &r, b, t);
+                map_row_adjoint(dp, dout + (b * T + t) * n, p, p + n, n, function);
+            }
+            if (t && dlate) memcpy(dlate + (b * T + t - 1) * K + lo, dp, row);
+            if (!t && dfirst) memcpy(dfirst + b * K + lo, dp, row);
+        }
+    }
+    pool_give(rows);
+    return ROT_OK;
+}

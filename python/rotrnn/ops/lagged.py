@@ -1,0 +1,152 @@
+"""Maps of a token and of what came one step earlier, as gates that read the last output take them (csrc/lagged.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+
+FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/lagged.c, in its order
+
+
+class Columns(NamedTuple):
+    """A range of columns, the next after that of the one before it, and the function that it goes through."""
+
+    width: int
+    function: str
+
+
+class LaggedMapsGrads(NamedTuple):
+    """Gradients of `lagged_maps`: of base and late (B, T, K) and of first (B, K), None where none was given."""
+
+    dbase: Array
+    dlate: Array | None
+    dfirst: Array | None
+
+
+def lagged_maps(
+    base: npt.ArrayLike,
+    late: npt.ArrayLike | None,
+    first: npt.ArrayLike | None,
+    columns: Sequence[Columns],
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> list[Array]:
+    """Functions of a token's own part and of the part that the step before it gives.
+
+    ``p_t = base_t + late_{t-1}`` with ``late_{-1} = first`` (zero if absent), its columns cut into ranges, each through
+    a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "softplus" log(1 + e^p), "unit" p / |p| over the range.
+    With base = W x and late = V y these are the maps of Fixed-Point RNNs that read the last output: W x_t + V y_{t-1}.
+
+    Parameters
+    ----------
+    base : (B, T, K)
+        float32 or float64; promoted with the others to one dtype.
+    late : (B, T, K), optional
+        Its last step is not read; none if absent.
+    first : (B, K), optional
+        In late's place at step 0.
+    columns : sequence of Columns
+        Ranges whose widths sum to K.
+    lengths : (B,) integers in [0, T], optional
+        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in the results.
+
+    Returns
+    -------
+    list of (B, T, width)
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another dtype; shapes or widths that disagree; an unknown function; a length out of range.
+    """
+    args = Boundary("lagged_maps")
+    inputs = _inputs(args, base, late, first, columns)
+    steps = args.lengths(lengths)
+    abase, alate, afirst = args.common(*inputs)
+    B, T, K = (args.size[letter] for letter in "BTK")
+    outs, lo = [], 0
+    for width, function in columns:
+        outs.append(empty((B, T, width), abase.dtype))
+        _cpu.lagged_forward(outs[-1], abase, alate, afirst, steps, B, T, K, lo, width, FUNCTIONS.index(function))
+        lo += width
+    return outs
+
+
+def lagged_maps_backward(
+    douts: Sequence[npt.ArrayLike],
+    base: npt.ArrayLike,
+    late: npt.ArrayLike | None,
+    first: npt.ArrayLike | None,
+    columns: Sequence[Columns],
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> LaggedMapsGrads:
+    """Adjoint of `lagged_maps`: ``dbase_t = f'(p_t)^T dout_t``, ``dlate_t = dbase_{t+1}``, ``dfirst = dbase_0``.
+
+    Parameters
+    ----------
+    douts : list of (B, T, width)
+        Gradients of the results; beyond `lengths` they are never read.
+    base, late, first, columns, lengths
+        As given to `lagged_maps`.
+
+    Returns
+    -------
+    LaggedMapsGrads
+        All new arrays, zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `lagged_maps`.
+    """
+    args = Boundary("lagged_maps_backward")
+    inputs = _inputs(args, base, late, first, columns)
+    if len(douts) != len(columns):
+        raise ValueError(f"{args.op}: douts has {len(douts)} arrays, expected {len(columns)}, one for each range")
+    cotangents = []
+    for i, (dout, (width, _)) in enumerate(zip(douts, columns, strict=True)):
+        args.bind(f"N{i}", width, "columns")
+        cotangents.append(args.array(f"douts[{i}]", dout, f"B T N{i}"))
+    steps = args.lengths(lengths)
+    abase, alate, afirst, *cotangents = args.common(*inputs, *cotangents)
+    grads = LaggedMapsGrads(
+        empty_like(abase),
+        None if alate is None else empty_like(alate),
+        None if afirst is None else np.empty_like(afirst),
+    )
+    B, T, K = (args.size[letter] for letter in "BTK")
+    lo = 0
+    for dout, (width, function) in zip(cotangents, columns, strict=True):
+        dims = (B, T, K, lo, width, FUNCTIONS.index(function))
+        _cpu.lagged_backward(*grads, dout, abase, alate, afirst, steps, *dims)
+        lo += width
+    return grads
+
+
+def _inputs(
+    args: Boundary,
+    base: npt.ArrayLike,
+    late: npt.ArrayLike | None,
+    first: npt.ArrayLike | None,
+    columns: Sequence[Columns],
+) -> list[Array | None]:
+    inputs = [
+        args.array("base", base, "B T K"),
+        args.optional("late", late, "B T K"),
+        args.optional("first", first, "B K"),
+    ]
+    for _, function in columns:
+        if function not in FUNCTIONS:
+            raise ValueError(f"{args.op}: columns has function {function!r}, expected one of {', '.join(FUNCTIONS)}")
+    total = sum(width for width, _ in columns)
+    if total != args.size["K"] or any(width < 0 for width, _ in columns):
+        widths = ", ".join(str(width) for width, _ in columns)
+        raise ValueError(f"{args.op}: columns has widths {widths}, expected a sum of K={args.size['K']} from base")
+    return inputs

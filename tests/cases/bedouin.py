@@ -1,0 +1,168 @@
+"""Rows of Bedouin, each token's fixed point by solving the linear system that it is, the past being known; and of
+FPMamba, whose loop is run as it is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from cases.layer_row import LayerRow
+from cases.mixers import mixer_matrix
+from cases.table import Arrays
+from rotrnn.nn.bedouin import Bedouin
+from rotrnn.nn.fpmamba import FPMamba
+
+TOL = 1e-13
+TERMS = 2000
+"""As of the vector state (fixed_point.py): an iterate of residual TOL is within 4 TERMS eps of the fixed point where a
+step brings it closer by 0.9, with a little for rounding."""
+
+
+def sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def silu(z: Any) -> Any:
+    return z * sigmoid(z)
+
+
+def mixer_of(layer: Any, parts: Arrays) -> Any:
+    """Q of one token, as a matrix."""
+    if layer.mixer == "orthogonal":
+        return scipy.linalg.expm(parts["M"] - parts["M"].T)
+    largest = 1 / layer.rank if layer.mixer == "low_rank" else 1
+    E = layer.width
+    rows = max(a for a in range(1, int(E**0.5) + 1) if E % a == 0) if layer.mixer == "kronecker" else None
+    return mixer_matrix(layer.mixer, parts["u"], largest * sigmoid(parts["alpha"]), rows)
+
+
+def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[Any, Any]:
+    """(h, y) of a token: y = [I - k delta (I - Q)]^-1 (C (lam h) + k delta Q x) with k = B.C."""
+
+    def mapped(name: str) -> Any:
+        p = params[f"W_{name}"] @ x
+        return p + params[f"V_{name}"] @ before if f"V_{name}" in params else p
+
+    delta = sigmoid(mapped("delta") + params["b_delta"])
+    B, C = mapped("B"), mapped("C")
+    if layer.normalise:
+        B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
+    names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
+    Q = mixer_of(layer, {name: params[name] if name == "M" else mapped(name) for name in names})
+    h = np.exp(-8 * np.log1p(np.exp(params["omega"])) * delta[:, None]) * h
+    gain, identity = (B @ C) * delta[:, None], np.eye(layer.width)
+    y = np.linalg.solve(identity - gain * (identity - Q), h @ C + gain[:, 0] * (Q @ x))
+    mixed = Q @ (x - y) + y
+    return h + np.outer(delta * mixed, B), y
+
+
+def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    B, T, D = inputs.shape
+    E = layer.width
+    out = np.zeros((B, T, D))
+    h, before = (np.zeros((B, E, layer.d_state)), np.zeros((B, E))) if state is None else map(np.array, state)
+    for b in range(B):
+        for t in range(T if lengths is None else lengths[b]):
+            x, gate = np.split(params["W_in"] @ inputs[b, t], 2)
+            if "V_gate" in params:
+                gate = gate + params["V_gate"] @ before[b]
+            h[b], before[b] = token(layer, params, x, h[b], before[b])
+            out[b, t] = params["W_out"] @ (gate * silu(before[b] + params["D"] * x))
+    return out, (h, before)
+
+
+def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    exact = {"gradient": "implicit", "tol": TOL, "max_iterations": 2000}
+    layer = Bedouin(2, **{"d_state": 3, **exact, **settings})
+    return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
+
+
+def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
+    """F(y) of one sequence, and the state after it: weights normalised where they are used."""
+
+    def weight(name: str) -> Any:
+        return p[f"g_{name}"][..., None] * p[name] / np.linalg.norm(p[name], axis=-1, keepdims=True)
+
+    out = np.zeros_like(y)
+    for t in range(len(x)):
+        last = before if t == 0 else y[t - 1]
+        delta = np.log1p(np.exp(p["W_dt"] @ (p["W_d"] @ x[t]) + p["b_dt"]))
+        B, C = (p[f"W_{n}"] @ x[t] + (weight(f"V_{n}") @ last if f"V_{n}" in p else 0) for n in "BC")
+        B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
+        parts = {name: p[name] for name in ("M",) if name in p}
+        if not parts:
+            both = np.concatenate([x[t], last]) if "mixer" in layer.feedback else x[t]
+            parts = {"u": silu(weight("P_u") @ both), "alpha": weight("P_alpha") @ both + p["b_alpha"]}
+        mixed = mixer_of(layer, parts) @ (x[t] - y[t]) + y[t]
+        h = np.exp(-np.exp(p["A_log"]) * delta[:, None]) * h + np.outer(delta * mixed, B)
+        f = h @ C + p["D"] * mixed
+        out[t] = p["scale"] * (f - f.mean()) / np.sqrt(f.var() + layer.norm_eps) + p["bias"]
+    return out, h
+
+
+def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """The loop of the authors' code in evaluation, over a batch; or, by the sequence, each on its own."""
+    B, T, _ = inputs.shape
+    E = layer.width
+    lengths = [T] * B if lengths is None else lengths
+    h0, y0 = (np.zeros((B, E, layer.d_state)), np.zeros((B, E))) if state is None else state
+    x, z = np.split(inputs @ p["W_in"].T, 2, -1)
+    y = [np.zeros((n, E)) for n in lengths]
+    some = [b for b in range(B) if lengths[b]]
+    for group in [some] if layer.stop == "quantile" else [[b] for b in some]:
+        lowest, size, patience = dict.fromkeys(group, np.inf), dict.fromkeys(group, 0.99), dict.fromkeys(group, 15)
+        for _ in range(layer.max_iterations):
+            if max(lowest.values(), default=0) < layer.tol:
+                break
+            for b in group:
+                f, _ = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+                residual = (np.abs(y[b] - f).max(1) / (np.abs(f).max(1) + 1e-8)).max()
+                y[b] = size[b] * f + (1 - size[b]) * y[b]
+                patience[b] = 15 if residual < lowest[b] else patience[b] - 1
+                lowest[b] = min(lowest[b], residual)
+                if patience[b] == 0:
+                    patience[b], size[b] = 15, 0.9 * size[b]
+    out, hT, yT = np.zeros(inputs.shape), np.array(h0), np.array(y0)
+    for b in some:
+        y[b], hT[b] = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+        gate = z[b, : lengths[b]]
+        if "V_gate" in p:
+            V = p["g_V_gate"][:, None] * p["V_gate"] / np.linalg.norm(p["V_gate"], axis=1, keepdims=True)
+            gate = gate + np.concatenate([y0[b : b + 1], y[b][:-1]]) @ V.T
+        out[b, : lengths[b]] = (silu(gate) * y[b]) @ p["W_out"].T
+        yT[b] = y[b][-1]
+    return out, (hT, yT)
+
+
+def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    """The fixed point depends on the path to it: chunks and steps find others."""
+    layer = FPMamba(2, **{"d_state": 3, "gradient": "implicit", "tol": TOL, "max_iterations": 2000, **settings})
+    return LayerRow(
+        name, layer, B, T, lengths, printed_loop, terms=TERMS, linear=(("W_out",),), noise=0.3, streams=False
+    )
+
+
+BEDOUIN = [
+    row("", 2, 6),
+    row("rank 2", 3, 5, (5, 0, 3), rank=2),
+    row("all fed back", 2, 5, feedback=("lambda", "mixer", "B", "C", "gate")),
+    row("nothing fed back", 2, 5, (2, 5), feedback=(), mixer="dplr", rank=2, d_state=8),
+    row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),
+    row("low rank", 1, 5, mixer="low_rank", rank=2, feedback=["B", "C"]),
+    row("kronecker", 2, 4, mixer="kronecker", expand=3),
+    row("", 0, 3),
+    row("", 2, 0),
+    row("", 1, 1),
+]
+FPMAMBA = [
+    printed_row("", 2, 4),
+    printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
+    printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
+    printed_row("", 2, 0),
+    printed_row("", 0, 2),
+    printed_row("", 1, 1),
+]
+
+LAYERS = [*BEDOUIN, *FPMAMBA]
