@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.iteration import Iteration, Report, Steps, iterate, solve
+from rotrnn.nn.iteration import Iteration, Report, Steps, iterate, lengths_of, solve
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
@@ -83,8 +83,7 @@ class Depth:
         def step(s: Array, left: Steps) -> Array:
             return depth_pass(y, x, self.lam, mixer, self.h0, s, scaled=self.scaled, adjoint=adjoint, lengths=left)
 
-        lengths = np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else ctx.lengths
-        return iterate(step, lengths, y.dtype, settings, ctx, **asking)
+        return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
 
     def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
         """From dh, the gradient of h = F(y), y held."""
@@ -125,6 +124,16 @@ class FixedPointSaved(NamedTuple):
     lengths: Steps
     report: Report
     state: Array
+
+    @property
+    def iterations(self) -> Steps:
+        """Steps taken, of each sequence."""
+        return self.report.iterations
+
+    @property
+    def residual(self) -> Array:
+        """Residual of the last step, of each sequence."""
+        return self.report.residual
 
 
 @dataclass(frozen=True)
@@ -291,7 +300,7 @@ class FixedPointRNN(Recurrent):
         start = args.optional("start", start, "B T N")
         steps = args.lengths(ctx.lengths)
         B, T = x.shape[:2]
-        lengths = np.full(B, T, np.int64) if steps is None else steps
+        lengths = lengths_of(ctx, x)
         x, h0, start, *_ = args.common(x, h0, start, *params.values())
         x = mask_padding(x, steps)
         depth, drive, gate, parts = self._depth(params, constants, x, h0)

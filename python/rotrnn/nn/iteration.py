@@ -116,6 +116,11 @@ def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
     return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 
+def lengths_of(ctx: Context, y: Array) -> Steps:
+    """The valid steps of every sequence of y (B, T, D)."""
+    return np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
+
+
 class Report(NamedTuple):
     """Of each sequence: steps taken, residual of the last step (NaN if anything was), whether it was below `tol`.
 
@@ -185,8 +190,7 @@ def solve(
     ConvergenceError
         As the warning, with `guaranteed`, for finite sequences.
     """
-    B, T, _ = y.shape
-    lengths = np.full(B, T, np.int64) if ctx.lengths is None else ctx.lengths
+    lengths = lengths_of(ctx, y)
 
     def step(s: Array, remaining: Steps) -> Array:
         return relax(y, function(y, remaining), s, lengths=remaining, each_step=each_step)
