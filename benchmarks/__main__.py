@@ -1,4 +1,5 @@
-"""All benchmarks: this machine's rates; scan, layer, block, training step and long sequences beside them; then peers.
+"""All benchmarks: this machine's rates; scan, layer, block, training step and long sequences beside them; every layer
+beside the plain one, iterations beside their parts, streams; then peers.
 
     python -m benchmarks [--large] [--json] [--quick]
 
@@ -37,6 +38,9 @@ def runs(large: bool) -> Iterator[tuple[str, list[str], dict[str, str]]]:
                 yield "train_step", ["--path", path, "--large"], environment
     for threads in range(1, _cpu.threads() + 1):
         yield "length", [], {"OMP_NUM_THREADS": str(threads)}
+    yield "layers", [], {}
+    yield "iteration", [], {}
+    yield "stream", [], {}
     yield "peers", [], {}
 
 

@@ -21,8 +21,10 @@ from rotrnn.nn.registry import LAYERS
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
+    "selective_rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
+    "s4d": lambda D: {"d_state": 64},
 }
-"""Settings at width D of layers that have no default for them."""
+"""Settings at width D of layers that have no default for them, or one for all states in a head."""
 
 
 def settings_of(name: str, D: int) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def rows(B: int, T: int, D: int, window: float) -> list[dict[str, Any]]:
     found = []
     for name in LAYERS:
         seconds, limit = seconds_in_turn([both(name), plain], window=window)
-        more = {"limit": "LRU", "B": B, "T": T, "D": D}
+        more = {"limit": "LRU", "layer": name, "B": B, "T": T, "D": D}
         found.append(row(f"{name} forward and backward", seconds, limit, **more))
     return found
 

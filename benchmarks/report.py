@@ -20,7 +20,7 @@ TASKS = {
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Markdown: beside this machine's limits, long sequences, beside peers, and the chart."""
+    """Markdown: beside this machine's limits, long sequences, every layer, iterations, beside peers, and the chart."""
     rows: list[Row] = results["rows"]
     machine, versions = results["machine"], results["versions"]
     rates = "; ".join(f"{one['name']} {rate(one)}" for one in of(rows, "machine"))
@@ -28,6 +28,8 @@ def tables(results: dict[str, Any]) -> str:
     parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['simd']}, float32: {rates} ({seen})."]
     parts.append(limits_table(rows))
     parts.append(length_table(of(rows, "length")))
+    parts.append(layers_table(of(rows, "layers"), of(rows, "stream")))
+    parts.append(iteration_table(of(rows, "iteration")))
     parts.append(peers_table(of(rows, "peers")))
     parts.append("![Time beside limits, and peers beside rotrnn](benchmarks/results/bench.png)")
     return "\n\n".join(parts)
@@ -105,6 +107,40 @@ def length_table(rows: Sequence[Row]) -> str:
     head = ["T, with B 1", *(f"{name}, {n} thread{'s' * (n > 1)}: ns per token (ratio)" for name, n in columns)]
     lengths = sorted({one["T"] for one in rows})
     return markdown(head, [[f"{T:,}", *(cells.get((T, *column), "") for column in columns)] for T in lengths])
+
+
+def layers_table(rows: Sequence[Row], streams: Sequence[Row]) -> str:
+    """One line a layer: a forward and backward, and a token of a stream."""
+    sizes = {size(one) for one in rows}
+    D = next((one["D"] for one in streams), "")
+    head = [
+        f"layer, {', '.join(sizes)}",
+        "forward and backward",
+        f"time / {rows[0]['limit'] if rows else ''}",
+        f"a token of a stream of two blocks, D {D}, B 1",
+        "in chunks of 64",
+        "state",
+    ]
+    streamed = {one["layer"]: one for one in streams}
+
+    def cells(one: Row) -> list[str]:
+        stream = streamed[one["layer"]]
+        times = [f"{1e6 * stream[key]:.0f} us" for key in ("seconds", "chunk_seconds")]
+        beside = [duration(one["seconds"]), f"{one['ratio']:.2f}"]
+        return [one["layer"], *beside, *times, f"{stream['state_bytes'] / 1024:.0f} KiB"]
+
+    return markdown(head, map(cells, rows))
+
+
+def iteration_table(rows: Sequence[Row]) -> str:
+    """One line an iteration of a fixed point, beside the ops it is made of."""
+    head = ["", "size", "time", "limit", "time / limit"]
+
+    def cells(one: Row) -> list[str]:
+        beside = f"{one['limit']}, {duration(one['limit_seconds'])}"
+        return [one["name"], size(one), duration(one["seconds"]), beside, f"{one['ratio']:.2f}"]
+
+    return markdown(head, map(cells, rows))
 
 
 def peers_table(rows: Sequence[Row]) -> str:

@@ -45,7 +45,14 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
             stream.push(tokens)
         single, chunk, whole = seconds_in_turn([one_by_one, chunked, at_once], window=window)
         state = sum(leaf.nbytes for _, leaf in flatten_state(stream.state))
-        more = {"limit": "one call, per token", "chunk_seconds": chunk / CHUNK, "state_bytes": state, "D": D, "T": T}
+        more = {
+            "limit": "one call, per token",
+            "layer": name,
+            "chunk_seconds": chunk / CHUNK,
+            "state_bytes": state,
+            "D": D,
+            "T": T,
+        }
         found.append(row(f"stream {name}", single / CHUNK, whole / T, **more))
     return found
 

@@ -16,6 +16,7 @@ from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from rotrnn import _cpu
+from rotrnn.nn.registry import LAYERS
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,7 +41,10 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
-    assert {row["subject"] for row in rows} == {"machine", "scan", "layer", "block", "train_step", "length", "peers"}
+    beside = {"scan", "layer", "block", "train_step", "length", "layers", "iteration", "stream"}
+    assert {row["subject"] for row in rows} == {"machine", *beside, "peers"}
+    for subject in ("layers", "stream"):
+        assert [row["layer"] for row in rows if row["subject"] == subject] == list(LAYERS)
     for row in rows:
         if "error" in row:
             assert row["subject"] == "peers"
