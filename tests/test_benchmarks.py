@@ -73,6 +73,10 @@ def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
             assert f"| {report.TASKS[row['task']]} | {row['peer']} |" in text
         elif row["subject"] == "length":
             assert f"| {row['T']:,} |" in text
+        elif row["subject"] in ("layers", "stream"):
+            assert f"| {row['layer']} |" in text
+        elif row["subject"] == "iteration":
+            assert f"| {row['name']} |" in text
         elif row["subject"] != "machine":
             assert f"| {report.label(row)} |" in text
     for table in text.split("\n\n")[1:-1]:
