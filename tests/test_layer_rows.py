@@ -79,6 +79,19 @@ def test_streaming_is_the_whole(row: LayerRow) -> None:
 
 
 @streaming_rows
+def test_a_step_leaves_the_state_it_was_given_alone(row: LayerRow) -> None:
+    """Without `prepared`: two continuations of one state do not know of each other."""
+    _, params, x = inputs_of(row)
+    _, saved = row.layer.forward(params, x[:, :1])
+    before = [leaf.tobytes() for _, leaf in flatten_state(saved.state)]
+    first, _ = row.layer.step(params, saved.state, x[:, 0])
+    row.layer.step(params, saved.state, x[:, -1])
+    again, _ = row.layer.step(params, saved.state, x[:, 0])
+    assert [leaf.tobytes() for _, leaf in flatten_state(saved.state)] == before
+    np.testing.assert_array_equal(first, again)
+
+
+@streaming_rows
 def test_gradients_chain_through_the_state(row: LayerRow) -> None:
     """The gradient of a whole sequence is that of its two halves, the second's dstate handed to the first."""
     rng, params, x = inputs_of(row)

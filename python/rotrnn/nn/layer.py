@@ -113,7 +113,10 @@ class Recurrent(ABC):
 
     @abstractmethod
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        """(y_t (B, D), state) for x_t (B, D), in evaluation mode; `prepared`, if given, is ``prepare(params)``."""
+        """(y_t (B, D), state) for x_t (B, D), in evaluation mode; `prepared`, if given, is ``prepare(params)``.
+
+        With `prepared`, the state that was given may be written over: what goes on is the new one alone.
+        """
 
     def prepare(self, params: Params) -> Any:
         """What `step` needs that time does not touch, made once before many steps."""

@@ -42,8 +42,8 @@ class LinearRecurrence(Recurrent):
 
     The state is h (B, N) complex. With ``window=L`` the scan sums the last L inputs alone (`diagonal_scan`), a step of
     streaming does so by `tiir_scan` with resets, and the state is what that carries on, a tuple of (delay, sums,
-    position): `step` writes the delay line in place, so an older state is not to be continued from more than one step
-    later. Of its leaves `forward` reads the delay line alone, for the sums follow from it.
+    position); `step` with `prepared` writes the next input into the delay line it was given, without it into a copy. Of
+    its leaves `forward` reads the delay line alone, for the sums follow from it.
     """
 
     d_state: int
@@ -127,6 +127,8 @@ class LinearRecurrence(Recurrent):
     ) -> tuple[Array, State]:
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
+        if prepared is None and self.window is not None and state is not None:
+            state = WindowState(state[0].copy(), *state[1:])  # of a stream, the step takes it over
         system, power = self.prepare(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 
