@@ -32,6 +32,7 @@ static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
         memcpy(p, base, (size_t)r->n * sizeof(real));
 }
 
+/* out = f(p), other than LINEAR */
 static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
     case SIGMOID:
@@ -43,8 +44,7 @@ static void map_row(real *restrict out, const real *restrict p, int64_t n, int64
     case SOFTPLUS:
         for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
         break;
-    case UNIT: normalise(out, p, n); break;
-    default: memcpy(out, p, (size_t)n * sizeof(real)); break;
+    default: normalise(out, p, n); break;
     }
 }
 
@@ -64,11 +64,10 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
     case SOFTPLUS:
         for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
         break;
-    case UNIT:
+    default:
         memset(dp, 0, (size_t)n * sizeof(real));
         normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
         break;
-    default: memcpy(dp, dout, (size_t)n * sizeof(real)); break;
     }
 }
 
@@ -88,6 +87,8 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
             real *const at = out + (b * T + t) * n;
             if (t >= valid) {
                 memset(at, 0, (size_t)n * sizeof(real));
+            } else if (function == LINEAR) {
+                sum_row(at, &r, b, t);
             } else {
                 sum_row(rows + piece * n, &r, b, t);
                 map_row(at, rows + piece * n, n, function);
@@ -122,6 +123,8 @@ int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restric
             real *const dp = dbase + (b * T + t) * K + lo;
             if (t >= valid) {
                 memset(dp, 0, row);
+            } else if (function == LINEAR) {
+                memcpy(dp, dout + (b * T + t) * n, row);
             } else {
                 sum_row(p, &r, b, t);
                 map_row_adjoint(dp, dout + (b * T + t) * n, p, p + n, n, function);
