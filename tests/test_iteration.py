@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rotrnn.nn.bedouin import Bedouin
+from rotrnn.nn.fixed_point import FixedPointRNN
+from rotrnn.nn.fpmamba import FPMamba
 from rotrnn.nn.iteration import (
     PATIENCE,
     SHRINK,
@@ -15,10 +18,12 @@ from rotrnn.nn.iteration import (
     Iteration,
     NotConverged,
     drawn_limit,
+    exponents,
     iterate,
     solve,
+    times_power,
 )
-from rotrnn.nn.layer import EVALUATION, Context
+from rotrnn.nn.layer import EVALUATION, Context, astype
 from rotrnn.ops.fixed_point import relax
 
 EPS = np.finfo(np.float64).eps
@@ -251,3 +256,53 @@ def test_relax_refuses_what_does_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match=f"relax: {message}"):
             relax(y, f, s)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        FixedPointRNN(3, 4, gradient="implicit", tol=1e-3),
+        FixedPointRNN(3, 4, gradient="implicit", tol=1e-3, accelerated=False),
+        Bedouin(3, d_state=2, gradient="implicit", tol=1e-3),
+        FPMamba(3, d_state=2, gradient="implicit", tol=1e-3),
+    ],
+)
+def test_the_exact_gradient_is_linear_however_small(layer: Any) -> None:
+    """Of a long batch's mean loss it is small, and each sequence's has its own size; the residual's floor is not."""
+    rng = np.random.default_rng(4)
+    params = astype(layer.init(rng), np.float64)
+    y, saved = layer.forward(params, rng.standard_normal((3, 12, 3)))
+    dy = rng.standard_normal(y.shape)
+    dstate = tree_like(saved.state, rng)
+    whole = layer.backward(params, saved, dy, dstate)
+    powers = 2.0 ** np.array([-40, 0, -100])
+    part = layer.backward(params, saved, dy * powers[:, None, None], times(dstate, powers))
+    np.testing.assert_array_equal(part[0], whole[0] * powers[:, None, None])
+    none = layer.backward(params, saved, 0 * dy)
+    assert not none[0].any()
+    for got, expected in zip(leaves(part[2]), leaves(times(whole[2], powers)), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def leaves(state: Any) -> tuple[Any, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def tree_like(state: Any, rng: np.random.Generator) -> Any:
+    """Random numbers in the place of a state's."""
+    made = tuple(rng.standard_normal(one.shape) for one in leaves(state))
+    return made if isinstance(state, tuple) else made[0]
+
+
+def times(state: Any, factors: Any) -> Any:
+    """A state whose sequences have been multiplied by a factor each."""
+    made = tuple(one * factors.reshape(-1, *[1] * (one.ndim - 1)) for one in leaves(state))
+    return made if isinstance(state, tuple) else made[0]
+
+
+def test_exponents_of_what_has_no_size() -> None:
+    y = np.array([[0.0, 0], [np.inf, 1], [1, np.nan], [3, -8]], np.float32)
+    assert exponents(y, None).tolist() == [0, 0, 0, 4]
+    assert exponents(np.zeros((2, 0, 3)), np.ones((2, 3))).tolist() == [1, 1]
+    assert exponents(np.zeros((0, 2, 3))).shape == (0,)
+    assert times_power(y, exponents(y)).dtype == np.float32

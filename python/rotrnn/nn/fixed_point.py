@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.iteration import Iteration, Report, Steps, iterate, lengths_of, solve
+from rotrnn.nn.iteration import Iteration, Report, Steps, exponents, iterate, lengths_of, solve, times_power
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
@@ -397,11 +397,12 @@ class FixedPointRNN(Recurrent):
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
         """``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
-        depth, w = saved.depth, np.zeros_like(dh)
+        depth, w, size = saved.depth, np.zeros_like(dh), exponents(dh)
+        dh = times_power(dh, -size)
         ctx = Context(saved.ctx.lengths, fused=saved.ctx.fused)  # in evaluation: without the limit of training
         asking = self._asking | {"name": f"{type(self).__name__}.backward"}
         depth.solve_adjoint(w, dh, saved.y, self._iteration, ctx, **asking)
-        return depth.pull(w, dh, saved.y, saved.lengths) if self.accelerated else w
+        return times_power(depth.pull(w, dh, saved.y, saved.lengths) if self.accelerated else w, size)
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()

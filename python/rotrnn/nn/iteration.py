@@ -121,6 +121,22 @@ def lengths_of(ctx: Context, y: Array) -> Steps:
     return np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
 
 
+def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
+    """Of each sequence the e with largest |number| in [2^(e-1), 2^e) over `grads` (B, ...); 0 for none, or not finite.
+
+    An adjoint is linear, so it is solved for gradients times 2^-e, and its result is 2^e times too small: exactly, as
+    long as nothing underflows. Without, the residual's floor would take the gradients of a long batch's mean for zero.
+    """
+    given = [np.abs(one).max(tuple(range(1, one.ndim)), initial=0) for one in grads if one is not None]
+    largest = np.max(given, axis=0)
+    return np.where(np.isfinite(largest), np.frexp(np.where(np.isfinite(largest), largest, 0))[1], 0).astype(np.int32)
+
+
+def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
+    """x (B, ...) times 2^e of each sequence."""
+    return np.asarray(np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1))))
+
+
 class Report(NamedTuple):
     """Of each sequence: steps taken, residual of the last step (NaN if anything was), whether it was below `tol`.
 

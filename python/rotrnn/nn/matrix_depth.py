@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.iteration import Iteration, Report, Steps, solve
+from rotrnn.nn.iteration import Iteration, Report, Steps, exponents, solve, times_power
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
@@ -508,8 +508,9 @@ class MatrixFixedPoint(Recurrent):
                 back += dense(grads.driven.dlate, saved.weights.V_transposed)
             return back
 
-        name = f"{type(self).__name__}.backward"
-        return solve(adjoint, dy.copy(), self._iteration, Context(saved.lengths), name=name).y
+        name, size = f"{type(self).__name__}.backward", exponents(dy, dhT)
+        dy, dhT = times_power(dy, -size), None if dhT is None else times_power(dhT, -size)
+        return times_power(solve(adjoint, dy.copy(), self._iteration, Context(saved.lengths), name=name).y, size)
 
     def report(self, saved: MatrixSaved) -> dict[str, float]:
         return saved.report.numbers()
