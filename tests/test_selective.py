@@ -326,3 +326,21 @@ def test_decays_far_out_of_range_leave_finite_gradients() -> None:
 def test_bad_settings_of_selective_rotrnn(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SelectiveRotRNN(4, 8, **settings)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_decays_are_told_from_the_input_alone_where_their_median_is_zero(dtype: type) -> None:
+    """gamma = exp(-e^8) rounds to 0 and is no factor of gamma_t, which is the same for gamma_log + e however it is cut.
+    The sums are exact, so results differ by roundings in the gain alone."""
+    layer = SelectiveRotRNN(2, 5, gamma="input")
+    params = astype(layer.init(np.random.default_rng(0)), dtype)
+    x = np.random.default_rng(1).standard_normal((2, 9, 2)).astype(dtype)
+    x[..., 0] = 1
+    results = []
+    for shift in (8.0, 0.0):
+        params["gamma_log"], params["W_gamma"] = np.array([shift - 1], dtype), np.array([[-shift, 0]], dtype)
+        y, saved = layer.forward(params, x)
+        dx, dparams, dstate = layer.backward(params, saved, np.ones_like(y))
+        results.append([y, saved.state, dx[..., 1], dstate, *dparams.values()])
+    for far, near in zip(*results, strict=True):
+        np.testing.assert_allclose(far, near, rtol=0, atol=200 * np.finfo(dtype).eps * np.abs(near).max())

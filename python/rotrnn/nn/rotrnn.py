@@ -112,7 +112,7 @@ class RotRNN(LinearRecurrence):
             xi = np.sqrt(self.c / (self.c * gamma**2 + trace))  # alpha
             modulus = xi * gamma
         PtB = matmul(P.swapaxes(1, 2), B)
-        a = modulus[:, None] * self._units(params["theta"])
+        a = modulus[:, None] * self.units(params["theta"])
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
         return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace)
@@ -133,7 +133,7 @@ class RotRNN(LinearRecurrence):
             dP += matmul(C.swapaxes(1, 2), dCP)
             dparams[name] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
 
-        unit, da = self._units(params["theta"]), dsystem.a.reshape(H, -1)
+        unit, da = self.units(params["theta"]), dsystem.a.reshape(H, -1)
         dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
         dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
         if self.normalise == "input":  # xi^2 = c (1 - gamma^2) / trace
@@ -160,7 +160,7 @@ class RotRNN(LinearRecurrence):
         CP = matmul(C.reshape(self.d_model, self.heads, self.width).swapaxes(0, 1), P)
         return self._even(CP.swapaxes(1, 2)).reshape(-1, self.d_model).T
 
-    def _units(self, theta: Array) -> Array:
+    def units(self, theta: Array) -> Array:
         """e^{i theta} per plane; the last lane of an odd head stands alone in a plane with angle 0."""
         unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype))
         unit.real[:, : self.width // 2], unit.imag[:, : self.width // 2] = np.cos(theta), np.sin(theta)

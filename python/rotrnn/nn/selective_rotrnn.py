@@ -23,24 +23,26 @@ SLOWEST, FASTEST = 1e-30, 1e3
 
 
 class Decays(NamedTuple):
-    """-log gamma (H,), -log gamma_t (..., H), and the factors by which gamma_t and sqrt(1 - gamma_t^2) differ from
-    those of gamma."""
+    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the factor by which sqrt(1 - gamma_t^2) differs from that of
+    gamma."""
 
     mean: Array
     varying: Array
-    shrink: Array
+    modulus: Array
     gain: Array
 
 
 class SelectiveRotRNNSaved(NamedTuple):
-    """What forward keeps: the folded system; lengths; the input; the decays if they vary; a_t / a and the scan's input
-    v_t, both (B, T, planes); the state before x, all states, and the one after x."""
+    """What forward keeps: the folded system; lengths; the input; the decays if they vary; the constant part of the
+    transitions, (planes,), and the varying one, a_t over it, and the scan's input v_t, both (B, T, planes); the state
+    before x, all states, and the one after x."""
 
     system: System
     folding: Folding
     lengths: npt.NDArray[np.int64] | None
     u: Array
     decays: Decays | None
+    constant: Array
     turn: Array
     v: Array
     state0: Array | None
@@ -144,33 +146,34 @@ class SelectiveRotRNN(Recurrent):
         v = dense(u, system.w_in).view(np.result_type(angles, np.complex64))
         turn = np.empty_like(v)
         turn.real, turn.imag = np.cos(angles), np.sin(angles)
-        decays = self._decays(params, u, ctx)
+        decays, constant = self._decays(params, u, ctx), system.a
         if decays is not None:
-            self._heads(turn)[...] *= decays.shrink[..., None]
+            constant = self.base.units(params["theta"]).ravel()
+            self._heads(turn)[...] *= decays.modulus[..., None]
             self._heads(v)[...] *= decays.gain[..., None]
         how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
-        h, after = diagonal_scan(system.a * turn, v, state, return_state=True, **how)
+        h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
         y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
-        return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, turn, v, state, h, after)
+        return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, constant, turn, v, state, h, after)
 
     def backward(
         self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        system, folding, lengths, u, decays, turn, v, state0, h, _ = saved
-        dy, a, real = mask_padding(dy, lengths), system.a * turn, h.real.dtype
+        system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
+        dy, a, real = mask_padding(dy, lengths), constant * turn, h.real.dtype
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
         scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
         # d log |a_t| + i d theta_t, and d log of the gain
         dpolar, dv = a.conj() * scan.da, scan.dx
         dparams: Params = {}
-        du = system.skip * dy
+        du, P = system.skip * dy, self.base.width // 2
         if decays is not None:
-            dshrink = self._heads(dpolar).real.sum(-1)
+            dmodulus = self._heads(dpolar).real.sum(-1)
             dgain = (self._heads(dv).conj() * self._heads(v)).real.sum(-1)
-            # log shrink = mean - varying, d log sqrt(1 - e^{-2x}) = dx / (e^{2x} - 1), and x = e^{gamma_log + e}
-            de = dgain * _share(decays.varying) - dshrink * decays.varying
-            dgamma_log = de + dshrink * decays.mean - dgain * _share(decays.mean)
+            # log gamma_t = -varying, d log sqrt(1 - e^{-2x}) = dx / (e^{2x} - 1), and x = e^{gamma_log + e}
+            de = dgain * _share(decays.varying) - dmodulus * decays.varying
+            dgamma_log = de - dgain * _share(decays.mean)
             self._heads(dv)[...] *= decays.gain[..., None]
             if self.gamma == "input":
                 of_decay = dense_backward(de, u, params["W_gamma"])
@@ -178,12 +181,12 @@ class SelectiveRotRNN(Recurrent):
                 du += of_decay.dx
         into = dense_backward(dv.view(real), u, system.w_in)
         turned = dense_backward(dpolar.imag, u, self._angle_weights(params))
-        da = (scan.da * turn.conj()).sum((0, 1))
+        da = (scan.da * turn.conj()).sum((0, 1)) if decays is None else np.zeros_like(constant)
         dskip = np.einsum("btd,btd->d", dy, u)
         dparams |= self.base.fold_backward(params, folding, System(into.dw, da, out.dw[None], dskip))
         if decays is not None:
             dparams["gamma_log"] += dgamma_log.sum((0, 1))
-        P = self.base.width // 2
+            dparams["theta"] += dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
         dparams["W_theta"] = turned.dw.reshape(self.heads, -1, self.d_model)[:, :P]
         du += into.dx
         du += turned.dx
@@ -210,8 +213,8 @@ class SelectiveRotRNN(Recurrent):
         gamma_log = params["gamma_log"]
         mean = np.clip(np.exp(gamma_log), SLOWEST, FASTEST)
         varying = np.clip(exp(gamma_log + e.astype(gamma_log.dtype)), SLOWEST, FASTEST)
-        shrink, gain = exp(mean - varying), np.sqrt(np.expm1(-2 * varying) / np.expm1(-2 * mean))
-        return Decays(mean, varying, shrink, gain)
+        gain = np.sqrt(np.expm1(-2 * varying) / np.expm1(-2 * mean))
+        return Decays(mean, varying, exp(-varying), gain)
 
     def _angle_weights(self, params: Params) -> Array:
         """W_theta (planes, D); of the plane that holds the last lane of an odd head, zero."""
