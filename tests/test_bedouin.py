@@ -299,3 +299,24 @@ def test_bad_input() -> None:
     _, saved = layer.forward(params, u)
     with pytest.raises(ValueError, match=r"Bedouin.backward: dy has shape \(3, 12, 2\)"):
         layer.backward(params, saved, u[..., :2])
+
+
+@pytest.mark.parametrize("make", [Bedouin, FPMamba])
+def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint]) -> None:
+    """From its own result, a step to see that it is one; Bedouin's, without a norm, is the same from any start."""
+    layer = make(3, d_state=2, tol=1e-10, max_iterations=2000)
+    params, u = made(layer)
+    ctx = Context(np.array([12, 0, 7]))
+    y, saved = layer.forward(params, u, ctx)
+    start = saved.applied.y.copy()
+    start[1], start[2, 7:] = np.nan, np.nan
+    given = start.copy()
+    again, warm = layer.forward(params, u, ctx, start=start)
+    assert warm.iterations.tolist() == [1, 0, 1]
+    np.testing.assert_allclose(again, y, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(start, given)  # it is not overwritten
+    if make is Bedouin:
+        elsewhere, _ = layer.forward(params, u, ctx, start=normal(np.random.default_rng(5), start.shape))
+        np.testing.assert_allclose(elsewhere, y, rtol=0, atol=1e-8)
+    with pytest.raises(ValueError, match=r"forward: start has shape \(3, 12, 3\)"):
+        layer.forward(params, u, start=u)

@@ -351,13 +351,14 @@ class MatrixFixedPoint(Recurrent):
         return Weights(folded, *stacked, V, np.ascontiguousarray(V.T), constants)
 
     def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, MatrixSaved]:
-        """(y (B, T, D), saved) for x (B, T, D); `state` is (h (B, E, S), y (B, E) of the step before).
+        """(y (B, T, D), saved) for x (B, T, D); `state` is (h (B, E, S), y (B, E) of the step before). `start`
+        (B, T, E) is the first iterate, else 0.
 
         Warns `NotConverged` where the fixed point is not reached.
         """
-        return self._forward(self.prepare(params), x, ctx, state)
+        return self._forward(self.prepare(params), x, ctx, state, start)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
         """A fixed point of one token: sequential inference, where `forward` is the parallel one."""
@@ -377,7 +378,9 @@ class MatrixFixedPoint(Recurrent):
         size = float(np.max(np.abs(parallel), initial=0.0))
         return float(np.max(np.abs(parallel - sequential), initial=0.0)) / (size or 1.0)
 
-    def _forward(self, weights: Weights, inputs: Array, ctx: Context, state: State) -> tuple[Array, MatrixSaved]:
+    def _forward(
+        self, weights: Weights, inputs: Array, ctx: Context, state: State, start: Array | None = None
+    ) -> tuple[Array, MatrixSaved]:
         args = Boundary(f"{type(self).__name__}.forward")
         E, folded = self.width, weights.folded
         for letter, size, source in (
@@ -391,10 +394,11 @@ class MatrixFixedPoint(Recurrent):
             raise ValueError(f"{args.op}: state is {type(state).__name__}, expected a pair (h, y)")
         h0, y0 = (None, None) if state is None else state
         h0, y0 = args.optional("state.0", h0, "B E S"), args.optional("state.1", y0, "B E")
+        start = args.optional("start", start, "B T E")
         steps = args.lengths(ctx.lengths)
         B, T = u.shape[:2]
         lengths = np.full(B, T, np.int64) if steps is None else steps
-        u, h0, y0, _ = args.common(u, h0, y0, folded["W_in"])
+        u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
         u = mask_padding(u, steps)
         h0 = np.zeros((B, E, self.d_state), u.dtype) if h0 is None else h0
         y0 = np.zeros((B, E), u.dtype) if y0 is None else y0
@@ -412,8 +416,9 @@ class MatrixFixedPoint(Recurrent):
             weights.constants,
             h0,
         )
+        first = np.zeros((B, T, E), u.dtype) if start is None else mask_padding(start, lengths)
         solution = solve(
-            depth, np.zeros((B, T, E), u.dtype), self._iteration, ctx,
+            depth, first, self._iteration, ctx,
             site=self.site, name=type(self).__name__, each_step=self.normed,
         )  # fmt: skip
         applied = depth.apply(solution.y, lengths)
