@@ -23,6 +23,9 @@ class FPMamba(MatrixFixedPoint):
         u of Q_t = SiLU(P_u p_t), normalised,     alpha = sigmoid(P_alpha p_t + b_alpha)
         out = W_out (SiLU(z_t + V_gate y_{t-1}) * y_t),     [x, z] = W_in in
 
+    Their reflections act in the order of their numbers; here, as in eq. 6, the last acts first: of parameters of
+    theirs, turn the vectors of P_u, P_alpha, their gains and b_alpha round.
+
     The loop is theirs: y = 0; residuals of single steps, the largest a sequence's; steps of 0.99, times 0.9 whenever a
     sequence's lowest residual is 15 steps old; in training, an end when the 75 % quantile of lowest residuals over the
     batch is below 0.1, in evaluation when all are, or after 1000 steps. Then one more step, whole, through which the
