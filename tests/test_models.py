@@ -239,6 +239,13 @@ def test_samples_follow_the_models_probabilities() -> None:
         model.sample(params, prompt[0], 1)
 
 
+def test_dropout_over_time_reaches_every_dropout_of_a_block() -> None:
+    for block in ("gated", "plain", "transformer"):
+        settings = repr(model_of("tagger", block=block, dropout=0.5, dropout_over_time=True).stack)
+        assert "over_time=True" in settings
+        assert "over_time=False" not in settings
+
+
 def test_a_flip_reverses_what_is_valid() -> None:
     x = np.arange(12.0).reshape(2, 3, 2)
     np.testing.assert_array_equal(flip(x), x[:, ::-1])

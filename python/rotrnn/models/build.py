@@ -75,7 +75,8 @@ class ModelSettings:
         plain = ResidualBlock(norm(D), layer, dropout, self.prenorm)
         if self.block == "plain":
             return plain
-        return FeedForwardBlock(plain, norm(D), FeedForward(D, dropout=self.dropout, site=site + 1))
+        feed_forward = FeedForward(D, dropout=self.dropout, over_time=self.dropout_over_time, site=site + 1)
+        return FeedForwardBlock(plain, norm(D), feed_forward)
 
 
 def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
