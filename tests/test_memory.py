@@ -98,6 +98,25 @@ def test_a_history_does_not_depend_on_its_batch() -> None:
     np.testing.assert_array_equal(together[0, :4], history_read(weights, h[:1, :4])[0])
 
 
+@pytest.mark.parametrize("M", [1, 2, 100, 171, 400, 511, 3000])
+@pytest.mark.parametrize("T", [1, 511, 512, 513, 1700])
+def test_pieces_of_a_history_add_up(T: int, M: int) -> None:
+    rng = np.random.default_rng(2)
+    weights, h = np.exp(1j * rng.uniform(0, 7, M)), rng.standard_normal((1, T, 1)) + 1j
+    expected = np.convolve(h[0, :, 0], weights)[:T]
+    m = history_read(weights, h)[0, :, 0]
+    np.testing.assert_allclose(m, expected, rtol=0, atol=64 * EPS * np.linalg.norm(h) * np.sqrt(M))
+
+
+def test_what_is_not_finite_stays_near_its_window() -> None:
+    h = np.ones((1, 4000, 1), np.complex64)
+    h[0, 2000] = np.nan
+    finite = np.isfinite(history_read(np.ones(5, np.complex64), h)[0, :, 0])
+    assert finite[:1400].all()
+    assert finite[2600:].all()
+    assert not finite[2000:2005].any()
+
+
 def test_the_pictures_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "rotational_memory.py"))

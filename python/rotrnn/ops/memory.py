@@ -62,6 +62,10 @@ def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
     raise ValueError(f"wrope_angle: form={form!r}, expected one of {', '.join(FORMS)}")
 
 
+LEAST_STEPS = 512
+"""Steps of a piece of the FFT, at least."""
+
+
 class HistoryReadGrads(NamedTuple):
     """Gradients of `history_read`: of h (B, T, N) and of past (B, R, N)."""
 
@@ -75,7 +79,9 @@ def history_read(
     """What is read, at each step, of a stored history whose states are weighted by their age.
 
     ``m_t = sum_{k<M} w_k h_{t-k}``, for ``w_k = e^{i Delta_k}`` the history re-encoded by age (J. O. Smith, "Rotational
-    memory", slide "WRoPE memory"; the sum starts with the present state, of age 0). By FFT, each sequence on its own.
+    memory", slide "WRoPE memory"; the sum starts with the present state, of age 0). By FFT, each sequence on its own,
+    in pieces of 3 M steps, or 512 if that is more: what is not finite spoils the steps before it in its piece too, and
+    rounding errors are relative to the largest state of a piece.
 
     Parameters
     ----------
@@ -155,13 +161,21 @@ def _steps(h: Array, lengths: Array | None) -> list[int]:
 
 
 def _filter(weights: Array, x: Array) -> Array:
-    """sum_k weights_k x_{t-k} for x (T, N)."""
+    """sum_k weights_k x_{t-k} for x (T, N), by pieces of time a few windows long (overlap and save)."""
     T = len(x)
     weights = weights[:T]
-    if not (x.size and weights.size):
+    M = len(weights)
+    if not (x.size and M):
         return np.zeros_like(x)
-    size = scipy.fft.next_fast_len(T + len(weights) - 1)
-    spectrum = scipy.fft.fft(x, size, axis=0)
-    spectrum *= scipy.fft.fft(weights, size)[:, None]
-    filtered: Array = scipy.fft.ifft(spectrum, axis=0, overwrite_x=True)[:T]
-    return filtered
+    step = min(T, max(3 * M, LEAST_STEPS))
+    size = scipy.fft.next_fast_len(step + M - 1)
+    response = scipy.fft.fft(weights, size)[:, None]
+    y = np.empty_like(x)
+    for start in range(0, T, step):
+        piece = x[max(start - M + 1, 0) : start + step]
+        before = min(start, M - 1)
+        # the sums that go around end among the inputs before, or in the zeros behind
+        spectrum = scipy.fft.fft(piece, size, axis=0)
+        spectrum *= response
+        y[start : start + step] = scipy.fft.ifft(spectrum, axis=0, overwrite_x=True)[before : len(piece)]
+    return y
