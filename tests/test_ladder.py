@@ -190,6 +190,19 @@ def test_phi_and_its_slope() -> None:
         np.testing.assert_allclose(narrow, exact, rtol=0, atol=32 * np.finfo(np.float32).eps)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", DISCRETISATIONS)
+def test_discretisations_far_from_and_near_zero(method: str) -> None:
+    """In single precision too, neither a warning nor NaN: |z| is thousands in S5 of 512 states."""
+    sizes = np.array([1e-44, 1e-38, 1e-31, 1e-20, 3e3, 1e18, 1e25], np.float32)
+    z = sizes[:, None] * np.array([-1, 1j, -1 + 1j], np.complex64)
+    a, a_slope, gain, gain_slope = (function(z) for function in DISCRETISATIONS[method])
+    assert all(np.isfinite(one).all() for one in (a, a_slope, gain, gain_slope))
+    for one in (a, a_slope, gain):
+        np.testing.assert_allclose(one[sizes < 1e-9], 1, rtol=4e-7)
+    np.testing.assert_allclose(gain_slope[sizes < 1e-9], {"zoh": 0.5, "bilinear": 0.5, "first_order": 0}[method])
+
+
 def dense_sampled(method: str, A: Any, B: Any, step: float) -> tuple[Any, Any]:
     """The sampled system of x' = A x + B u: by the exponential of the system with its held input, or Tustin's rule."""
     n, m = B.shape

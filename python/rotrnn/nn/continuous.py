@@ -24,18 +24,18 @@ class Discretisation(NamedTuple):
 
 
 def phi(z: Array) -> Array:
-    """``(e^z - 1) / z``, 1 at zero."""
-    zero = z == 0
+    """``(e^z - 1) / z``, 1 at zero and so close to it that quotients overflow."""
+    zero = np.abs(z) < 1e-30
     return np.where(zero, 1, np.expm1(z) / np.where(zero, 1, z))
 
 
 def phi_slope(z: Array) -> Array:
     """The derivative of `phi`, ``(e^z - phi(z)) / z``; near zero, where that cancels, its series."""
     small = np.abs(z) < 0.5
+    near, away = np.where(small, z, 0), np.where(small, 1, z)
     series = np.zeros_like(z)
     for k in range(15, -1, -1):  # sum_k (k+1)/(k+2)! z^k: at |z| = 1/2 the next term is 2^-70 of the first
-        series = series * z + _SERIES[k]
-    away = np.where(small, 1, z)
+        series = series * near + _SERIES[k]
     return np.where(small, series, (np.exp(away) - phi(away)) / away)
 
 
@@ -47,9 +47,9 @@ DISCRETISATIONS = {
     # the trapezoidal rule (Tustin)
     "bilinear": Discretisation(
         lambda z: (1 + z / 2) / (1 - z / 2),
-        lambda z: 1 / (1 - z / 2) ** 2,
+        lambda z: (1 / (1 - z / 2)) ** 2,
         lambda z: 1 / (1 - z / 2),
-        lambda z: 1 / (2 * (1 - z / 2) ** 2),
+        lambda z: (1 / (1 - z / 2)) ** 2 / 2,
     ),
     # zero-order hold's a, and its gain to first order, Delta (LRU, section 4)
     "first_order": Discretisation(np.exp, np.exp, np.ones_like, np.zeros_like),
