@@ -350,6 +350,28 @@ def test_zero_eigenvalue_integrates() -> None:
     np.testing.assert_allclose(dparams["lambda_re"], expected, rtol=64 * EPS)
 
 
+@pytest.mark.parametrize("value", [-1e4, -100.0, -85.0, 85.0, 100.0, 1e4])
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (LRU(2, 3), "nu_log"),
+        (LRU(2, 3, form="stable_exp", gamma=False), "nu_log"),
+        (RotRNN(2, 4, heads=2), "gamma_log"),
+        (RotRNN(2, 4, heads=2, normalise="alpha"), "gamma_log"),
+        (S4D(2, 4), "log_A_re"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+@pytest.mark.filterwarnings("error")
+def test_decays_are_decays_for_any_parameter(layer: Any, name: str, value: float) -> None:
+    """No memory at all, or for ever: outputs and gradients are finite in single precision."""
+    params = layer.init(np.random.default_rng(17))
+    params[name][:] = value
+    y, saved = layer.forward(params, np.ones((1, 5, 2), np.float32))
+    dx, dparams, _ = layer.backward(params, saved, y)
+    assert all(np.isfinite(one).all() for one in (y, dx, *dparams.values()))
+
+
 # ------------------------------------------------------------------------------------------------------ errors
 
 

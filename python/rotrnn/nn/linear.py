@@ -156,3 +156,10 @@ class LinearRecurrence(Recurrent):
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:
     """log(-log r) for `count` moduli r, uniform in area between radii low and high (LRU, Lemma 3.2)."""
     return np.log(-0.5 * np.log(rng.uniform(size=count) * (high**2 - low**2) + low**2))
+
+
+def bounded_exp(x: Array) -> Array:
+    """``e^x`` for |x| <= 80, and beyond as there: of a decay ``e^{-e^x}`` that is 0 or 1 in any precision already, and
+    no gradient is zero times infinity."""
+    bounded: Array = np.exp(np.clip(x, -80, 80))
+    return bounded

@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn.nn.diagonal import DiagonalFolding, DiagonalRecurrence
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.linear import ring
+from rotrnn.nn.linear import bounded_exp, ring
 
 FORMS = {
     "real_imag": ("lambda_re", "lambda_im"),
@@ -134,4 +134,4 @@ class LRU(DiagonalRecurrence):
     def _linear(self, params: Params, name: str) -> Array:
         """A parameter, or what it is the logarithm of."""
         value: Array = params[name]
-        return np.exp(value) if name.endswith("_log") else value
+        return bounded_exp(value) if name.endswith("_log") else value

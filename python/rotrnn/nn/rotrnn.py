@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.linear import LinearRecurrence, ring
+from rotrnn.nn.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
@@ -100,7 +100,7 @@ class RotRNN(LinearRecurrence):
     def fold(self, params: Params) -> tuple[System, Folding]:
         B = params["B"]
         P = orthogonal(params["M"])
-        decay = np.exp(params["gamma_log"])
+        decay = bounded_exp(params["gamma_log"])
         gamma = np.exp(-decay)
         trace = np.einsum("hwd,hwd->h", B, B)
         if not trace.all():
@@ -120,7 +120,7 @@ class RotRNN(LinearRecurrence):
     def fold_backward(self, params: Params, folding: Folding, dsystem: System) -> Params:
         H, W, B = self.heads, self.width, params["B"]
         P, PtB, xi, gamma, modulus, trace = folding
-        decay = np.exp(params["gamma_log"])
+        decay = bounded_exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
         dxi = np.einsum("hwd,hwd->h", dW, PtB)

@@ -19,6 +19,7 @@ from rotrnn.nn.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.linear import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
 
 
@@ -201,7 +202,7 @@ class S4D(Recurrent):
 
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
         """A (D, N), and the steps (D, 1): of both A and B, or of A, then B."""
-        A = -np.exp(params["log_A_re"]) + 1j * params["A_im"]
+        A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
         return A, [np.exp(params[name])[:, None] for name in self._steps]
 
 
