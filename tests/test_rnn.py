@@ -271,6 +271,18 @@ def test_ragged_chunks_are_each_sequence_on_its_own(layer: Recurrent) -> None:
         np.testing.assert_allclose(sum(part[name] for part in dparams), alone[name], **close)
 
 
+def test_short_chunks_in_long_arrays_do_not_widen_the_cache() -> None:
+    layer = Attention(4)
+    params = layer.init(np.random.default_rng(0))
+    state: Any = None
+    for _ in range(5):
+        saved = layer.forward(params, np.ones((2, 20, 4), np.float32), Context(lengths=np.array([1, 3])), state)[1]
+        state = saved.state
+        _, _, dstate = layer.backward(params, saved, np.ones((2, 20, 4), np.float32), state)
+        assert [one.shape[:2] for one in dstate[:2]] == [(2, saved.keys.shape[1] - 20)] * 2
+    assert [one.shape for one in state] == [(2, 15, 4), (2, 15, 4), (2,)]
+
+
 def test_norms_of_states() -> None:
     x = np.random.default_rng(0).standard_normal((2, 5, 3))
     for layer in (RNN(3, 4), LSTM(3, 4)):

@@ -148,9 +148,10 @@ class Attention(Recurrent):
 
     def _last(self, rows: Array, count: Counts) -> Array:
         """Of each sequence's first count[b] rows the last ones, which a state keeps."""
-        if self.window is None:
-            return rows
         B, S, D = rows.shape
+        if self.window is None:
+            most = int(count.max(initial=0))
+            return rows if most == S else rows[:, :most].copy()
         last = np.zeros((B, min(S, self.window - 1), D), rows.dtype)
         for b, (kept, end) in enumerate(zip(self._kept(count), count, strict=True)):
             last[b, :kept] = rows[b, end - kept : end]
