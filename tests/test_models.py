@@ -232,7 +232,7 @@ def test_samples_follow_the_models_probabilities() -> None:
     assert np.all(np.abs(share - p) <= 4 * np.sqrt(p * (1 - p) / n))  # four standard errors
     two = np.bincount(draw(np.random.default_rng(0), np.tile(z, (n, 1)), 1.0, 2), minlength=4) / n
     assert two[2:].sum() == 0
-    for bad in ({"temperature": -1.0}, {"top_k": 0}):
+    for bad in ({"temperature": -1.0}, {"temperature": np.inf}, {"temperature": np.nan}, {"top_k": 0}):
         with pytest.raises(ValueError, match=r"LanguageModel.sample: (temperature|top_k)"):
             model.sample(params, prompt, 1, **bad)
     with pytest.raises(ValueError, match="prompt has shape"):

@@ -83,8 +83,8 @@ class LanguageModel(Tagger):
         prompt = np.asarray(prompt)
         if prompt.ndim != 2 or not prompt.shape[1]:
             raise ValueError(f"LanguageModel.sample: prompt has shape {prompt.shape}, expected (B, T) with T >= 1")
-        if not temperature >= 0:
-            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a number from 0")
+        if not 0 <= temperature < np.inf:
+            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a finite number from 0")
         if top_k is not None and top_k < 1:
             raise ValueError(f"LanguageModel.sample: top_k is {top_k}, expected a positive integer")
         rng = np.random.default_rng(seed)
