@@ -249,8 +249,9 @@ def test_dropout_over_time_reaches_every_dropout_of_a_block() -> None:
 def test_a_flip_reverses_what_is_valid() -> None:
     x = np.arange(12.0).reshape(2, 3, 2)
     np.testing.assert_array_equal(flip(x), x[:, ::-1])
-    ragged = flip(x, np.array([2, 0]))
-    np.testing.assert_array_equal(ragged[0], x[0, [1, 0, 2]])
-    np.testing.assert_array_equal(ragged[1], x[1])
+    for lengths in (np.array([2, 0]), [2, 0]):
+        ragged = flip(x, lengths)
+        np.testing.assert_array_equal(ragged[0], x[0, [1, 0, 2]])
+        np.testing.assert_array_equal(ragged[1], x[1])
     with pytest.raises(ValueError, match="Bidirectional: d_model=4, expected 3"):
         Bidirectional(4, LRU(3, 2))

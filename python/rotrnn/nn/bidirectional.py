@@ -87,12 +87,12 @@ class Bidirectional(Recurrent):
         return {name: params[name + suffix] for name in self.layer.shapes}
 
 
-def flip(x: Array, lengths: npt.NDArray[np.int64] | None = None) -> Array:
+def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
     """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
     if lengths is None:
         return np.ascontiguousarray(x[:, ::-1])
-    t = np.arange(x.shape[1])
-    place = np.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
+    place = np.where(t < steps, steps - 1 - t, t)
     return np.take_along_axis(x, place[..., None], 1)
 
 
