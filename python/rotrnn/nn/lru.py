@@ -49,8 +49,8 @@ class LRU(DiagonalRecurrence):
     ===============================  ================  =======  ==========================================
 
     with ``lambda = lambda_re + i lambda_im`` (real_imag), ``exp(-nu + i theta)`` (exp) and
-    ``exp(-exp(nu_log) + i theta)`` (stable_exp). The first two can leave the unit disc in training, and may. (Table 5 a
-    says "no stability", not which of them.)
+    ``exp(-exp(nu_log) + i theta)`` (stable_exp). The first two can leave the unit disc in training, and may. (That
+    Table 5 a, "no stability", is exp is said in appendix C.2.)
 
     Parameters (dict of float32): two of the form, (N,), by default nu_log and theta_log; with `gamma`, gamma_log (N,);
     B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and

@@ -71,7 +71,8 @@ class S4D(Recurrent):
 
     Initial values: ``Re A = -1/2``; Im A by `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
     ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` in place of ``2n + 1``, as the LRU paper
-    prints it; log Delta uniform from log dt_min to log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
+    prints it, for n from 0 as in S4D (the LRU paper: from 1, in "lin" too); log Delta uniform from log dt_min to
+    log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
     """
 
     about: ClassVar[str] = "a diagonal state space model of its own for each channel"
