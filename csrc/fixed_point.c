@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "mixer.h"
 #include "workspace.h"
+#include <float.h>
 
 enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
 
@@ -43,7 +44,10 @@ static void widen(spread *s, spread other) {
     s->size = larger(s->size, other.size);
 }
 
-static real residual_of(spread s) { return number_of(s.apart) / (number_of(s.size) + (real)RESIDUAL_FLOOR); }
+/* The least positive size that is divided by: none that matters, or that of the authors' code. */
+#define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
+
+static real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
 
 /* One number's damped step, and what it adds to the residual. */
 static inline real relax(spread *most, real y, real f, real s) {
@@ -61,8 +65,8 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
     return most;
 }
 
-/* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / (max |f| + RESIDUAL_FLOOR) of y as it
- * was, the maxima over a sequence's steps and channels; with `each_step`, the largest of its steps' own. NaN if
+/* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of y as it was, the maxima over a
+ * sequence's steps and channels; with `each_step`, the largest of its steps' own, over max |f| + RESIDUAL_FLOOR. NaN if
  * anything was, 0 without a step. f (B,T,D), s (B). */
 int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
              const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step) {
@@ -79,14 +83,14 @@ int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, 
         }
         most[i] = (spread){0, 0};
         for (int64_t t = 0; t < count; t++) {
-            const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D));
+            const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D), (real)RESIDUAL_FLOOR);
             widen(&most[i], (spread){magnitude_of(own), 0});
         }
     }
     for (int64_t b = 0; b < B; b++) {
         spread all = {0, 0};
         for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, most[i]);
-        residual[b] = each_step ? number_of(all.apart) : residual_of(all);
+        residual[b] = each_step ? number_of(all.apart) : residual_of(all, TINY);
     }
     pool_give(most);
     return ROT_OK;
@@ -186,7 +190,7 @@ int K(depth_pass)(real *restrict residual, real *restrict y, const real *restric
                 widen(&most, depth_row(y + at, h, a, v, s[b], D, scaled));
             }
         }
-        residual[b] = residual_of(most);
+        residual[b] = residual_of(most, TINY);
     }
     pool_give(rooms);
     return ROT_OK;

@@ -12,9 +12,10 @@ import pytest
 from rotrnn.models.build import HEADS, ModelSettings, build_model
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.models.tagger import LanguageModel, draw
-from rotrnn.nn.bidirectional import Bidirectional, flip
+from rotrnn.nn.bidirectional import Bidirectional
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.nn.lru import LRU
+from rotrnn.ops.pointwise import flip
 
 EPS = np.finfo(np.float64).eps
 LENGTHS = np.array([9, 4, 1, 6])

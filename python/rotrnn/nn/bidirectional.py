@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.ops.pointwise import flip
 
 REVERSE = "_reverse"
 
@@ -85,15 +86,6 @@ class Bidirectional(Recurrent):
 
     def _copy(self, params: Params, suffix: str) -> Params:
         return {name: params[name + suffix] for name in self.layer.shapes}
-
-
-def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
-    """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
-    if lengths is None:
-        return np.ascontiguousarray(x[:, ::-1])
-    t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
-    place = np.where(t < steps, steps - 1 - t, t)
-    return np.take_along_axis(x, place[..., None], 1)
 
 
 def has_directions(kind: type[Recurrent]) -> bool:

@@ -21,6 +21,7 @@ from rotrnn.nn.continuous import (
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.nn.linear import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.boundary import Boundary
 
 
 class Bank(NamedTuple):
@@ -64,7 +65,9 @@ class S4D(Recurrent):
     starts as the other (the same section). `d_state` counts real states: with `conjugate`, N = d_state / 2 complex
     ones are kept, each standing for its conjugate too; without, N = d_state and ``y = Re(C h) + D u``.
 
-    The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here.
+    The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here. With
+    ``window=L`` each filter sees the last L inputs alone, the state is the L-1 inputs before, (B, L-1, D), and a step
+    sums what they leave by the filters' responses.
 
     Parameters (dict of float32): log_A_re, A_im (D, N), log_step (D,), without `tied` log_step_input (D,); B_re, B_im,
     C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest.
@@ -81,6 +84,7 @@ class S4D(Recurrent):
 
     d_state: int
     bidirectional: bool = False
+    window: int | None = None
     frequencies: str = "legs"
     discretisation: str = "zoh"
     tied: bool = True
@@ -90,7 +94,7 @@ class S4D(Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state")
+        self.check_sizes("d_state", *(() if self.window is None else ("window",)))
         check_steps("S4D", self.discretisation, self.dt_min, self.dt_max)
         if self.d_state % self.weight:
             raise ValueError(f"S4D: d_state={self.d_state}, expected an even number of states with conjugate=True")
@@ -142,16 +146,15 @@ class S4D(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4DSaved]:
-        """y (B, T, D) for x (B, T, D); `state` (B, D, N) complex continues an earlier call (one direction only)."""
+        """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
         if self.bidirectional and state is not None:
             raise ValueError("S4D.forward: a bidirectional layer takes no state, got one")
-        bank = self.prepare(params)
-        y, hT, saved = diagonal_bank(bank.a, bank.c[0], bank.skip, x, state, lengths=ctx.lengths)
+        bank, L, lengths = self.checked_fold(params), self.window, ctx.lengths
+        a, c, skip = bank
+        y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
         if not self.bidirectional:
             return y, S4DSaved(bank, (saved,), hT)
-        y_reverse, _, saved_reverse = diagonal_bank(
-            bank.a, bank.c[1], 0 * bank.skip, x, reverse=True, lengths=ctx.lengths
-        )
+        y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
         return y + y_reverse, S4DSaved(bank, (saved, saved_reverse), None)
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
@@ -163,15 +166,37 @@ class S4D(Recurrent):
         dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
         return grads.du + other.du, self.fold_backward(params, dbank), None
 
-    def prepare(self, params: Params) -> Bank:
-        self.check_params(params)
-        return self.fold(params)
+    def prepare(self, params: Params) -> tuple[Bank, Array | None]:
+        """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
+        bank = self.checked_fold(params)
+        if self.window is None:
+            return bank, None
+        impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
+        impulse[:, :1] = 1
+        return bank, diagonal_bank(bank.a, bank.c[0], bank.skip, impulse)[0][0, ::-1]
 
-    def step(self, params: Params, state: State, x_t: Array, prepared: Bank | None = None) -> tuple[Array, State]:
+    def step(
+        self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
+    ) -> tuple[Array, State]:
         if self.bidirectional:
             raise ValueError("S4D.step: a bidirectional layer cannot run step by step")
-        bank = self.prepare(params) if prepared is None else prepared
-        return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
+        bank, response = self.prepare(params) if prepared is None else prepared
+        if response is None:
+            return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
+        args = Boundary("S4D.step")
+        args.bind("D", self.d_model, "d_model")
+        args.window(self.window)
+        x = args.array("x_t", x_t, "B D")[:, None]
+        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype)
+        if state is not None:
+            before = args.array("state", state, "B W D")
+        recent = np.concatenate([before, x], 1)
+        return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
+
+    def checked_fold(self, params: Params) -> Bank:
+        """`fold` of parameters that are all there, fit, and are finite."""
+        self.check_params(params)
+        return self.fold(params)
 
     def fold(self, params: Params) -> Bank:
         """The bank of the parameters."""

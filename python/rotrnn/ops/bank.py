@@ -10,18 +10,24 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+from rotrnn.ops.pointwise import flip, mask_padding
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 
 class BankSaved(NamedTuple):
-    """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D)."""
+    """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D).
+
+    With a window, in place of the carries None, and the input has the L-1 steps before it in front.
+    """
 
     u: Array
     lengths: npt.NDArray[np.int64] | None
-    carries: Array
+    carries: Array | None
+    window: int | None = None
 
 
 class BankGrads(NamedTuple):
-    """Gradients of `diagonal_bank`: of a and c (D, N), skip (D,), u (B, T, D), h0 (B, D, N)."""
+    """Gradients of `diagonal_bank`: of a and c (D, N), skip (D,), u (B, T, D), h0 (its shape)."""
 
     da: Array
     dc: Array
@@ -41,6 +47,7 @@ def diagonal_bank(
     u: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
+    window: int | None = None,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array, BankSaved]:
@@ -59,7 +66,11 @@ def diagonal_bank(
     u : (B, T, D), float32 or float64
         Input.
     h0 : (B, D, N) complex, optional
-        Initial states; with `reverse` they enter at the last valid step.
+        Initial states; with `reverse` they enter at the last valid step. With a window (B, L-1, D) real: the inputs
+        before the first step, the last one last (with `reverse`, those after the last valid step, the nearest last).
+    window : int, optional
+        L: only the last L inputs count, exactly. By `diagonal_scan` with a window, channel after channel, with the
+        states of one in memory; the L-1 inputs before are passed too.
     reverse : bool
         Time runs from the last valid step to the first.
     lengths : (B,) integers in [0, T], optional
@@ -68,7 +79,7 @@ def diagonal_bank(
     Returns
     -------
     y : (B, T, D)
-    hT : (B, D, N) complex
+    hT : (B, D, N) complex, or (B, L-1, D) real with a window
         Final states; h0 where a sequence has no steps.
     saved : BankSaved
         For `diagonal_bank_backward`.
@@ -81,10 +92,13 @@ def diagonal_bank(
     args = Boundary("diagonal_bank")
     au = args.array("u", u, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
-    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX)
+    L = args.window(window)
+    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
     steps = args.lengths(lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
     au = args.layout(au, dtype)
+    if L is not None:
+        return _window_forward(aa, ac, askip.astype(dtype, copy=False), au, z0, L, reverse, steps)
     B, T, D, N = (args.size[letter] for letter in "BTDN")
     y, hT = empty_like(au), empty((B, D, N), complex_of(dtype))
     carries = empty((B, -(-T // TILE), N, 2, D), dtype)
@@ -134,6 +148,10 @@ def diagonal_bank_backward(
     args = Boundary("diagonal_bank_backward")
     ady = args.array("dy", dy, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
+    if saved.window is not None:
+        args.window(saved.window)
+        end = args.optional("dhT", dhT, "B W D")
+        return _window_backward(ady, aa, ac, askip, saved, end, reverse)
     au = args.array("saved.u", saved.u, "B T D")
     zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
     steps = args.lengths(saved.lengths)
@@ -141,7 +159,7 @@ def diagonal_bank_backward(
     B, T, D, N = (args.size[letter] for letter in "BTDN")
     args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
     args.bind("2", 2, "real and imaginary parts")
-    args.array("saved.carries", saved.carries, "B tiles N 2 D")
+    carries = args.array("saved.carries", np.asarray(saved.carries), "B tiles N 2 D")
     check_precision(args, "saved.u", au, dtype)
     ady = args.layout(ady, dtype)
     du, dh0 = empty_like(au), empty((B, D, N), complex_of(dtype))
@@ -150,14 +168,14 @@ def diagonal_bank_backward(
     dskip = np.empty_like(gain)
     pa, pc, end = _planes(args, dtype, aa, ac, zT)
     outputs = du, planes(da), planes(dc), dskip, planes(dh0)
-    _cpu.bank_backward(*outputs, ady, end, saved.carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
+    _cpu.bank_backward(*outputs, ady, end, carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
     return BankGrads(da, dc, dskip, du, dh0)
 
 
 def bank_step(
     a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike, state: npt.ArrayLike | None, u_t: npt.ArrayLike
 ) -> tuple[Array, Array]:
-    """One step of `diagonal_bank` for streaming.
+    """One step of `diagonal_bank` for streaming, without a window.
 
     Parameters
     ----------
@@ -201,3 +219,54 @@ def _coefficients(
 def _planes(args: Boundary, dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
     """Complex arrays of a real dtype's precision, as the kernel takes them."""
     return [None if one is None else planes(args.layout(one, complex_of(dtype))) for one in arrays]
+
+
+def _window_forward(
+    a: Array, c: Array, skip: Array, u: Array, h0: Array | None, L: int, reverse: bool, lengths: Any
+) -> tuple[Array, Array, BankSaved]:
+    """The filters over the last L inputs: those before the first step are put in front of u, and lengths count them."""
+    u = flip(mask_padding(u, lengths), lengths) if reverse else mask_padding(u, lengths)
+    B, T, D = u.shape
+    before = np.zeros((B, L - 1, D), u.dtype) if h0 is None else h0.astype(u.dtype, copy=False)
+    v = np.concatenate([before, u], 1)
+    steps = None if lengths is None else lengths + (L - 1)
+    y = skip * u
+    for d in range(D):
+        h = np.asarray(diagonal_scan(a[d], _lanes(v, d, a), window=L, lengths=steps))[:, L - 1 :]
+        y[:, :, d] += np.einsum("btn,n->bt", h, c[d].astype(h.dtype, copy=False)).real
+    last = np.full(B, T) if lengths is None else lengths
+    hT = np.take_along_axis(v, (last[:, None] + np.arange(L - 1))[..., None], 1)
+    return flip(y, lengths) if reverse else y, hT, BankSaved(v, lengths, None, L)
+
+
+def _window_backward(
+    dy: Array, a: Array, c: Array, skip: Array, saved: BankSaved, dhT: Array | None, reverse: bool
+) -> BankGrads:
+    v, lengths, _, L = saved
+    assert L is not None
+    B, D, ahead = len(v), v.shape[2], L - 1
+    dy = mask_padding(dy, lengths)
+    dy = (flip(dy, lengths) if reverse else dy).astype(v.dtype, copy=False)
+    steps = None if lengths is None else lengths + ahead
+    dv, kind = np.zeros_like(v), complex_of(v.dtype)
+    da, dc = np.zeros(a.shape, kind), np.zeros(c.shape, kind)
+    for d in range(D):
+        x = _lanes(v, d, a)
+        dh = np.zeros(x.shape, kind)
+        dh[:, ahead:] = np.conj(c[d]) * dy[:, :, d, None]
+        h = np.asarray(diagonal_scan(a[d], x, window=L, lengths=steps))[:, ahead:]
+        dc[d] = np.einsum("btn,bt->n", np.conj(h), dy[:, :, d])
+        grads = diagonal_scan_backward(dh, a[d], None, x=x, window=L, lengths=steps)
+        da[d], dv[:, :, d] = grads.da, grads.dx.real.sum(-1)
+    dskip = np.einsum("btd,btd->d", dy, v[:, ahead:])
+    if dhT is not None:
+        last = np.full(B, dy.shape[1]) if lengths is None else lengths
+        place = (last[:, None] + np.arange(ahead))[..., None]
+        np.put_along_axis(dv, place, np.take_along_axis(dv, place, 1) + dhT, 1)
+    du, dh0 = mask_padding(dv[:, ahead:] + skip * dy, lengths), dv[:, :ahead].copy()
+    return BankGrads(da, dc, dskip, flip(du, lengths) if reverse else du, dh0)
+
+
+def _lanes(v: Array, d: int, a: Array) -> Array:
+    """Channel d of v (B, T, D) for each of its states, (B, T, N) complex."""
+    return np.repeat(v[:, :, d : d + 1], a.shape[1], 2).astype(complex_of(v.dtype))

@@ -38,8 +38,8 @@ def relax(
     Returns
     -------
     residual : (B,)
-        ``max |y - f| / (max |f| + 1e-8)``, maxima over a sequence's steps and channels ("Fixed-Point RNNs", section
-        5.2), or over a step's channels, as in its authors' code; NaN if anything in it is NaN, 0 without a step.
+        ``max |y - f| / max |f|``, maxima over a sequence's steps and channels ("Fixed-Point RNNs", section 5.2), or,
+        over max |f| + 1e-8, of a step's channels, as in its authors' code; NaN if anything in it is NaN, 0 without one.
 
     Raises
     ------

@@ -203,6 +203,15 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
     return y
 
 
+def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
+    """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
+    if lengths is None:
+        return np.ascontiguousarray(x[:, ::-1])
+    t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
+    place = np.where(t < steps, steps - 1 - t, t)
+    return np.take_along_axis(x, place[..., None], 1)
+
+
 # ----------------------------------------------------------------------------------------------------- dropout
 
 
