@@ -174,6 +174,27 @@ def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], fe
     np.testing.assert_allclose(logits, expected if head == "classifier" else expected[:, 3:], **close)
 
 
+@pytest.mark.parametrize("first", [1, 6])
+def test_a_stream_of_a_window_is_saved_and_loaded(first: int, tmp_path: Path) -> None:
+    """After a load its state is a plain tuple of arrays: a token alone and a chunk go on with it, to the same bits."""
+    model = build_model(ModelSettings("lru", 5, 2), {"d_state": 3, "window": 4}, head="tagger", n_classes=C, vocab=V)
+    params = prepared(model)
+    inputs, _ = data_of("tagger")
+    stream = model.stream(params, B)
+    stream.push(inputs[:, 0] if first == 1 else inputs[:, :first])
+    stream.save(tmp_path / "state.safetensors")
+    for rest in (inputs[:, first], inputs[:, first:]):
+        answers = []
+        for _ in range(2):
+            loaded = model.stream(params, B)
+            loaded.load(tmp_path / "state.safetensors")
+            answers.append(loaded.push(rest))
+        np.testing.assert_array_equal(*answers)
+        expected = model.forward(params, inputs)[0][:, first:]
+        found = answers[0][:, None] if rest.ndim == 1 else answers[0]
+        np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e4 * EPS)
+
+
 def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     model = model_of("tagger")
     params = prepared(model)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cases.table import normal
 from cases.window import window_loop
-from rotrnn import LRU, RopeMemory, RotRNN, _cpu
+from rotrnn import LRU, Context, RopeMemory, RotRNN, _cpu
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan
 from rotrnn.ops.window import WindowState, power_of, tiir_scan
 
@@ -267,3 +267,24 @@ def test_a_windowed_layer_is_the_layer_until_the_window_is_full() -> None:
 def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_layers_window_says_what_is_wrong_with_its_state() -> None:
+    layer = LRU(5, 3, window=4)
+    params = layer.init(np.random.default_rng(0))
+    x = np.ones((2, 6, 5), np.float32)
+    y, saved = layer.forward(params, x)
+    delay, sums, position = saved.state
+    for state, error, says in (
+        (delay, TypeError, "of type ndarray, expected a WindowState"),
+        ((delay, sums), TypeError, "a tuple of 2, expected a WindowState"),
+        ((delay[:1], sums, position), ValueError, r"state.delay has shape \(1, 5, 3\), expected \(B=2"),
+        ((delay[:, 1:], sums, position), ValueError, r"state.delay has shape \(2, 4, 3\), expected .*rows=5.*window=4"),
+        ((delay, sums, -1 - position), ValueError, "state.position is -7"),
+    ):
+        with pytest.raises(error, match=f"LRU.forward: .*{says}"):
+            layer.forward(params, x, Context(), state)
+        with pytest.raises(error, match=f"linear_step: .*{says}"):
+            layer.step(params, state, x[:, 0])
+    with pytest.raises(ValueError, match=r"LRU.backward: dstate.delay has shape \(1, 5, 3\), expected \(B=2"):
+        layer.backward(params, saved, y, (delay[:1], sums[:1], position[:1]))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
     LinearLayerStates,
@@ -17,7 +18,15 @@ from rotrnn.ops.linear_layer import (
     linear_layer_backward,
     linear_step,
 )
-from rotrnn.ops.window import WindowState, power_of, ring_rows, window_state, window_state_backward
+from rotrnn.ops.window import (
+    WindowState,
+    checked_gradient,
+    checked_state,
+    power_of,
+    ring_rows,
+    window_state,
+    window_state_backward,
+)
 
 
 class LinearSaved(NamedTuple):
@@ -68,7 +77,7 @@ class LinearRecurrence(Recurrent):
         self.check_state(state)
         system, folding = self.checked_fold(params)
         if self.window is not None:
-            return self._forward_window(system, folding, x, ctx, state)
+            return self._forward_window(self.window, system, folding, x, ctx, state)
         start = None if state is None else state[None]
         y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, fused=ctx.fused)
         return y, LinearSaved(system, folding, layer, None if self.bidirectional else hT[0])
@@ -85,13 +94,16 @@ class LinearRecurrence(Recurrent):
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 
     def _forward_window(
-        self, system: System, folding: Any, x: Array, ctx: Context, state: State
+        self, window: int, system: System, folding: Any, x: Array, ctx: Context, state: State
     ) -> tuple[Array, LinearSaved]:
+        args = Boundary(f"{type(self).__name__}.forward")
+        args.bind("N", len(system.a), "the layer")
+        x = args.array("x", x, "B T D")
         before, start = np.zeros(x.shape[0], np.int64), None
         if state is not None:
-            delay, _, before = WindowState(*state)
+            delay, _, before = checked_state(args, state, window)
             start = np.take_along_axis(delay, ring_rows(before, delay.shape[1]), 1)[None]
-        y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, window=self.window)
+        y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, window=window)
         if self.bidirectional:
             return y, LinearSaved(system, folding, layer, None)
         recent, position = hT[0], before + (x.shape[1] if layer.lengths is None else layer.lengths)
@@ -104,8 +116,15 @@ class LinearRecurrence(Recurrent):
         da, dend = None, None
         if dstate is not None:
             assert saved.recent is not None
+            args = Boundary(f"{type(self).__name__}.backward")
+            B, rows, N = saved.recent.shape
+            args.bind("B", B, "the forward call")
+            args.bind("N", N, "the layer")
+            ddelay, dsums = checked_gradient(args, dstate, rows - 1)
+            dtype = np.result_type(saved.recent, ddelay, dsums)
+            ddelay, dsums = ddelay.astype(dtype), dsums.astype(dtype)
             a = saved.system.a.astype(saved.recent.dtype, copy=False)
-            da, drecent = window_state_backward(dstate, a, saved.recent, saved.state.position)
+            da, drecent = window_state_backward(ddelay, dsums, a, saved.recent, saved.state.position)
             dend = drecent[None]
         grads = linear_layer_backward(dy, saved.system, saved.layer, dend)
         dsystem = grads.system if da is None else grads.system._replace(a=grads.system.a + da)

@@ -16,7 +16,7 @@ from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
-from rotrnn.ops.window import WindowState, aged, aged_backward, latest, latest_backward, tiir_scan
+from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
 
 
 class System(NamedTuple):
@@ -326,11 +326,13 @@ def linear_step(
     """
     args = Boundary("linear_step")
     au = args.array("u_t", u_t, "B D")
-    if window is None:
+    steps = args.window(window)
+    if steps is None:
         z = args.optional("state", state, "B N", kinds=COMPLEX)
         held = z
     else:
-        z, held = None, None if state is None else WindowState(*state).sums
+        state = None if state is None else checked_state(args, state, steps)
+        z, held = None, None if state is None else state.sums
     (w_in, a, w_out, skip), dtype = checked_system(args, system, au, held)
     if len(w_out) != 1:
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,7 @@ def tiir_scan(
         Transition.
     x : (B, T, N), real or complex
         Input; the next T of as many as there will be.
-    state : WindowState, optional
+    state : WindowState, or a tuple of the same three, optional
         What an earlier call returned. Its delay line is taken over: the new state's is the same array, written in place
         (where dtype and layout allow). The old state is good for one more step, not for several.
     window : int
@@ -85,11 +85,7 @@ def tiir_scan(
     if state is None:
         delay, sums, position = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
     else:
-        args.bind("rows", L + 1, f"window={L}")
-        args.bind("copies", 2, "two sums")
-        delay = args.array("state.delay", state.delay, "B rows N", kinds=LANES)
-        sums = args.array("state.sums", state.sums, "B copies N", kinds=LANES)
-        position = args.positions("state.position", state.position)
+        delay, sums, position = checked_state(args, state, L)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
     ax, aa, delay, sums, apower = args.common(ax, aa, delay, sums, apower)
     if not delay.flags.writeable:
@@ -98,6 +94,32 @@ def tiir_scan(
     h = np.empty_like(ax)
     _cpu.tiir(h, delay, sums, position, aa, apower, ax, B, T, N, L, bool(resets))
     return h, WindowState(delay, sums, position + T)
+
+
+def checked_state(args: Boundary, state: Any, window: int) -> WindowState:
+    """`state`, a `WindowState` or a tuple of its parts, if it fits this window and what `args` knows of B and N."""
+    parts = _parts(args, "state", state)
+    delay, sums = _sums_of(args, "state", parts, window)
+    return WindowState(delay, sums, args.positions("state.position", parts[2]))
+
+
+def checked_gradient(args: Boundary, dstate: Any, window: int) -> tuple[Array, Array]:
+    """As `checked_state`, of a gradient of a state: that of its positions is not looked at."""
+    return _sums_of(args, "dstate", _parts(args, "dstate", dstate), window)
+
+
+def _parts(args: Boundary, name: str, state: Any) -> tuple[Any, ...]:
+    if not isinstance(state, tuple) or len(state) != 3:
+        got = f"a tuple of {len(state)}" if isinstance(state, tuple) else f"of type {type(state).__name__}"
+        raise TypeError(f"{args.op}: {name} is {got}, expected a WindowState: (delay, sums, position)")
+    return state
+
+
+def _sums_of(args: Boundary, name: str, parts: tuple[Any, ...], window: int) -> tuple[Array, Array]:
+    args.bind("rows", window + 1, f"window={window}")
+    args.bind("copies", 2, "two sums")
+    delay = args.array(f"{name}.delay", parts[0], "B rows N", kinds=LANES)
+    return delay, args.array(f"{name}.sums", parts[1], "B copies N", kinds=LANES)
 
 
 def power_of(a: Array, L: int) -> Array:
@@ -176,9 +198,8 @@ def window_state(a: Array, recent: Array, position: Array) -> WindowState:
     return WindowState(delay, np.stack([seen.sum(1), (since_reset(position, L) * seen).sum(1)], 1), position)
 
 
-def window_state_backward(dstate: tuple[Array, ...], a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
+def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
     """(da, drecent) of `window_state`."""
-    ddelay, dsums, _ = dstate
     L = recent.shape[1] - 1
     drecent = np.take_along_axis(ddelay, ring_rows(position, L + 1), 1)
     dseen = dsums[:, :1] + since_reset(position, L) * dsums[:, 1:]
