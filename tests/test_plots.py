@@ -11,7 +11,7 @@ import pytest
 
 from rotrnn import plots
 from rotrnn.training.loop import train
-from rotrnn.training.recipe import load_recipe
+from rotrnn.training.recipe import load_recipe, read_recipe
 
 
 def lines(axes: object) -> dict[str, np.ndarray]:
@@ -77,6 +77,16 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
     assert plots.plot(tmp_path / "run") == paths  # again, over what is there
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"), [("mamba", ["learning"]), ("lstm", ["learning", "norms", "norms_over_training"])]
+)
+def test_a_run_of_a_layer_without_eigenvalues(layer: str, names: list[str], tmp_path: Path) -> None:
+    tables = load_recipe("digits-rotrnn", ["training.steps=2", "model.d_model=8"]).tables()
+    tables["model"]["layer"], tables["layer"] = layer, {"d_state": 4}
+    train(read_recipe(tables), tmp_path / "run", progress=False)
+    assert [path.stem for path in plots.plot(tmp_path / "run")] == names
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
         _plot,
         "draw a run",
         "Draws the run's learning curves, the eigenvalues of each layer in the unit disc before and after training,\n"
-        "and the norm of the hidden states along the sequence and over training. Prints where the pictures are.\n"
+        "and the norm of the hidden states along the sequence and over training, where the layer has them.\n"
+        "Prints where the pictures are. "
         "Needs matplotlib (pip install 'rotrnn[plot]').",
         "rotrnn plot runs/digits-rotrnn",
     )

@@ -210,7 +210,8 @@ def plot(run_dir: str | os.PathLike[str]) -> list[Path]:
     """Draws a run into its folder's ``plots/``; the paths of the pictures.
 
     Learning curves; the eigenvalues of each layer at the start and at the last checkpoint; |h_t| along the sequence for
-    the first validation batch; the mean of it over training.
+    the first validation batch; the mean of it over training. What a layer does not have (`SequenceModel.eigenvalues`,
+    `Recurrent.state_norms`) is left out.
 
     Raises
     ------
@@ -235,13 +236,14 @@ def plot(run_dir: str | os.PathLike[str]) -> list[Path]:
     if run.result.exists():
         result = json.loads(run.result.read_text())
         test = result["best_step"], result["test"]["best"]["accuracy"]
-    figures = {
-        "learning": learning_curves(train, validation, majority_baseline(task, task.test), test),
-        "eigenvalues": unit_disc(model.eigenvalues(initial), model.eigenvalues(trained)),
-        "norms": norms_along_sequence(model.state_norms(trained, batch.inputs, Context(batch.lengths))),
-    }
-    if norms := series_of(records, "state_norms"):
-        figures["norms_over_training"] = norms_over_training(norms)
+    figures = {"learning": learning_curves(train, validation, majority_baseline(task, task.test), test)}
+    if eigenvalues := model.eigenvalues(initial):
+        figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
+    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths))
+    if len(norms):
+        figures["norms"] = norms_along_sequence(norms)
+    if (series := series_of(records, "state_norms")) and series[1].size:
+        figures["norms_over_training"] = norms_over_training(series)
     folder = run.folder / "plots"
     folder.mkdir(exist_ok=True)
     paths = []
