@@ -206,6 +206,6 @@ def test_usage_errors(arguments, capsys):
 
 
 def test_as_a_process():
-    run = subprocess.run([sys.executable, "-m", "rotrnn.cli", "eval", "no-such-run"], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-m", "rotrnn", "eval", "no-such-run"], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr == "rotrnn: error: no-such-run: no run is here, expected a folder with a recipe.toml\n"
