@@ -341,7 +341,7 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
         ({"contractive": True, "mixer": "low_rank"}, "contractive=True with 'low_rank', .* expected another mixer"),
         ({"rank": 5}, "rank=5, expected an integer from 1 to the width, 4"),
         ({"rank": 0}, "rank=0, expected a positive integer"),
-        ({"d_state": 2.0}, r"d_state=2.0, expected a positive integer"),
+        ({"d_state": 2.0}, r"d_state=2.0, expected an integer"),
         ({"lambda_init": (0.9, 1.0)}, r"lambda_init=\(0.9, 1.0\), expected 0 < low <= high < 1"),
         ({"scaled": 1}, "scaled=1, expected True or False"),
         ({"site": -1}, "site=-1, expected an integer from 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 
 from cases import LAYER_ROWS, LayerRow
 from cases.table import normal
-from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.bidirectional import Bidirectional
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, flatten_state, unflatten
-from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.registry import LAYERS, RotRNN
 from rotrnn.tasks.digits import Digits
 from rotrnn.training.optimiser import AdamW
 from rotrnn.training.recipe import Recipe, Training, read_recipe
@@ -130,6 +131,32 @@ def test_every_layer_says_what_it_is(name: str) -> None:
         row.layer.forward({}, np.zeros((1, 2, row.layer.d_model)))
     with pytest.raises(ValueError, match=f"{layer.__name__}: d_model=0, expected a positive integer"):
         type(row.layer)(**{**vars(row.layer), "d_model": 0})
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_settings_of_another_type_are_refused(name: str) -> None:
+    kind = LAYERS[name]
+    good = vars(next(row.layer for row in LAYER_ROWS if type(row.layer) is kind))
+    odd = [np.nan, np.inf, 1j, b"x", {}, object(), np.array([1, 2]), ["no", 1], (1, "no")]
+    for field in fields(kind):
+        is_flag, is_text = isinstance(field.default, bool), isinstance(field.default, str)
+        texts = [] if is_text or field.name == "train_iterations" else ["", "x", "8"]
+        for value in [*odd, *texts, *((0, 1, None, "false") if is_flag else (True, False))]:
+            with pytest.raises(ValueError, match=f"^{kind.__name__}: {field.name}=.*, expected "):
+                kind(**{**good, field.name: value})
+
+
+def test_settings_that_mean_the_same_are_equal() -> None:
+    plain = RotRNN(8, 16, heads=4, gamma_init=(0.5, 0.9), theta_max=1.0)
+    given: Any = {"heads": np.int64(4), "gamma_init": [np.float64(0.5), 0.9], "theta_max": 1}
+    assert repr(RotRNN(np.int32(8), 16, **given)) == repr(plain)  # what a stream's state is known by
+    for value in (1, 0, "false"):
+        with pytest.raises(ValueError, match=f"LSTM: bidirectional={value!r}, expected True or False"):
+            make_layer("lstm", 8, {"d_state": 4, "bidirectional": value})
+    with pytest.raises(ValueError, match="Bidirectional: layer='lru', expected a Recurrent"):
+        Bidirectional(8, "lru")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ModelSettings: prenorm='no', expected True or False"):
+        ModelSettings("lru", 8, 1, prenorm="no")  # type: ignore[arg-type]
 
 
 def different(rows: list[LayerRow]) -> pytest.MarkDecorator:

@@ -144,7 +144,7 @@ SHORT = WropeMemory(1, 2, 4, 3)
         ),
         (lambda: history_read_backward(np.ones((1, 2)) + 0j, np.ones(3) + 0j), "history_read_backward: dm has shape"),
         (lambda: RopeMemory(3, 2, length=0), "RopeMemory: length=0, expected a positive integer"),
-        (lambda: WropeMemory(3, 2, 4.0), "WropeMemory: length=4.0, expected a positive integer"),
+        (lambda: WropeMemory(3, 2, 4.0), "WropeMemory: length=4.0, expected an integer"),
         (lambda: WropeMemory(3, 2, 4, 0), "WropeMemory: window=0, expected a positive integer"),
         (lambda: WropeMemory(3, 2, 4, form="round"), "WropeMemory: form='round', expected one of uniform"),
         (

@@ -303,7 +303,7 @@ X = np.zeros((2, 3, 4))
     [
         (lambda: RNN(4, 2, activation="sigmoid"), "RNN: activation='sigmoid', expected one of identity, tanh, relu"),
         (lambda: RNN(4, 2, initialisation="zero"), "RNN: initialisation='zero', expected one of glorot, ortho"),
-        (lambda: RNN(4, True), "RNN: d_state=True, expected a positive integer"),
+        (lambda: RNN(4, True), "RNN: d_state=True, expected an integer"),
         (lambda: LSTM(4, 2, projection=False), "LSTM: d_state=2, expected d_model=4, or projection=True"),
         (lambda: LSTM(4, 2, forget_bias=np.nan), "LSTM: forget_bias=nan, expected a finite number"),
         (lambda: Attention(4, heads=3), "Attention: heads=3, expected a divisor of d_model=4"),

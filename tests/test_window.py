@@ -260,8 +260,8 @@ def test_a_windowed_layer_is_the_layer_until_the_window_is_full() -> None:
             "state.position has dtype float64",
         ),
         (lambda: LRU(3, 4, window=0), ValueError, "LRU: window=0, expected a positive integer"),
-        (lambda: LRU(3, 4, window=True), ValueError, "LRU: window=True, expected a positive integer"),
-        (lambda: RotRNN(3, 4, heads=1, window=1.5), ValueError, "RotRNN: window=1.5, expected a positive integer"),
+        (lambda: LRU(3, 4, window=True), ValueError, "LRU: window=True, expected an integer or None"),
+        (lambda: RotRNN(3, 4, heads=1, window=1.5), ValueError, "RotRNN: window=1.5, expected an integer or None"),
     ],
 )
 def test_bad_input(call: Any, error: type[Exception], message: str) -> None:

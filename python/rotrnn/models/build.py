@@ -19,6 +19,7 @@ from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.norm import NORMS
 from rotrnn.nn.pool import POOLS
 from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.settings import settle
 
 BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
@@ -48,6 +49,7 @@ class ModelSettings:
     final_norm: bool = False
 
     def __post_init__(self) -> None:
+        settle(self)
         for key, value, known in (
             ("layer", self.layer, LAYERS),
             ("norm", self.norm, NORMS),
@@ -83,7 +85,9 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
     """The layer of that name; one that has no setting `bidirectional` of its own is put in `Bidirectional` by it."""
     kind = LAYERS[name]
     own = dict(settings)
-    wrap = not has_directions(kind) and own.pop("bidirectional", False)
+    wrap = False if has_directions(kind) else own.pop("bidirectional", False)
+    if not isinstance(wrap, bool):
+        raise ValueError(f"{kind.__name__}: bidirectional={wrap!r}, expected True or False")
     layer = kind(d_model=d_model, **own)
     return Bidirectional(d_model, layer) if wrap else layer
 

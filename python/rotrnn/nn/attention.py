@@ -60,7 +60,8 @@ class Attention(Recurrent):
     bias: bool = False
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "heads", *(("window",) if self.window is not None else ()))
+        super().__post_init__()
+        self.check_sizes("heads", *(("window",) if self.window is not None else ()))
         if self.d_model % self.heads:
             raise ValueError(f"Attention: heads={self.heads}, expected a divisor of d_model={self.d_model}")
         if self.rotary and self.d_model // self.heads % 2:

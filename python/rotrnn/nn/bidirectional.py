@@ -38,6 +38,7 @@ class Bidirectional(Recurrent):
     layer: Recurrent
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.d_model != self.layer.d_model:
             raise ValueError(f"Bidirectional: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
 

@@ -207,20 +207,17 @@ class FixedPointRNN(Recurrent):
     site: int = 0
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "rank")
+        super().__post_init__()
+        self.check_sizes("d_state", "rank")
         self.check_sizes("site", least=0)
-        if isinstance(self.selective, str) or not set(self.selective) <= set(SELECTIVE):
+        if not set(self.selective) <= set(SELECTIVE):
             raise ValueError(f"FixedPointRNN: selective={self.selective!r}, expected some of {', '.join(SELECTIVE)}")
-        object.__setattr__(self, "selective", tuple(self.selective))  # a recipe gives a list
         for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
             if value not in known:
                 raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
         low, high = self.lambda_init
         if not 0 < low <= high < 1:
             raise ValueError(f"FixedPointRNN: lambda_init={self.lambda_init}, expected 0 < low <= high < 1")
-        for key in ("scaled", "contractive", "accelerated"):
-            if not isinstance(getattr(self, key), bool):
-                raise ValueError(f"FixedPointRNN: {key}={getattr(self, key)!r}, expected True or False")
         if self.contractive and not self.scaled:
             raise ValueError(
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"

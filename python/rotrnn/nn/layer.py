@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.nn.settings import settle
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -92,6 +93,8 @@ class Recurrent(ABC):
     d_model: int
 
     def __post_init__(self) -> None:
+        """Types, and d_model; a subclass begins its own checks with this one."""
+        settle(self)
         self.check_sizes("d_model")
 
     @property

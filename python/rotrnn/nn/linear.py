@@ -60,7 +60,8 @@ class LinearRecurrence(Recurrent):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", *(() if self.window is None else ("window",)))
+        super().__post_init__()
+        self.check_sizes("d_state", *(() if self.window is None else ("window",)))
 
     @abstractmethod
     def fold(self, params: Params) -> tuple[System, Any]:

@@ -279,12 +279,9 @@ class MatrixFixedPoint(Recurrent):
         for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
             if value not in known:
                 raise ValueError(f"{type(self).__name__}: {key}={value!r}, expected one of {', '.join(known)}")
-        if isinstance(self.feedback, str) or not set(self.feedback) <= set(self.feedbacks):
+        if not set(self.feedback) <= set(self.feedbacks):
             expected = f"some of {', '.join(self.feedbacks)}"
             raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
-        object.__setattr__(self, "feedback", tuple(self.feedback))  # a recipe gives a list
-        if not isinstance(self.normalise, bool):
-            raise ValueError(f"{type(self).__name__}: normalise={self.normalise!r}, expected True or False")
         _ = self._mixer, self._iteration  # they check their settings
 
     @property

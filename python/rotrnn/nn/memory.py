@@ -132,7 +132,8 @@ class WropeMemory(Recurrent):
     form: str = "warped"
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "length", *(() if self.window is None else ("window",)))
+        super().__post_init__()
+        self.check_sizes("d_state", "length", *(() if self.window is None else ("window",)))
         if self.form not in FORMS:
             raise ValueError(f"WropeMemory: form={self.form!r}, expected one of {', '.join(FORMS)}")
 

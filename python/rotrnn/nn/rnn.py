@@ -69,7 +69,8 @@ class RNN(Recurrent):
     bidirectional: bool = False
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state")
+        super().__post_init__()
+        self.check_sizes("d_state")
         for name, known in (("activation", ACTIVATIONS), ("initialisation", INITIALISATIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"RNN: {name}={getattr(self, name)!r}, expected one of {', '.join(known)}")
@@ -186,7 +187,8 @@ class LSTM(Recurrent):
     forget_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state")
+        super().__post_init__()
+        self.check_sizes("d_state")
         if not self.projection and self.d_state != self.d_model:
             raise ValueError(
                 f"LSTM: d_state={self.d_state}, expected d_model={self.d_model}, or projection=True between the two"

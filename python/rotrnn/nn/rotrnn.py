@@ -61,7 +61,8 @@ class RotRNN(LinearRecurrence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.heads < 1 or self.d_state % self.heads:
+        self.check_sizes("heads")
+        if self.d_state % self.heads:
             raise ValueError(f"RotRNN: d_state={self.d_state} and heads={self.heads}, expected a multiple of heads")
         low, high = self.gamma_init
         if not 0 < low <= high < 1:

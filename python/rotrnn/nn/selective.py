@@ -84,7 +84,8 @@ class Mamba(Recurrent):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "expand", *(() if self.window is None else ("window",)))
+        super().__post_init__()
+        self.check_sizes("d_state", "expand", *(() if self.window is None else ("window",)))
         self.check_sizes("d_conv", least=0)
         if isinstance(self.dt_rank, str) and self.dt_rank != "auto":
             raise ValueError(f"Mamba: dt_rank={self.dt_rank!r}, expected a positive integer or 'auto'")
@@ -99,9 +100,6 @@ class Mamba(Recurrent):
                 raise ValueError(f"Mamba: {name}={getattr(self, name)!r}, expected a positive number")
         if self.dt_init not in ("random", "constant"):
             raise ValueError(f"Mamba: dt_init={self.dt_init!r}, expected 'random' or 'constant'")
-        for name in ("conv_bias", "bias"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"Mamba: {name}={getattr(self, name)!r}, expected True or False")
 
     @property
     def inner(self) -> int:

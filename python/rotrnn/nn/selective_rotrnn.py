@@ -89,7 +89,8 @@ class SelectiveRotRNN(Recurrent):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        self.check_sizes("d_model", "d_state", "heads", *(() if self.window is None else ("window",)))
+        super().__post_init__()
+        self.check_sizes("d_state", "heads", *(() if self.window is None else ("window",)))
         self.check_sizes("site", least=0)
         if self.gamma not in GAMMAS:
             raise ValueError(f"SelectiveRotRNN: gamma={self.gamma!r}, expected one of {', '.join(GAMMAS)}")
