@@ -134,6 +134,17 @@ def test_every_layer_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
+def test_parameters_are_real_arrays(name: str) -> None:
+    """Of a complex one, the imaginary part was lost without an error."""
+    row = next(row for row in LAYER_ROWS if type(row.layer) is LAYERS[name])
+    params = row.layer.init(np.random.default_rng(0))
+    key = next(iter(params))
+    for value, got in ((1j * params[key], "dtype complex64"), (params[key].tolist(), "type list"), (None, "type None")):
+        with pytest.raises(TypeError, match=f"{LAYERS[name].__name__}: parameter {key} has {got}.*, expected an array"):
+            row.layer.forward(params | {key: value}, np.zeros((1, 2, row.layer.d_model)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_settings_of_another_type_are_refused(name: str) -> None:
     kind = LAYERS[name]
     good = vars(next(row.layer for row in LAYER_ROWS if type(row.layer) is kind))

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.settings import settle
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import REAL, Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 Array = npt.NDArray[Any]
@@ -149,14 +149,17 @@ class Recurrent(ABC):
         return mask_padding(x, args.lengths(ctx.lengths))
 
     def check_params(self, params: Params) -> None:
-        """Parameters are all there, fit, and are finite: NaN in one would spread without a trace."""
+        """Parameters are all there, real, fit, and are finite: NaN in one would spread without a trace."""
         layer = type(self).__name__
         for name, shape in self.shapes.items():
             if name not in params:
                 raise ValueError(f"{layer}: parameter {name} is missing, expected {', '.join(self.shapes)}")
             value = params[name]
-            if np.shape(value) != shape:
-                raise ValueError(f"{layer}: parameter {name} has shape {np.shape(value)}, expected {shape}")
+            if not isinstance(value, np.ndarray) or value.dtype.newbyteorder("=") not in REAL:
+                got = f"dtype {value.dtype}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
+                raise TypeError(f"{layer}: parameter {name} has {got}, expected an array of float32 or float64")
+            if value.shape != shape:
+                raise ValueError(f"{layer}: parameter {name} has shape {value.shape}, expected {shape}")
             if not np.isfinite(value).all():
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
