@@ -145,6 +145,22 @@ def test_parameters_are_real_arrays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_another_shape_or_precision(name: str) -> None:
+    layer = next(row.layer for row in LAYER_ROWS if type(row.layer) is LAYERS[name])
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, layer.d_model), dtype=np.float32)
+    params = layer.init(rng)
+    y, saved = layer.forward(params, x)
+    dx, dparams, _ = layer.backward(params, saved, y)
+    wide, dwide, _ = layer.backward(params, saved, y.astype(np.float64))  # as NumPy makes of many a loss
+    for got, expected in ((wide, dx), *((dwide[key], dparams[key]) for key in params)):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    for dy in (y[:1], y[0], y[None], y[:, :1], y[..., :1], np.float32(1)):
+        with pytest.raises(ValueError, match=r"has shape .*, expected \(.*"):
+            layer.backward(params, saved, dy)
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_settings_of_another_type_are_refused(name: str) -> None:
     kind = LAYERS[name]
     good = vars(next(row.layer for row in LAYER_ROWS if type(row.layer) is kind))

@@ -111,7 +111,7 @@ class Attention(Recurrent):
     ) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of the empty one in its place)."""
         ctx, past, steps = saved.ctx, saved.past, saved.steps
-        dy = mask_padding(dy, ctx.lengths)
+        dy = self.valid_gradient(dy, saved.x, ctx.lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
         grads = attention_backward(
             dmixed, saved.q, saved.keys, saved.values, saved.mixed, saved.norm,

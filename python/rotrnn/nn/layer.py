@@ -148,6 +148,14 @@ class Recurrent(ABC):
         x = args.array("x", x, "B T D")
         return mask_padding(x, args.lengths(ctx.lengths))
 
+    def valid_gradient(self, dy: Array, x: Array, lengths: Any = None, dtype: npt.DTypeLike | None = None) -> Array:
+        """dy, which must be of the shape of x, with its padding zeroed; in `dtype`, if one is given."""
+        args = Boundary(f"{type(self).__name__}.backward")
+        for letter, size in zip("BTD", x.shape, strict=True):
+            args.bind(letter, size, "the forward call")
+        dy = args.array("dy", dy, "B T D")
+        return mask_padding(dy if dtype is None else dy.astype(dtype, copy=False), lengths)
+
     def check_params(self, params: Params) -> None:
         """Parameters are all there, real, fit, and are finite: NaN in one would spread without a trace."""
         layer = type(self).__name__

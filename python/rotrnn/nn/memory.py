@@ -166,10 +166,14 @@ class WropeMemory(Recurrent):
         self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, Array]:
         x, (w_in, w_out, skip), weights, m, lengths, rows, _ = saved
-        dy = mask_padding(dy, lengths)
+        dy = self.valid_gradient(dy, x, lengths, m.real.dtype)  # m's, as dm is read as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
         if dstate is not None:
+            if np.shape(dstate) != saved.state.shape:
+                raise ValueError(
+                    f"WropeMemory.backward: dstate has shape {np.shape(dstate)}, expected {saved.state.shape}"
+                )
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy

@@ -9,7 +9,6 @@ import numpy as np
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.rnn import ACTIVATIONS, LstmResult, lstm, lstm_backward, rnn, rnn_backward
 
 
@@ -115,7 +114,7 @@ class RNN(Recurrent):
 
     def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
-        dy = mask_padding(dy, saved.ctx.lengths)
+        dy = self.valid_gradient(dy, saved.x, saved.ctx.lengths)
         dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
         readouts, grads = {}, []
         for reverse, (name, h) in enumerate(zip(self._readouts, saved.h, strict=True)):
@@ -235,7 +234,7 @@ class LSTM(Recurrent):
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
         (h0, c0), (dhT, dcT) = self._pair("backward", saved.start), self._pair("backward", dstate)
         h, c, gates, _, _ = saved.result
-        dh = dy = mask_padding(dy, saved.ctx.lengths)
+        dh = dy = self.valid_gradient(dy, saved.x, saved.ctx.lengths)
         readout = {}
         if self.projection:
             dh, readout["C"], _ = dense_backward(dy, h, params["C"])

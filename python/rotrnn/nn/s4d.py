@@ -159,6 +159,8 @@ class S4D(Recurrent):
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         (a, c, skip), directions, _ = saved
+        u = directions[0].u
+        dy = self.valid_gradient(dy, u, dtype=u.dtype)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
             return grads.du, self.fold_backward(params, Bank(grads.da, grads.dc[None], grads.dskip)), grads.dh0

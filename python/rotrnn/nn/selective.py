@@ -202,7 +202,7 @@ class Mamba(Recurrent):
         raw = dense(d, params["dt_proj"], params["dt_bias"])
 
         passed = silu(gate)
-        out = dense_backward(mask_padding(dy, lengths), scanned * passed, params["out_proj"])
+        out = dense_backward(self.valid_gradient(dy, x, lengths), scanned * passed, params["out_proj"])
         scan = selective_scan_backward(
             *(out.dx * passed, u, softplus(raw), A, B, C, params["D"], h0),
             dhT=dh,

@@ -161,7 +161,8 @@ class SelectiveRotRNN(Recurrent):
         self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
-        dy, a, real = mask_padding(dy, lengths), constant * turn, h.real.dtype
+        a, real = constant * turn, h.real.dtype
+        dy = self.valid_gradient(dy, u, lengths, real)
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
         scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
