@@ -21,8 +21,9 @@ class Stream:
     """A batch of sequences that a model reads as they come, in memory that does not grow with time.
 
     (One layer's does: attention keeps every key and value.) `model.stream(params)` makes one. What it gives is what
-    the model's forward gives in evaluation mode on all that was pushed so far, to rounding. What time does not touch
-    is folded once here: after a change of `params`, make a new stream.
+    the model's forward gives in evaluation mode on all that was pushed so far, to rounding (of layers that iterate to a
+    fixed point, to their `tol`; of FPMamba, another of its fixed points: `inference_gap`). What time does
+    not touch is folded once here: after a change of `params`, make a new stream.
 
     Attributes
     ----------

@@ -12,8 +12,11 @@ A layer with memory in time (`Recurrent`) also takes and gives its state, which 
     prepared        = layer.prepare(params)                         # once, for many steps:
     y_t, state      = layer.step(params, state, x_t, prepared)
 
-Forward over the whole, forward in chunks, and step after step agree at every split. `dparams` has the same nesting
-and names as `params`, less the entries that are no parameters (`BUFFERS`); every gradient is new, none accumulates.
+Forward over the whole, forward in chunks, and step after step agree at every split, to rounding; layers that iterate to
+a fixed point (FixedPointRNN, Bedouin) to their `tol`, and FPMamba, whose fixed point is not unique, not at all.
+
+`dparams` has the same nesting and names as `params`, less the entries that are no parameters (`BUFFERS`); every
+gradient is new, none accumulates.
 `saved` may hold x and params themselves, not copies: change neither in place between forward and its backward.
 """
 
