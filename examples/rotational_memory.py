@@ -7,8 +7,8 @@ The picture is FILE.png (rotational-memory.png unless given); errors are followe
 
 from __future__ import annotations
 
+import argparse
 import itertools
-import sys
 
 import matplotlib as mpl
 import numpy as np
@@ -93,9 +93,12 @@ def draw(steps: int) -> Figure:
 
 
 def main() -> None:
-    path = sys.argv[1] if len(sys.argv) > 1 else "rotational-memory.png"
-    draw(int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000).savefig(path, dpi=DPI)
-    print(path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", nargs="?", default="rotational-memory.png", metavar="FILE.png")
+    parser.add_argument("steps", nargs="?", type=int, default=1_000_000, metavar="STEPS")
+    args = parser.parse_args()
+    draw(args.steps).savefig(args.path, dpi=DPI)
+    print(args.path)
 
 
 if __name__ == "__main__":

@@ -154,8 +154,9 @@ def test_feedback_does_what_it_says(name: str) -> None:
 @pytest.mark.parametrize("limit", [2, 4, 8, 16, "gamma"])
 def test_iterations_in_training(limit: int | str) -> None:
     """The limit is that of training alone, is kept without a warning, and is drawn for each step if it is drawn."""
-    layer = Bedouin(3, tol=1e-12, max_iterations=200, train_iterations=limit)
+    layer = Bedouin(3, tol=1e-12, max_iterations=400, train_iterations=limit)
     params, u = made(layer)
+    params["b_delta"] += 3  # larger steps, and slower convergence: all that is drawn is needed
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         taken = [layer.forward(params, u, Context(train=True, step=step))[1].iterations for step in range(6)]

@@ -8,9 +8,14 @@ import os
 from importlib.metadata import version
 
 from rotrnn import _cpu
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.retrieval import Retrieval
+from rotrnn.models.stream import Stream
+from rotrnn.models.tagger import LanguageModel, Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn import __all__ as _layers
+from rotrnn.nn.iteration import ConvergenceError, NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
 from rotrnn.ops import __all__ as _ops
 
@@ -33,4 +38,17 @@ def release_memory() -> int:
     return _cpu.release_memory()
 
 
-__all__ = ["SequenceClassifier", "release_memory", *_layers, *_ops]
+__all__ = [
+    "ConvergenceError",
+    "LanguageModel",
+    "ModelSettings",
+    "NotConverged",
+    "Retrieval",
+    "SequenceClassifier",
+    "Stream",
+    "Tagger",
+    "build_model",
+    "release_memory",
+    *_layers,
+    *_ops,
+]

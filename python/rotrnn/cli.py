@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import os
 import sys
 import warnings
@@ -103,6 +105,13 @@ def _info(args: argparse.Namespace) -> None:
         for name, layer in LAYERS.items():
             print(f"{name:<{width}}  {layer.about}\n{'':<{width}}  {layer.paper}")
         return
+    if args.topic is not None:
+        layer = LAYERS[args.topic]
+        print(f"{layer.about}\n{layer.paper}\n\n{inspect.getdoc(layer)}\n\nsettings in [layer]:")
+        for one in dataclasses.fields(layer):
+            if one.name != "d_model":
+                print(f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}"))
+        return
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     rows = {
         "rotrnn": __version__,
@@ -126,7 +135,7 @@ def _info(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rotrnn",
-        description="Linear recurrent sequence models: RotRNN and LRU.",
+        description="Linear recurrent sequence models: RotRNN, LRU and others (rotrnn info layers).",
         epilog="rotrnn COMMAND --help says more about each.",
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -226,10 +235,12 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
         "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
-        "with `layers`, what each layer is and the paper it comes from.",
-        "rotrnn info\nrotrnn info layers",
+        "with `layers`, what each layer is and the paper it comes from; with the name of one, all about it.",
+        "rotrnn info\nrotrnn info layers\nrotrnn info lru",
     )
-    one.add_argument("topic", nargs="?", choices=("layers",), help="say more about the layers")
+    one.add_argument(
+        "topic", nargs="?", choices=("layers", *LAYERS), metavar="TOPIC", help="layers, or the name of one of them"
+    )
     return parser
 
 

@@ -109,8 +109,15 @@ def build_model(
         raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
     if (vocab is None) == (n_features is None):
         raise ValueError(f"build_model: vocab is {vocab} and n_features {n_features}, expected one of the two")
+    for name, size in (("n_classes", n_classes), ("vocab", vocab), ("n_features", n_features)):
+        if size is not None and size < 1:
+            raise ValueError(f"build_model: {name} is {size}, expected a positive integer")
+    if head == "language" and n_classes != vocab:
+        raise ValueError(f"build_model: n_classes is {n_classes}, expected vocab={vocab} with head 'language'")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
+    if one.d_model != D:
+        raise ValueError(f"build_model: layer has d_model={one.d_model}, expected {D} as in the settings")
     stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(settings.n_layers)))
     encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
     return HEADS[head](settings, encoder, stack, n_classes)

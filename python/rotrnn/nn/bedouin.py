@@ -13,7 +13,10 @@ from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
 """c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
-LAMBDA_RING = 0.9, 0.999
+LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
+"""Where lambda and delta start; the paper names neither. A token's own iteration is by C.B delta (I - Q), of norm up to
+2 delta: it contracts from the first step on, where delta = sigmoid(0) = 1/2 leaves some outputs a thousand times too
+large."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Bedouin(MatrixFixedPoint):
     (S, E), W_p of each part p of the mixer, its shape by E: u (r, E, E), alpha (r, E), and D (E,); V_delta, V_B, V_C,
     V_p, V_gate (E, E) for `feedback`; M (E, E) of the orthogonal mixer, which does not vary.
 
-    Initial values: W_delta = 0 (section 4.5) and b_delta = 0, omega for lam uniform on [0.9, 0.999] with them, D = 1,
+    Initial values: W_delta = 0 (section 4.5), b_delta for delta = 0.1, omega for lam uniform on [0.9, 0.999], D = 1,
     M ~ N(0, 1/32E), and N(0, 1/columns) for the rest.
     """
 
@@ -84,9 +87,9 @@ class Bedouin(MatrixFixedPoint):
     def init(self, rng: np.random.Generator) -> Params:
         lam = rng.uniform(*LAMBDA_RING, (self.width, self.d_state))
         fixed = {
-            "omega": np.log(np.expm1(-np.log(lam) / (RATE / 2))),
+            "omega": np.log(np.expm1(-np.log(lam) / (RATE * DELTA))),
             "W_delta": np.zeros((self.width, self.width)),
-            "b_delta": np.zeros(self.width),
+            "b_delta": np.full(self.width, np.log(DELTA / (1 - DELTA))),
             "D": np.ones(self.width),
         }
         params = {}

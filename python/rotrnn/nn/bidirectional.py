@@ -39,6 +39,8 @@ class Bidirectional(Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if getattr(self.layer, "bidirectional", False):
+            raise ValueError(f"Bidirectional: layer={self.layer!r}, expected one of a single direction")
         if self.d_model != self.layer.d_model:
             raise ValueError(f"Bidirectional: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
 

@@ -147,8 +147,8 @@ class LinearRecurrence(Recurrent):
     ) -> tuple[Array, State]:
         if self.bidirectional:
             raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
-        if prepared is None and self.window is not None and state is not None:
-            state = WindowState(state[0].copy(), *state[1:])  # of a stream, the step takes it over
+        if prepared is None and self.window is not None and isinstance(state, tuple):
+            state = tuple(np.array(leaf) for leaf in state)  # of a stream, the step takes it over
         system, power = self.prepare(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 

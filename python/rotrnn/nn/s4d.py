@@ -159,7 +159,7 @@ class S4D(Recurrent):
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         (a, c, skip), directions, _ = saved
-        u = directions[0].u
+        u = directions[0].u[:, (self.window or 1) - 1 :]
         dy = self.valid_gradient(dy, u, dtype=u.dtype)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
