@@ -110,6 +110,31 @@ def test_loss_of_a_tagger_is_the_mean_over_labels_that_count() -> None:
     assert not loss.dlogits[~counted].any()
 
 
+def test_labels_are_checked() -> None:
+    model = model_of("tagger")
+    logits, labels = np.zeros((2, 3, C)), np.zeros((2, 3), np.int64)
+    for bad, message in (
+        ((logits, labels, [3, 4]), r"Tagger.loss: lengths\[1\] is 4, expected an integer from 0 to T=3"),
+        ((logits, labels[:, 0]), r"Tagger.loss: labels has shape \(2,\), expected \(B, T\)"),
+        ((logits, labels[:1]), r"Tagger.loss: logits has shape \(2, 3, 3\), expected \(1, 3, 'C'\)"),
+        ((logits, labels - 1), "Tagger.loss: no label counts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.loss(*bad)
+    with pytest.raises(TypeError, match="LanguageModel.targets: tokens has dtype float64"):
+        LanguageModel.targets(np.zeros((1, 2)))
+    settings = ModelSettings(layer="lru", d_model=5, n_layers=1)
+    for sizes in ({"vocab": 0, "n_classes": 2}, {"n_features": 0, "n_classes": 2}, {"vocab": 2, "n_classes": 0}):
+        with pytest.raises(ValueError, match=r"build_model: (vocab|n_features|n_classes) is 0, expected a positive"):
+            build_model(settings, {"d_state": 3}, **sizes)
+    with pytest.raises(ValueError, match="build_model: n_classes is 3, expected vocab=2"):
+        build_model(settings, {"d_state": 3}, head="language", vocab=2, n_classes=3)
+    with pytest.raises(ValueError, match="build_model: layer has d_model=4, expected 5"):
+        build_model(settings, LRU(4, 3), vocab=2, n_classes=3)
+    with pytest.raises(ValueError, match=r"Bidirectional: layer=LRU\(.*expected one of a single direction"):
+        Bidirectional(5, LRU(5, 3, bidirectional=True))
+
+
 def test_targets_are_the_next_tokens() -> None:
     tokens = np.array([[1, 2, 3, 4], [5, 6, 0, 0]])
     assert LanguageModel.targets(tokens).tolist() == [[2, 3, 4, -1], [6, 0, 0, -1]]

@@ -10,7 +10,8 @@ import numpy as np
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.dense import Dense
 from rotrnn.nn.layer import Array, Context, Params, State
-from rotrnn.ops.pointwise import cross_entropy
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import INTEGERS, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,14 @@ class Tagger(SequenceModel):
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Mean over the tokens of logits (B, T, C) with labels (B, T), less padding and labels `IGNORED` (-1)."""
+        labels = np.asarray(labels)
         counted = _counted(labels, lengths)
+        if logits.shape[:2] != labels.shape:
+            raise ValueError(
+                f"Tagger.loss: logits has shape {logits.shape}, expected {(*labels.shape, 'C')} as of labels"
+            )
+        if not counted.any():
+            raise ValueError("Tagger.loss: no label counts, expected at least one that is neither padding nor -1")
         mean, rows = cross_entropy(logits[counted], labels[counted])
         dlogits = np.zeros_like(logits)
         dlogits[counted] = rows
@@ -43,7 +51,7 @@ class Tagger(SequenceModel):
         return Loss(mean, dlogits, right, len(rows))
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
-        return int(np.count_nonzero(_counted(labels, lengths)))
+        return int(np.count_nonzero(_counted(np.asarray(labels), lengths)))
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,13 @@ class LanguageModel(Tagger):
     @staticmethod
     def targets(tokens: Array, lengths: Array | None = None) -> Array:
         """The labels of tokens (B, T): at each place the next token, after the last one `IGNORED`."""
+        args = Boundary("LanguageModel.targets")
+        tokens = args.array("tokens", tokens, "B T", kinds=INTEGERS)
+        steps = args.lengths(lengths)
         labels = np.full(tokens.shape, IGNORED, np.int64)
         labels[:, :-1] = tokens[:, 1:]
-        if lengths is not None:
-            labels[np.arange(tokens.shape[1]) >= np.asarray(lengths)[:, None] - 1] = IGNORED
+        if steps is not None:
+            labels[np.arange(tokens.shape[1]) >= steps[:, None] - 1] = IGNORED
         return labels
 
     def sample(
@@ -110,7 +121,8 @@ def draw(rng: np.random.Generator, logits: Array, temperature: float, top_k: int
 
 def _counted(labels: Array, lengths: Array | None) -> Array:
     """(B, T): which labels count."""
+    args = Boundary("Tagger.loss")
+    args.array("labels", labels, "B T", kinds=INTEGERS)
+    steps = args.lengths(lengths)
     counted: Array = labels != IGNORED
-    if lengths is not None:
-        counted &= np.arange(labels.shape[1]) < np.asarray(lengths)[:, None]
-    return counted
+    return counted if steps is None else counted & (np.arange(labels.shape[1]) < steps[:, None])

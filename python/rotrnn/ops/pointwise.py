@@ -16,7 +16,8 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
 
-INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
+INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
+"""What int64 holds without loss."""
 
 _EXP, _SIGMOID, _TANH, _GELU, _SILU, _SOFTPLUS = range(6)  # csrc/pointwise.c
 
