@@ -121,7 +121,7 @@ def test_labels_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model.loss(*bad)
-    with pytest.raises(TypeError, match="LanguageModel.targets: tokens has dtype float64"):
+    with pytest.raises(TypeError, match=r"LanguageModel.targets: tokens has dtype float64"):
         LanguageModel.targets(np.zeros((1, 2)))
     settings = ModelSettings(layer="lru", d_model=5, n_layers=1)
     for sizes in ({"vocab": 0, "n_classes": 2}, {"n_features": 0, "n_classes": 2}, {"vocab": 2, "n_classes": 0}):
