@@ -15,9 +15,6 @@
 
 #include <stdbool.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "gemm_tile.h"
 #include "kernels.h"
@@ -80,22 +77,6 @@ static tile_of tile_at(const block_in *b, int64_t sequence, int64_t i) {
     const int64_t t = i * b->tile, left = steps_of(b, sequence) - t;
     const tile_of tile = {sequence, i, sequence * b->T + t, left < b->tile ? left : b->tile};
     return tile;
-}
-
-static int64_t thread_number(void) {
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
-static int64_t most_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 /* Hands out pieces of one allocation, each starting a cache line; with `memory` NULL it only counts. */

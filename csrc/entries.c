@@ -130,6 +130,7 @@ CALL(mixer_prepare, P(0), P(1), I(2), I(3), I(4), I(5))
 CALL(depth_pass, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14), I(15),
      I(16), I(17), I(18))
 CALL(lagged_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10))
+CALL(lagged_product, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12))
 CALL(lagged_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10), I(11), I(12), I(13))
 #endif
 
@@ -191,6 +192,7 @@ const rot_entry K(rot_table)[] = {
     ROW(mixer_prepare, "wrnnnn"),
     ROW(depth_pass, "wwrrrrRrInnnnnnnnnn"),
     ROW(lagged_forward, "wrRRInnnnnn"),
+    ROW(lagged_product, "wrrrRIiinnnnn"),
     ROW(lagged_backward, "wWWrrRRInnnnnn"),
 #endif
     {0, 0, 0},

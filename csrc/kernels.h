@@ -175,6 +175,9 @@ int K(depth_pass)(real *restrict residual, real *restrict y, const real *restric
 int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
                       const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
                       int64_t lo, int64_t n, int64_t function);
+int K(lagged_product)(real *restrict out, const real *restrict base, const real *restrict y, const real *restrict v,
+                      const real *restrict first, const int64_t *restrict lengths, const int64_t *restrict widths,
+                      const int64_t *restrict functions, int64_t ranges, int64_t B, int64_t T, int64_t K, int64_t E);
 int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
                        const real *restrict base, const real *restrict late, const real *restrict first,
                        const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,

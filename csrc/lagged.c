@@ -6,6 +6,7 @@
  *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
+#include "gemm_tile.h"
 #include "kernels.h"
 #include "mixer.h"
 #include "vmath.h"
@@ -96,6 +97,52 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
         }
     }
     pool_give(rows);
+    return ROT_OK;
+}
+
+/* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (K,E). `out` holds one range
+ * after the other, each (B,T,width); their widths sum to K. */
+int K(lagged_product)(real *restrict out, const real *restrict base, const real *restrict y, const real *restrict v,
+                      const real *restrict first, const int64_t *restrict lengths, const int64_t *restrict widths,
+                      const int64_t *restrict functions, int64_t ranges, int64_t B, int64_t T, int64_t K, int64_t E) {
+    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LINEAR};
+    const int64_t rows = 10 * MR, pieces = (T + rows - 1) / rows;
+    real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
+                                                                    WORKSPACE(real, most_threads(), rows, K);
+    if (!packed || !scratch) {
+        pool_give(packed);
+        pool_give(scratch);
+        return ROT_NO_MEMORY;
+    }
+    pack(packed, v, E, K, 1, E);
+#pragma omp parallel for schedule(dynamic) if (B * T * K > SERIAL)
+    for (int64_t piece = 0; piece < B * pieces; piece++) {
+        const int64_t b = piece / pieces, from = piece % pieces * rows, to = from + rows < T ? from + rows : T;
+        const int64_t valid = lengths ? lengths[b] : T, some = (to < valid ? to : valid) - from;
+        real *const p = scratch + thread_number() * rows * K;
+        const int64_t skip = from == 0; /* the first step has no output before it */
+        if (skip && some > 0) sum_row(p, &whole, b, 0);
+        if (some > skip) {
+            const gemm_view before = {y + (b * T + from + skip - 1) * E, E, 1};
+            product(p + skip * K, K, base + (b * T + from + skip) * K, K, before, packed, some - skip, E, K);
+        }
+        int64_t lo = 0;
+        for (int64_t i = 0; i < ranges; lo += widths[i], i++) {
+            const int64_t n = widths[i];
+            const size_t row = (size_t)n * sizeof(real);
+            real *const at = out + B * T * lo + (b * T + from) * n;
+            for (int64_t t = 0; t < to - from; t++) {
+                if (t >= some)
+                    memset(at + t * n, 0, row);
+                else if (functions[i] == LINEAR)
+                    memcpy(at + t * n, p + t * K + lo, row);
+                else
+                    map_row(at + t * n, p + t * K + lo, n, functions[i]);
+            }
+        }
+    }
+    pool_give(packed);
+    pool_give(scratch);
     return ROT_OK;
 }
 

@@ -4,6 +4,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "pool.h"
 
@@ -18,6 +21,22 @@ static inline void *workspace(const int64_t *factors, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (__builtin_mul_overflow(bytes, (size_t)factors[i], &bytes)) return NULL;
     return pool_take(bytes);
+}
+
+/* Which thread of a parallel loop runs here, of at most how many: for room that each has to itself. */
+static inline int64_t thread_number(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+static inline int64_t most_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
 }
 
 #endif

@@ -421,6 +421,22 @@ def lagged_forward(
     function: int,
     /,
 ) -> None: ...
+def lagged_product(
+    out: _R,
+    base: _R,
+    y: _R,
+    v: _R,
+    first: _RO,
+    lengths: _IO,
+    widths: _I,
+    functions: _I,
+    ranges: int,
+    B: int,
+    T: int,
+    K: int,
+    E: int,
+    /,
+) -> None: ...
 def lagged_backward(
     dbase: _R,
     dlate: _RO,

@@ -9,7 +9,8 @@ import numpy as np
 
 from cases.ops import householder_product
 from cases.table import Arrays, Case, normal, valid_steps
-from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (
     dplr_mix,
     dplr_mix_backward,
@@ -117,6 +118,20 @@ def mixer_case(
     )
 
 
+def lagged_reference(p: Any, columns: tuple[Columns, ...], lengths: Any) -> tuple[Any, ...]:
+    """Each range of columns through its function."""
+    functions = {
+        "linear": lambda v: v,
+        "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+        "silu": lambda v: v / (1 + np.exp(-v)),
+        "softplus": lambda v: np.log1p(np.exp(v)),
+        "unit": lambda v: v / np.linalg.norm(v, axis=-1, keepdims=True),
+    }
+    ends = np.cumsum([width for width, _ in columns])
+    parts = [functions[f](v) for (_, f), v in zip(columns, np.split(p, ends[:-1], axis=-1), strict=True)]
+    return tuple(np.where(valid_steps(p.shape, lengths), part, 0) for part in parts)
+
+
 def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, ...], lengths: Any = None) -> Case:
     K = sum(width for width, _ in columns)
     shapes = {"base": (B, T, K), "late": (B, T, K), "first": (B, K)}
@@ -134,16 +149,7 @@ def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, 
             p[:, 1:] += args["late"][:, :-1]
         if "first" in args and T:
             p[:, 0] += args["first"]
-        functions = {
-            "linear": lambda v: v,
-            "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
-            "silu": lambda v: v / (1 + np.exp(-v)),
-            "softplus": lambda v: np.log1p(np.exp(v)),
-            "unit": lambda v: v / np.linalg.norm(v, axis=-1, keepdims=True),
-        }
-        ends = np.cumsum([width for width, _ in columns])
-        parts = [functions[f](v) for (_, f), v in zip(columns, np.split(p, ends[:-1], axis=-1), strict=True)]
-        return tuple(np.where(valid_steps(p.shape, lengths), part, 0) for part in parts)
+        return lagged_reference(p, columns, lengths)
 
     padded = {}
     if lengths is not None:
@@ -159,6 +165,44 @@ def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, 
         run_backward,
         reference,
         terms=32 + K,
+        ragged=padded,
+        lengths=lengths,
+    )
+
+
+def lagged_product_case(B: int, T: int, E: int, columns: tuple[Columns, ...], lengths: Any = None) -> Case:
+    """Its adjoint is `lagged_maps_backward`, and that of the product."""
+    K = sum(width for width, _ in columns)
+
+    def make(rng: np.random.Generator) -> Arrays:
+        shapes = {"base": (B, T, K), "y": (B, T, E), "v": (K, E), "first": (B, K)}
+        return {name: normal(rng, shape) for name, shape in shapes.items()}
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        late = dense(args["y"], args["v"])
+        maps = lagged_maps_backward(doutputs, args["base"], late, args["first"], columns, lengths=lengths)
+        y = np.where(valid_steps((B, T), None if lengths is None else np.maximum(lengths, 1) - 1), args["y"], 0)
+        product = dense_backward(maps.dlate, y, args["v"])
+        return {"base": maps.dbase, "y": product.dx, "v": product.dw, "first": maps.dfirst}
+
+    def reference(args: Arrays) -> tuple[Any, ...]:
+        before = np.concatenate([np.zeros((B, 1, K)), args["y"] @ args["v"].T], 1)[:, :T]
+        before[:, :1] += args["first"][:, None]
+        return lagged_reference(args["base"] + before, columns, lengths)
+
+    padded = {}
+    if lengths is not None:  # y's last valid step is not read either
+        padded = {"base": lengths, "y": tuple(max(n - 1, 0) for n in lengths)}
+        padded |= {f"out{i}": lengths for i in range(len(columns))}
+    return Case(
+        f"lagged_products {'+'.join(f for _, f in columns)}{' ragged' * (lengths is not None)} {B}x{T}x{E} to {K}",
+        make,
+        lambda args: tuple(
+            lagged_products(*(args[name] for name in ("base", "y", "v", "first")), columns, lengths=lengths)
+        ),
+        backward,
+        reference,
+        terms=32 + 4 * (K + E) + B * T,
         ragged=padded,
         lengths=lengths,
     )
@@ -183,6 +227,10 @@ OPS = [
     mixer_case("kronecker", 2, 3, 1, 3),
     *(mixer_case(form, 0, 3, 2, 4) for form in ("dplr", "kronecker")),
     *(mixer_case(form, 2, 0, 2, 4, u_varies=True) for form in ("low_rank", "kronecker")),
+    lagged_product_case(2, 5, 4, EVERY),
+    lagged_product_case(3, 6, 4, EVERY, (6, 0, 3)),
+    *(lagged_product_case(B, T, E, EVERY) for B, T, E in ((2, 1, 3), (2, 0, 3), (0, 2, 3), (2, 3, 0))),
+    lagged_product_case(2, 130, 3, EVERY, (130, 61)),  # more than one piece
     lagged_case(2, 5, EVERY, ALL),
     lagged_case(2, 4, EVERY, ("base",)),
     lagged_case(3, 6, EVERY, ALL, (6, 0, 3)),
@@ -194,5 +242,6 @@ OPS = [
 OPS_LARGE = [
     *(mixer_case(form, 3, 150, 4, 40, lengths=(150, 3, 149)) for form in ("dplr", "low_rank", "kronecker")),
     mixer_case("kronecker", 3, 150, 4, 80, u_varies=True, alpha_varies=True, lengths=(150, 3, 149)),
+    lagged_product_case(3, 300, 20, (Columns(130, "linear"), Columns(130, "unit")), (300, 3, 299)),
     lagged_case(3, 300, (Columns(130, "linear"), Columns(130, "unit")), ALL, (300, 3, 299)),
 ]

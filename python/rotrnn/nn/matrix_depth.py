@@ -17,7 +17,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward
+from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.pointwise import glu, glu_backward, layer_norm, layer_norm_backward, mask_padding
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
@@ -64,7 +64,15 @@ class Lagged:
         return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
 
     def __call__(self, late: Array | None, lengths: Steps) -> Parts:
-        outs = lagged_maps(self.base, late, self.first, self.columns, lengths=lengths)
+        return self._named(lagged_maps(self.base, late, self.first, self.columns, lengths=lengths))
+
+    def of_output(self, y: Array, lengths: Steps) -> Parts:
+        """The maps with V y in one pass, which leaves no `late` for an adjoint."""
+        if self.V is None:
+            return self(None, lengths)
+        return self._named(lagged_products(self.base, y, self.V, self.first, self.columns, lengths=lengths))
+
+    def _named(self, outs: list[Array]) -> Parts:
         named = zip(outs, self.maps.items(), strict=True)
         return {name: out.reshape(*out.shape[:2], *one.shape) for out, (name, one) in named}
 
@@ -144,7 +152,7 @@ class MatrixDepth:
     h0: Array
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
-        maps = self.known | self.driven(self.driven.late(y), lengths)
+        maps = self.known | self.driven.of_output(y, lengths)
         mixed = self.mixer.mix(self._operands(maps), self.x, y, lengths)
         f = selective_scan(mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0, lengths=lengths)
         return self._normed(f, lengths)[0]

@@ -78,6 +78,48 @@ def lagged_maps(
     return outs
 
 
+def lagged_products(
+    base: npt.ArrayLike,
+    y: npt.ArrayLike,
+    v: npt.ArrayLike,
+    first: npt.ArrayLike | None,
+    columns: Sequence[Columns],
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> list[Array]:
+    """`lagged_maps` with ``late = y V^T``: ``p_t = base_t + V y_{t-1}``, the product within the same pass.
+
+    Parameters
+    ----------
+    y : (B, T, E)
+        Its last step is not read.
+    v : (K, E)
+    base, first, columns, lengths
+        As `lagged_maps` takes them.
+
+    Returns
+    -------
+    list of (B, T, width)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `lagged_maps`.
+    """
+    args = Boundary("lagged_products")
+    abase, _, afirst = _inputs(args, base, None, first, columns)
+    ay, av = args.array("y", y, "B T E"), args.array("v", v, "K E")
+    steps = args.lengths(lengths)
+    abase, ay, av, afirst = args.common(abase, ay, av, afirst)
+    B, T, K, E = (args.size[letter] for letter in "BTKE")
+    widths = np.array([width for width, _ in columns], np.int64)
+    functions = np.array([FUNCTIONS.index(function) for _, function in columns], np.int64)
+    out = empty((B * T * K,), abase.dtype)  # one range after the other
+    _cpu.lagged_product(out, abase, ay, av, afirst, steps, widths, functions, len(columns), B, T, K, E)
+    ends = B * T * np.cumsum(widths)
+    return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
+
+
 def lagged_maps_backward(
     douts: Sequence[npt.ArrayLike],
     base: npt.ArrayLike,
