@@ -87,8 +87,10 @@ static inline int64_t vectors_for(int64_t columns) {
     return columns <= GEMM_LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV;
 }
 
-static inline void tile(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *panel,
-                        int64_t depth, int64_t rows, int64_t columns) {
+/* Of a panel with `columns` < NR, or with all of them at an edge: out of the way of whole panels. */
+__attribute__((noinline, unused)) static void narrow_tile(real *y, int64_t y_row, const real *start, int64_t start_row,
+                                                          gemm_view x, const real *panel, int64_t depth, int64_t rows,
+                                                          int64_t columns) {
     const int64_t vectors = vectors_for(columns);
     if (vectors == NV)
         tile_vectors(y, y_row, start, start_row, x, panel, depth, NV, rows);
@@ -111,17 +113,21 @@ __attribute__((noinline, unused)) static void product(real *y, int64_t y_row, co
             const int64_t mr = rows - i < MR ? rows - i : MR;
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
-            if (whole) {
+            if (width == NR) {
                 /* the next rows of y, in case they are far away: hardware does not guess them */
                 for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
-                    for (int64_t v = 0; v < width; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
-                tile(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, mr, width);
+                    for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
+                tile_vectors(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, NV, mr);
+                continue;
+            }
+            if (whole) {
+                narrow_tile(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, mr, width);
                 continue;
             }
             real edge[MR * NR] = {0};
             for (int64_t r = 0; start && r < mr; r++)
                 memcpy(edge + r * NR, from + r * start_row, (size_t)width * sizeof(real));
-            tile(edge, NR, edge, NR, part, packed, depth, mr, width);
+            narrow_tile(edge, NR, edge, NR, part, packed, depth, mr, width);
             for (int64_t r = 0; r < mr; r++)
                 memcpy(y + (i + r) * y_row + n, edge + r * NR, (size_t)width * sizeof(real));
         }
