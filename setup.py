@@ -12,7 +12,9 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+# under sanitizers more optimisation takes many minutes, and finds no more
+OPTIMISE = "-O1" if "-fsanitize" in os.environ.get("CC", "") else "-O3"
+FLAGS = ["-std=c11", OPTIMISE, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
 AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module.c asks the processor for, no more
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"base": []}
