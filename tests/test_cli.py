@@ -69,7 +69,7 @@ def test_eval_agrees_with_the_result(run, capsys, checkpoint):
     with open(f"{run}/result.json") as file:
         found = json.load(file)["test"][checkpoint]
     out = capsys.readouterr().out
-    assert f"test, {checkpoint} parameters: loss {found['loss']:.4f}, accuracy {found['accuracy']:.4f}" in out
+    assert f"test, {checkpoint} parameters: loss {found['loss']:.4g}, accuracy {found['accuracy']:.4g}" in out
 
 
 def test_data(tmp_path, capsys):

@@ -22,10 +22,12 @@ from rotrnn import _cpu
 from rotrnn.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
-from rotrnn.tasks import TASKS, Task
+from rotrnn.tasks import TASKS, Split, Task
 from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
-from rotrnn.training.loop import Interrupted, _Trainer, batch_order, evaluate, initial_state, train
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loader import Loader, batch_order
+from rotrnn.training.loop import Interrupted, _Trainer, initial_state, train
 from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
@@ -204,7 +206,7 @@ def contents(folder):
     """Every file of a run, the log without its times."""
     run = Run(folder)
     files = {path.name: path.read_bytes() for path in run.files() if path != run.log}
-    return files | {"log": [{**record, "elapsed": None} for record in run.records()]}
+    return files | {"log": [{**record, "elapsed": None, "peak_memory": None} for record in run.records()]}
 
 
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
@@ -212,10 +214,18 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     result = train(recipe, tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
     assert json.loads(run.result.read_text()) == result
-    assert result.keys() == {"steps", "best_step", "val_accuracy", "test", "parameters"}
+    assert result.keys() == {
+        "steps",
+        "metric",
+        "selected_on",
+        "best_step",
+        "best_score",
+        "test",
+        "parameters",
+    }
     assert {name: found.keys() for name, found in result["test"].items()} == {
-        "last": {"loss", "accuracy"},
-        "best": {"loss", "accuracy"},
+        "last": {"loss", "accuracy", "sequence_accuracy", "n"},
+        "best": {"loss", "accuracy", "sequence_accuracy", "n"},
     }
     assert result["test"]["last"]["accuracy"] > 0.5  # chance is 1/3
     assert run.load_recipe() == recipe
@@ -225,14 +235,16 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     assert [record["step"] for record in steps] == list(range(1, 41))
     assert [record["step"] for record in evaluations] == [7, 14, 21, 28, 35, 40]
     assert all({"loss", "accuracy", "lr", "grad_norm"} <= record.keys() for record in steps)
-    assert all(len(record["state_norms"]) == 1 and record["elapsed"] >= 0 for record in evaluations)
-    assert result["val_accuracy"] == max(record["val_accuracy"] for record in evaluations)
+    assert all(
+        len(record["state_norms"]) == 1 and record["elapsed"] >= 0 < record["peak_memory"] for record in evaluations
+    )
+    assert result["best_score"] == max(record["val_accuracy"] for record in evaluations)
     assert result["best_step"] == max(evaluations, key=lambda record: (record["val_accuracy"], record["step"]))["step"]
 
     task = recipe.task.load()
     model = recipe.build(task)
     for name, expected in result["test"].items():
-        assert evaluate(model, run.load_params(name), task.test, recipe.training)._asdict() == expected
+        assert evaluate(model, run.load_params(name), task, task.test, batch=16, dtype="float32") == expected
     initial = dict(flatten(initial_state(model, recipe).params))
     for name, array in flatten(run.load_params("init")):
         np.testing.assert_array_equal(array, initial[name])
@@ -250,7 +262,7 @@ class Parity:
 
 
 @dataclass(frozen=True)
-class ParitySplit:
+class ParitySplit(Split):
     bits: np.ndarray
 
     def __len__(self):
@@ -286,8 +298,9 @@ def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer)
 
 def test_data_order_follows_from_the_step_alone(tmp_path):
     """70 examples and batches of 16: four a epoch, the rest dropped, each epoch in an order of its own."""
-    run = Run(tmp_path)
-    seen = [_Trainer(toy_recipe(tmp_path), run, False).batch_at(step) for step in (7, 3, 0, 5, 1, 2, 4, 6)]
+    recipe = toy_recipe(tmp_path)
+    split = recipe.task.load().train
+    seen = [Loader(split, recipe.training).index(step) for step in (7, 3, 0, 5, 1, 2, 4, 6)]
     by_step = dict(zip((7, 3, 0, 5, 1, 2, 4, 6), seen, strict=True))
     for epoch in (0, 1):
         order = np.concatenate([by_step[4 * epoch + i] for i in range(4)])
@@ -529,7 +542,7 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "evaluate", lambda *args: loop.Metrics(math.nan, 0.5))
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **kwargs: {"loss": math.nan, "accuracy": 0.5})
     with pytest.raises(
         NonFinite, match="step 7: the validation loss is nan, every parameter is finite; there is no checkpoint yet"
     ):

@@ -18,7 +18,8 @@ from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, describe
 from rotrnn.tasks.listops import Exhausted
-from rotrnn.training.loop import Interrupted, evaluate, initial_state, train
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, shipped
 from rotrnn.training.run import Run
@@ -76,8 +77,15 @@ def _eval(args: argparse.Namespace) -> None:
     task = recipe.task.load()
     model = recipe.build(task)
     params = run.load_params(args.checkpoint, initial_state(model, recipe).params)
-    found = evaluate(model, params, getattr(task, args.split), recipe.training)
-    print(f"{args.split}, {args.checkpoint} parameters: loss {found.loss:.4f}, accuracy {found.accuracy:.4f}")
+    training = recipe.training
+    found = evaluate(model, params, task, getattr(task, args.split), batch=training.batch, dtype=training.dtype)
+    curve = found.pop("curve", None)
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+    print(f"{args.split}, {args.checkpoint} parameters: {numbers}")
+    if curve is not None:
+        print(" ".join(f"{name:>18}" for name in curve))
+        for row in zip(*curve.values(), strict=True):
+            print(" ".join(f"{value:>18.4g}" for value in row))
 
 
 def _data(args: argparse.Namespace) -> None:

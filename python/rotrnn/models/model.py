@@ -22,12 +22,20 @@ IGNORED = -1
 
 
 class Loss(NamedTuple):
-    """Mean cross-entropy over `total` labels, its gradient, and how many answers were right."""
+    """Mean cross-entropy over the labels that count, its gradient, and which of the answers (B, K) count and are right.
+
+    K is 1, or T for a tagger.
+    """
 
     mean: float
     dlogits: Array
-    right: int
-    total: int
+    counted: Array
+    right: Array
+
+    @property
+    def total(self) -> int:
+        """How many labels `mean` is of."""
+        return int(np.count_nonzero(self.counted))
 
 
 class ModelSaved(NamedTuple):
@@ -71,7 +79,8 @@ class SequenceModel(ABC):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Of logits (B, C) and labels (B,)."""
         mean, dlogits = cross_entropy(logits, labels)
-        return Loss(mean, dlogits, int(np.count_nonzero(logits.argmax(1) == labels)), len(labels))
+        right = (logits.argmax(1) == labels)[:, None]
+        return Loss(mean, dlogits, np.ones_like(right), right)
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
         """How many labels `loss` is the mean of."""

@@ -47,8 +47,7 @@ class Tagger(SequenceModel):
         mean, rows = cross_entropy(logits[counted], labels[counted])
         dlogits = np.zeros_like(logits)
         dlogits[counted] = rows
-        right = int(np.count_nonzero(logits[counted].argmax(1) == labels[counted]))
-        return Loss(mean, dlogits, right, len(rows))
+        return Loss(mean, dlogits, counted, counted & (logits.argmax(2) == labels))
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
         return int(np.count_nonzero(_counted(np.asarray(labels), lengths)))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.files import atomic_file
-from rotrnn.tasks.task import Batch, Index, Task
+from rotrnn.tasks.task import Batch, Index, Split, Task
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -201,7 +201,7 @@ def _parse_row(line: bytes) -> tuple[Tokens, int]:
 
 
 @dataclass(frozen=True)
-class ListOpsSplit:
+class ListOpsSplit(Split):
     """Expressions as sequences of vocabulary ids: the first `max_tokens` tokens, then ``<eos>``."""
 
     expressions: Expressions

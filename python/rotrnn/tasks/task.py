@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,19 +41,53 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
     return np.lexsort((words[:, 1], words[:, 0]))
 
 
-class Split(Protocol):
-    """Labelled sequences that are drawn from by index."""
+class Split(ABC):
+    """Labelled sequences that are drawn from by index.
 
+    Where `fresh`, example i is made from its index when it is asked for and training never comes back to it: there are
+    as many as anyone wants (`len` may be 2**40), taken in the order of their index, epochs know no shuffling.
+    """
+
+    fresh: ClassVar[bool] = False
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch: ...
+    @abstractmethod
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The sequences at `index`, features in `dtype`. Any thread may call it."""
+
+    def curve_lengths(self, index: Index, batch: Batch) -> Index:
+        """(B,) what "length" means in a curve of accuracy against length: valid steps, where a task says no other."""
+        return np.full(len(index), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
+
+
+METRICS = ("accuracy", "sequence_accuracy")
+CURVES = ("length", "prefix")
 
 
 @dataclass(frozen=True)
 class Task:
     """Token sequences (`vocab` is the number of ids) or features (`n_features` a step), with labels.
 
-    `head` names the model (`rotrnn.models.build.HEADS`) that the labels are for.
+    Parameters
+    ----------
+    val : Split
+        Where it *is* `test`, the data set has no validation part, and everything that chooses by it says so.
+    head : str
+        The model (`rotrnn.models.build.HEADS`) that the labels are for.
+    metric : str
+        What parameters are chosen by and tables show: "accuracy", the share of right labels, or "sequence_accuracy",
+        that of sequences of which every label that counts is right.
+    curve : str, optional
+        Evaluation tells accuracies by length too. "length": of sequences of each length (`Split.curve_lengths`).
+        "prefix", for taggers that look at the past alone: of the first t labels of every sequence, for each t.
+    bos : bool
+        Sequences begin with a token that is no part of them, which prefixes do not count as length.
+    chance : float, optional
+        Accuracy of guessing; (accuracy - chance) / (1 - chance) is told too, as "scaled_accuracy".
+    labels : tuple of str, optional
+        What the classes are called.
     """
 
     name: str
@@ -62,7 +97,18 @@ class Task:
     n_classes: int
     vocab: int | None
     n_features: int | None
-    head: str = field(default="classifier", kw_only=True)
+    _: KW_ONLY
+    head: str = "classifier"
+    metric: str = "accuracy"
+    curve: str | None = None
+    bos: bool = False
+    chance: float | None = None
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def selected_on(self) -> str:
+        """The split that parameters are chosen by: "validation", or "test" where there is no validation part."""
+        return "test" if self.val is self.test else "validation"
 
 
 class Settings(Protocol):
@@ -78,7 +124,7 @@ class Settings(Protocol):
 
 
 @dataclass(frozen=True)
-class FeatureSplit:
+class FeatureSplit(Split):
     """A split of sequences of one length: features (n, T, F), labels (n,)."""
 
     features: npt.NDArray[Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -30,9 +31,10 @@ from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
 from rotrnn.ops import optim
 from rotrnn.tasks import Split, Task
-from rotrnn.tasks.task import shuffled
+from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
-from rotrnn.training.recipe import Recipe, Training
+from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import PARAMS, Run
 
 
@@ -60,13 +62,6 @@ class Interrupted(KeyboardInterrupt):
     """Training stopped at a Ctrl-C, after its state was saved."""
 
 
-class Metrics(NamedTuple):
-    """Mean cross-entropy (nats) and share of right answers."""
-
-    loss: float
-    accuracy: float
-
-
 @dataclass
 class State:
     """All that training changes: what a checkpoint holds."""
@@ -75,7 +70,7 @@ class State:
     params: Params
     moments: Moments
     best_step: int = 0
-    best_accuracy: float = -1.0
+    best_score: float = -1.0
     arithmetic: list[str] = field(default_factory=list)
     """Instruction set and NumPy version that the run was trained with; several, in order, if they changed."""
 
@@ -112,8 +107,9 @@ def train(
     Returns
     -------
     dict
-        What result.json holds: "steps", "best_step" and its "val_accuracy", "test" with the loss and accuracy of the
-        "last" parameters and of the "best" by validation, and the number of "parameters".
+        What result.json holds: "steps"; the task's "metric", the split it "selected_on" ("test" where the data set has
+        no validation part), "best_step" and its "best_score" there; "test" with what `evaluate` found for the "last"
+        parameters and for the "best"; and the number of "parameters".
 
     Raises
     ------
@@ -141,25 +137,6 @@ def train(
         return trainer.train()
 
 
-def evaluate(model: Model, params: Params, split: Split, training: Training) -> Metrics:
-    """Loss and accuracy over a whole split, in evaluation mode."""
-    loss = right = 0.0
-    total = 0
-    for first in range(0, len(split), training.batch):
-        batch = split.batch(np.arange(first, min(first + training.batch, len(split))), training.dtype)
-        logits, _ = model.forward(params, batch.inputs, Context(batch.lengths))
-        found = model.loss(logits, batch.labels, batch.lengths)
-        loss += found.mean * found.total
-        right += found.right
-        total += found.total
-    return Metrics(loss / total, right / total)
-
-
-def batch_order(n: int, seed: int, epoch: int) -> Array:
-    """The order of n examples in an epoch, counted from 0; epoch 0 of `shuffled` is what tasks split their data by."""
-    return shuffled(n, seed, epoch + 1)
-
-
 class _Trainer:
     """One call of `train`: what stays the same while a state moves on."""
 
@@ -168,13 +145,7 @@ class _Trainer:
         self.training = recipe.training
         self.task: Task = recipe.task.load()
         self.model: Model = recipe.build(self.task)
-        self.batches = len(self.task.train) // self.training.batch
-        if not self.batches:
-            there = len(self.task.train)
-            raise ValueError(
-                f"training.batch is {self.training.batch}, expected at most the {there} examples there are"
-            )
-        self._order: tuple[int, Array] | None = None
+        self.loader = Loader(self.task.train, self.training)
 
     # ---- a run ----
 
@@ -183,6 +154,8 @@ class _Trainer:
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.model.is_recurrent, self.steps)))
         records = self.run.records()
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
+        if self.task.selected_on == "test":
+            self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
         try:
             with open(self.run.log, "ab", buffering=0) as log:  # a buffer would fail once more on closing
                 self.walk(state, log, time.monotonic() - elapsed)
@@ -190,6 +163,8 @@ class _Trainer:
             last = self.run.checkpoint("last")
             kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
             raise NonFinite(f"{error}; {kept}") from error
+        finally:
+            self.loader.close()
         return self.finish(state)
 
     def walk(self, state: State, log: BinaryIO, started: float) -> None:
@@ -204,10 +179,11 @@ class _Trainer:
                 evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
                 if evaluated:
                     found = self.evaluate(state)
-                    records.append({**found, "elapsed": round(time.monotonic() - started, 3)})
+                    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
+                    records.append({**found, "elapsed": round(time.monotonic() - started, 3), "peak_memory": peak})
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
-                        f"validation loss {found['val_loss']:.4f}, accuracy {found['val_accuracy']:.4f}"
+                        f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
                     )
                 self.add(log, state, records)
                 stop = interrupt.asked
@@ -222,6 +198,11 @@ class _Trainer:
     @property
     def steps(self) -> int:
         return self.training.steps
+
+    @property
+    def metric(self) -> str:
+        """The task's, in words."""
+        return self.task.metric.replace("_", " ")
 
     def say(self, text: str) -> None:
         if self.progress:
@@ -245,14 +226,14 @@ class _Trainer:
             arithmetic = [*arithmetic, _arithmetic()]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
-        return State(facts["step"], params, moments, facts["best_step"], facts["best_accuracy"], arithmetic)
+        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], arithmetic)
 
     def facts(self, state: State) -> Facts:
         return {
             "recipe": self.recipe.digest(),
             "step": state.step,
             "best_step": state.best_step,
-            "best_accuracy": state.best_accuracy,
+            "best_score": state.best_score,
             "arithmetic": state.arithmetic,
         }
 
@@ -287,29 +268,24 @@ class _Trainer:
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
         params = {"last": state.params, "best": self.run.load_params("best", state.params)}
-        test = {
-            name: evaluate(self.model, one, self.task.test, self.training)._asdict() for name, one in params.items()
-        }
+        test = {name: self.look(one, self.task.test) for name, one in params.items()}
         result = {
             "steps": state.step,
+            "metric": self.task.metric,
+            "selected_on": self.task.selected_on,
             "best_step": state.best_step,
-            "val_accuracy": state.best_accuracy,
+            "best_score": state.best_score,
             "test": test,
             "parameters": sum(array.size for name, array in state.moments.items() if name.startswith("m.")),
         }
         self.run.write(self.run.result, json.dumps(result, indent=2) + "\n")
         for name, found in test.items():
-            self.say(f"test, {name:>4} parameters: loss {found['loss']:.4f}, accuracy {found['accuracy']:.4f}")
+            self.say(
+                f"test, {name:>4} parameters: loss {found['loss']:.4f}, {self.metric} {found[self.task.metric]:.4f}"
+            )
         return result
 
     # ---- a step ----
-
-    def batch_at(self, step: int) -> Array:
-        """The examples of a step: epochs are ordered anew, the last partial batch of each is dropped."""
-        epoch, place = divmod(step, self.batches)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, batch_order(len(self.task.train), self.training.seed, epoch)
-        return self._order[1][place * self.training.batch :][: self.training.batch]
 
     def advance(self, state: State) -> dict[str, Any]:
         """One update in place; the record of it."""
@@ -334,13 +310,12 @@ class _Trainer:
         except NonFinite as error:
             raise NonFinite(f"step {step}: {error}") from error
 
-    def gradients(self, state: State) -> tuple[dict[str, float], Params]:
+    def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
 
         Each part has dropout of its own: the key counts parts.
         """
-        parts = np.array_split(self.batch_at(state.step), self.training.accumulate)
-        batches = [self.task.train.batch(part, self.training.dtype) for part in parts]
+        batches = self.loader.parts(state.step)
         counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         total: dict[str, Array] = {}
         loss = right = 0.0
@@ -353,7 +328,7 @@ class _Trainer:
             logits, saved = self.model.forward(state.params, batch.inputs, ctx)
             found = self.model.loss(logits, batch.labels, batch.lengths)
             loss += found.mean * count
-            right += found.right
+            right += np.count_nonzero(found.right)
             share = count / sum(counts)
             for name, value in self.model.report(saved).items():
                 reports[name] = reports.get(name, 0.0) + share * value
@@ -366,29 +341,32 @@ class _Trainer:
             fine = f"the loss is {loss}, every parameter is finite"
             check_finite(f"{fine}; going backward, gradient", norms, self.model.is_recurrent)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
-        metrics = Metrics(loss / sum(counts), right / sum(counts))._asdict()
+        metrics: dict[str, Any] = {"loss": loss / sum(counts), "accuracy": right / sum(counts)}
         return metrics | ({"layers": reports} if reports else {}), unflatten(total)
 
     # ---- an evaluation ----
+
+    def look(self, params: Params, split: Split) -> Found:
+        """What `evaluate` finds on a split."""
+        return evaluate(self.model, params, self.task, split, batch=self.training.batch, dtype=self.training.dtype)
 
     def evaluate(self, state: State) -> dict[str, Any]:
         """Validation of a state; the record of it. Keeps the parameters if they are the best so far."""
         val = self.task.val
         with self.blaming(state, state.step):
-            metrics = evaluate(self.model, state.params, val, self.training)
-            if not math.isfinite(metrics.loss):
-                here = f"the validation loss is {metrics.loss}"
+            found = self.look(state.params, val)
+            if not math.isfinite(found["loss"]):
+                here = f"the validation loss is {found['loss']}"
                 check_parameters(f"{here}; parameter", state.params, self.model.is_recurrent)
                 raise NonFinite(f"{here}, every parameter is finite")
-            if metrics.accuracy >= state.best_accuracy:
-                state.best_step, state.best_accuracy = state.step, metrics.accuracy
+            if (score := found[self.task.metric]) >= state.best_score:
+                state.best_step, state.best_score = state.step, score
                 write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
         batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
         norms = self.model.state_norms(state.params, batch.inputs, Context(batch.lengths))
         return {
             "step": state.step,
-            "val_loss": metrics.loss,
-            "val_accuracy": metrics.accuracy,
+            **{f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")},
             "state_norms": [float(norm) for norm in norms.mean(1)],
         }
 

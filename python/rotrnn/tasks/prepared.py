@@ -1,0 +1,104 @@
+"""Data made once and mapped into memory from then on: a folder of .npy files that is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.files import atomic_file, synced
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class Store:
+    """Where `make` of `prepared` puts its arrays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._arrays: list[np.memmap[Any, Any]] = []
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """A new array of zeros on disk, to be filled in."""
+        array = np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", np.dtype(dtype), shape)
+        self._arrays.append(array)
+        return array
+
+    def flush(self) -> None:
+        for array in self._arrays:
+            array.flush()
+        self._arrays.clear()
+
+
+def prepared(
+    folder: str | os.PathLike[str], name: str, settings: dict[str, Any], make: Callable[[Store], None]
+) -> Arrays:
+    """The arrays in ``folder/name``, read-only and memory-mapped; `make` writes them where they are not there yet.
+
+    They are written under a temporary name, fsynced and renamed, with a manifest of `settings` and the size of every
+    file: a kill at any moment leaves nothing that is taken for whole. What other settings made is made anew.
+
+    Parameters
+    ----------
+    settings : dict
+        All that the arrays depend on (sizes and times of the source files, say), as JSON can hold it.
+
+    Raises
+    ------
+    ValueError
+        The folder holds something else, or a file of it is not of the size that was written; the error names it.
+    """
+    place = Path(folder, name)
+    wanted = json.loads(json.dumps({"format": FORMAT, "settings": settings}))
+    if place.exists():
+        manifest = _manifest(place)
+        if {key: manifest.get(key) for key in wanted} == wanted:
+            return _open(place, manifest["files"])
+    temporary = place.with_name(f".{name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        store = Store(temporary)
+        make(store)
+        store.flush()
+        files = {path.name: path.stat().st_size for path in sorted(temporary.glob("*.npy"))}
+        for file in files:
+            synced(temporary / file)
+        with atomic_file(temporary / MANIFEST) as out:
+            out.write(json.dumps({**wanted, "files": files}, indent=2).encode())
+        shutil.rmtree(place, ignore_errors=True)  # stale; `_manifest` has seen that it is ours
+        os.replace(temporary, place)
+        synced(place.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return _open(place, files)
+
+
+def _manifest(place: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((place / MANIFEST).read_text())
+        if isinstance(manifest["files"], dict):
+            return dict(manifest)
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    raise ValueError(f"{place}: is no prepared data of rotrnn (its {MANIFEST} is missing or damaged); remove it first")
+
+
+def _open(place: Path, files: dict[str, int]) -> Arrays:
+    for file, size in files.items():
+        path = place / file
+        there = path.stat().st_size if path.is_file() else None
+        if there != size:
+            got = "missing" if there is None else f"{there} bytes long"
+            raise ValueError(f"{path}: is {got}, expected {size} bytes; remove {place} to have it made anew")
+    return {Path(file).stem: np.load(place / file, mmap_mode="r", allow_pickle=False) for file in files}

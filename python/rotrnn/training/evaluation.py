@@ -1,0 +1,100 @@
+"""Loss and accuracies over a whole split, and by length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.models.model import Loss
+from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.tasks import Split, Task
+
+Found = dict[str, Any]
+"""What JSON can hold; see `Tally.found`."""
+
+
+class Model(Protocol):
+    """What evaluation needs of a model."""
+
+    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
+
+
+@dataclass
+class Tally:
+    """Sums over sequences; those over parts of a split add up to those of the whole."""
+
+    curve: str | None = None
+    bos: bool = False
+    loss: float = 0.0
+    right: int = 0
+    labels: int = 0
+    right_sequences: int = 0
+    sequences: int = 0
+    by_length: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def add(self, found: Loss, lengths: npt.NDArray[np.int64]) -> None:
+        """The outcome of a batch; `lengths` (B,) is what a curve over "length" goes by."""
+        right, counted = found.right, found.counted
+        labels, rights = counted.sum(1), right.sum(1)
+        whole = rights == labels
+        self.loss += found.mean * found.total
+        self.right += int(rights.sum())
+        self.labels += int(labels.sum())
+        self.right_sequences += int(whole.sum())
+        self.sequences += len(right)
+        if self.curve == "length":
+            for length in np.unique(lengths).tolist():
+                one = lengths == length
+                self._at(length, one.sum(), labels[one].sum(), rights[one].sum(), whole[one].sum())
+        elif self.curve == "prefix":
+            so_far = np.logical_and.accumulate(right | ~counted, axis=1)
+            for t in range(right.shape[1]):
+                n = counted[:, t]
+                self._at(t + (not self.bos), n.sum(), n.sum(), right[:, t].sum(), so_far[n, t].sum())
+
+    def _at(self, length: int, n: int, labels: int, right: int, right_sequences: int) -> None:
+        one = self.by_length.setdefault(length, Counter())
+        one.update(n=int(n), labels=int(labels), right=int(right), right_sequences=int(right_sequences))
+
+    def found(self, chance: float | None = None) -> Found:
+        """ "loss" (nats a label), "accuracy" of labels, "sequence_accuracy", "n" sequences, "scaled_accuracy" where
+        there is a `chance`; "curve", a table of lists "length", "n", "accuracy", "sequence_accuracy"."""
+        found: Found = {
+            "loss": self.loss / self.labels,
+            "accuracy": self.right / self.labels,
+            "sequence_accuracy": self.right_sequences / self.sequences,
+            "n": self.sequences,
+        }
+        if chance is not None:
+            found["scaled_accuracy"] = (found["accuracy"] - chance) / (1 - chance)
+        if self.curve is not None:
+            rows = [(length, one) for length, one in sorted(self.by_length.items()) if one["n"]]
+            found["curve"] = {
+                "length": [length for length, _ in rows],
+                "n": [one["n"] for _, one in rows],
+                "accuracy": [one["right"] / one["labels"] if one["labels"] else 0.0 for _, one in rows],
+                "sequence_accuracy": [one["right_sequences"] / one["n"] for _, one in rows],
+            }
+        return found
+
+
+def evaluate(model: Model, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike) -> Found:
+    """Loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time."""
+    tally = Tally(task.curve, task.bos)
+    for index in _chunks(len(split), batch):
+        one = split.batch(index, dtype)
+        logits, _ = model.forward(params, one.inputs, Context(one.lengths))
+        tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
+    return tally.found(task.chance)
+
+
+def _chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:
+    for first in range(0, n, size):
+        yield np.arange(first, min(first + size, n))

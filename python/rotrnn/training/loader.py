@@ -1,0 +1,63 @@
+"""Which examples a step sees, and getting them while the step before it runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from rotrnn.nn.layer import Array
+from rotrnn.tasks import Batch, Split
+from rotrnn.tasks.task import Index, shuffled
+from rotrnn.training.recipe import Training
+
+
+def batch_order(n: int, seed: int, epoch: int) -> Array:
+    """The order of n examples in an epoch, counted from 0; epoch 0 of `shuffled` is what tasks split their data by."""
+    return shuffled(n, seed, epoch + 1)
+
+
+class Loader:
+    """The batches of a training split by step, each cut into `training.accumulate` parts.
+
+    Epochs are ordered anew, and the last partial batch of each is dropped; a `fresh` split goes on in order. While a
+    step computes, a thread of this makes the batch of the next one.
+    """
+
+    def __init__(self, split: Split, training: Training) -> None:
+        self.split, self.training = split, training
+        self.batches = len(split) // training.batch
+        if not self.batches:
+            raise ValueError(
+                f"training.batch is {training.batch}, expected at most the {len(split)} examples there are"
+            )
+        self._order: tuple[int, Array] | None = None
+        self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
+        self._next: tuple[int, Future[list[Batch]]] | None = None
+
+    def index(self, step: int) -> Index:
+        """The examples of a step."""
+        size = self.training.batch
+        epoch, place = divmod(step, self.batches)
+        if self.split.fresh:
+            return np.arange(place * size, (place + 1) * size)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, batch_order(len(self.split), self.training.seed, epoch)
+        return self._order[1][place * size :][:size]
+
+    def parts(self, step: int) -> list[Batch]:
+        """The batch of a step, in parts; starts on that of the next."""
+        there = self._next
+        future = there[1] if there is not None and there[0] == step else self._submit(step)
+        self._next = step + 1, self._submit(step + 1)
+        return future.result()
+
+    def _submit(self, step: int) -> Future[list[Batch]]:
+        return self._thread.submit(self._make, np.array_split(self.index(step), self.training.accumulate))
+
+    def _make(self, parts: list[Index]) -> list[Batch]:
+        return [self.split.batch(part, self.training.dtype) for part in parts]
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(cancel_futures=True)

@@ -1,0 +1,93 @@
+"""Accuracies of whole splits and curves over length, against loops over the sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rotrnn.models.model import Loss
+from rotrnn.tasks.task import Batch, Split, Task
+from rotrnn.training.evaluation import evaluate
+
+N, T, CLASSES = 23, 6, 3
+
+
+class Tagged(Split):
+    """Random tags of sequences of 1 to T tokens; some do not count. The tokens are what a model will answer."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.answers = rng.integers(0, CLASSES, (N, T))
+        self.lengths = rng.integers(1, T + 1, N)
+        self.labels = np.where(rng.random((N, T)) < 0.7, self.answers, (self.answers + 1) % CLASSES)
+        self.labels[rng.random((N, T)) < 0.2] = -1
+        self.labels[np.arange(T) >= self.lengths[:, None]] = -1
+        self.labels[:, 0] = self.answers[:, 0]  # at least one counts
+
+    def __len__(self):
+        return N
+
+    def batch(self, index, dtype=np.float32):
+        return Batch(self.answers[index], self.labels[index], self.lengths[index])
+
+
+class Echo:
+    """Answers with its inputs; each label that counts costs its class."""
+
+    def forward(self, params, inputs, ctx):
+        return inputs, None
+
+    def loss(self, logits, labels, lengths):
+        counted = labels >= 0
+        return Loss(float(labels[counted].mean()), np.zeros(0), counted, counted & (logits == labels))
+
+
+def task_of(split, **settings):
+    return Task("tagged", split, split, split, CLASSES, CLASSES, None, head="tagger", **settings)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize("curve", [None, "length", "prefix"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_accuracies_and_curves_are_those_of_a_loop(batch, curve, bos):
+    split = Tagged()
+    found = evaluate(
+        Echo(), {}, task_of(split, curve=curve, bos=bos, chance=1 / 3), split, batch=batch, dtype="float64"
+    )
+    rows = [
+        [(t, split.labels[i, t] == split.answers[i, t]) for t in range(T) if split.labels[i, t] >= 0] for i in range(N)
+    ]
+    right = [ok for row in rows for _, ok in row]
+    whole = [all(ok for _, ok in row) for row in rows]
+    counted = split.labels[split.labels >= 0]
+    assert found["accuracy"] == np.mean(right)
+    assert found["sequence_accuracy"] == np.mean(whole)
+    assert found["n"] == N
+    assert found["scaled_accuracy"] == pytest.approx((np.mean(right) - 1 / 3) / (2 / 3), rel=1e-12)
+    assert found["loss"] == pytest.approx(counted.mean(), rel=1e-12)
+    if curve is None:
+        assert "curve" not in found
+        return
+    table = {row[0]: row[1:] for row in zip(*found["curve"].values(), strict=True)}
+    assert list(found["curve"]) == ["length", "n", "accuracy", "sequence_accuracy"]
+    if curve == "length":
+        assert set(table) == set(split.lengths)
+        for length, (n, accuracy, sequence_accuracy) in table.items():
+            there = np.flatnonzero(split.lengths == length)
+            assert n == len(there)
+            assert accuracy == np.mean([ok for i in there for _, ok in rows[i]])
+            assert sequence_accuracy == np.mean([whole[i] for i in there])
+    else:
+        for length, (n, accuracy, sequence_accuracy) in table.items():
+            t = length if bos else length - 1
+            there = [i for i in range(N) if split.labels[i, t] >= 0]
+            assert n == len(there)
+            assert accuracy == np.mean([split.labels[i, t] == split.answers[i, t] for i in there])
+            assert sequence_accuracy == np.mean([all(ok for s, ok in rows[i] if s <= t) for i in there])
+
+
+def test_no_validation_part_is_told():
+    split, other = Tagged(), Tagged()
+    assert task_of(split).selected_on == "test"
+    task = Task("tagged", split, other, split, CLASSES, CLASSES, None)
+    assert task.selected_on == "validation"

@@ -1,0 +1,84 @@
+"""Prepared data: made once, mapped, never half of them taken for whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rotrnn.tasks.prepared import prepared
+
+SETTINGS = {"size": 3, "kind": "even"}
+
+
+def maker(calls, value=2):
+    def make(store):
+        calls.append(value)
+        store.array("x", (3, 2), np.int16)[:] = value
+        store.array("y", (3,), np.float32)[:] = np.arange(3)
+
+    return make
+
+
+def test_made_once_then_mapped(tmp_path):
+    calls = []
+    for _ in range(2):
+        arrays = prepared(tmp_path, "data", SETTINGS, maker(calls))
+        np.testing.assert_array_equal(arrays["x"], np.full((3, 2), 2, np.int16))
+        np.testing.assert_array_equal(arrays["y"], np.arange(3, dtype=np.float32))
+        assert isinstance(arrays["x"], np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            arrays["x"][0] = 1
+    assert calls == [2]
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_other_settings_make_it_anew(tmp_path):
+    calls = []
+    prepared(tmp_path, "data", SETTINGS, maker(calls))
+    arrays = prepared(tmp_path, "data", {**SETTINGS, "size": 4}, maker(calls, 5))
+    assert arrays["x"][0, 0] == 5
+    assert calls == [2, 5]
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    def fails(store):
+        store.array("x", (3,), np.int8)[:] = 1
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        prepared(tmp_path, "data", SETTINGS, fails)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_kill_in_the_middle_is_not_taken_for_whole(tmp_path):
+    script = (
+        "import os, signal, sys; from rotrnn.tasks.prepared import prepared\n"
+        "def make(store):\n"
+        "    store.array('x', (3,), 'int8')[:] = 1\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"prepared(sys.argv[1], 'data', {SETTINGS!r}, make)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == -9
+    calls = []
+    prepared(tmp_path, "data", SETTINGS, maker(calls))
+    assert calls == [2]
+
+
+def test_what_is_damaged_or_not_ours_is_told_and_kept(tmp_path):
+    prepared(tmp_path, "data", SETTINGS, maker([]))
+    path = tmp_path / "data" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"x\.npy: is 139 bytes long, expected 140 bytes; remove .*data to have it"):
+        prepared(tmp_path, "data", SETTINGS, maker([]))
+    path.unlink()
+    with pytest.raises(ValueError, match=r"x\.npy: is missing, expected 140 bytes"):
+        prepared(tmp_path, "data", SETTINGS, maker([]))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    with pytest.raises(ValueError, match="mine: is no prepared data of rotrnn"):
+        prepared(tmp_path, "mine", SETTINGS, maker([]))
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
