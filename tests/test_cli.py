@@ -105,10 +105,13 @@ def test_info(capsys):
         "CUDA",
         np.__version__,
         "BLAS",
-        *shipped(),
     ):
         assert text in out
     assert f"threads   {_cpu.threads()}" in out
+    assert main(["info", "recipes"]) == 0
+    out = capsys.readouterr().out
+    for name in shipped():
+        assert f"{name}\n    " in out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def test_an_earlier_demo_is_removed_and_nothing_else(tmp_path):
     for name in ("digits-rotrnn", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").touch()
-    remove_runs([tmp_path / "digits-rotrnn", tmp_path / "listops-small"])
+    remove_runs([tmp_path / "digits-rotrnn", tmp_path / "listops-rotrnn-small"])
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 

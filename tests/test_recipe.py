@@ -11,12 +11,20 @@ import pytest
 import toy
 from rotrnn.tasks import Digits, ListOps, Task
 from rotrnn.tasks.task import FeatureSplit
-from rotrnn.training.recipe import load_recipe, parse_value, read_recipe, shipped, write_toml
+from rotrnn.training.recipe import (
+    change,
+    load_recipe,
+    parse_value,
+    read_recipe,
+    recipe_names,
+    recipe_tables,
+    write_toml,
+)
 
 NOTHING = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_builds(name):
     recipe = load_recipe(name)
     tokens = isinstance(recipe.task, ListOps)
@@ -27,8 +35,86 @@ def test_every_shipped_recipe_builds(name):
     assert any(text for text in vars(recipe.source).values())
 
 
-def test_shipped_recipes():
-    assert set(shipped()) == {"listops-rotrnn", "listops-lru", "digits-rotrnn", "digits-lru", "listops-small"}
+def written(folder, **texts):
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+BASE = """
+[task]
+name = "digits"
+[model]
+layer = "lru"
+d_model = 8
+n_layers = 1
+[layer]
+d_state = 4
+[training]
+batch = 4
+steps = 7
+[small]
+"training.steps" = 2
+"layer.d_state" = 2
+[sweep]
+seeds = [0, 1]
+"""
+
+
+def test_a_base_is_changed_key_by_key(tmp_path):
+    written(tmp_path, a=BASE, b='base = "a.toml"\n[training]\nsteps = 9\n[layer]\nr_max = 0.5')
+    recipe = load_recipe(tmp_path / "b.toml")
+    assert (recipe.training.steps, recipe.training.batch) == (9, 4)
+    assert (recipe.layer.d_state, recipe.layer.r_max) == (4, 0.5)
+    assert "sweep" not in recipe_tables(tmp_path / "b.toml")
+    assert recipe_tables(tmp_path / "b.toml")["small"] == {"training.steps": 2, "layer.d_state": 2}
+
+
+def test_another_layer_or_task_starts_its_section_anew(tmp_path):
+    written(
+        tmp_path,
+        a=BASE,
+        b='base = "a.toml"\n[layer]\nd_state = 6\nheads = 3\n[model]\nlayer = "rotrnn"',
+        c='base = "b.toml"\n[task]\nname = "listops"\ntrain = 5\n',
+    )
+    recipe = load_recipe(tmp_path / "b.toml")
+    assert (recipe.layer.d_state, recipe.layer.heads, recipe.model.d_model) == (6, 3, 8)
+    assert recipe_tables(tmp_path / "b.toml")["small"] == {"training.steps": 2}
+    assert load_recipe(tmp_path / "c.toml").task == ListOps(train=5)
+    changed = load_recipe(tmp_path / "a.toml", ["layer.d_state=8", "layer.heads=2", "model.layer=rotrnn"])
+    assert (changed.layer.d_state, changed.layer.heads) == (8, 2)
+    assert load_recipe(tmp_path / "a.toml", ["model.layer=lru"]).layer.d_state == 4  # the same one keeps its settings
+
+
+def test_small_is_the_same_with_changes():
+    whole, small = load_recipe("listops-rotrnn"), load_recipe("listops-rotrnn-small")
+    assert (whole.model.d_model, small.model.d_model) == (128, 64)
+    assert small.source == whole.source
+    assert "listops-rotrnn-small" in recipe_names()
+    with pytest.raises(ValueError, match=r"recipe is 'digits-lru-small', expected one of .*digits-lru"):
+        load_recipe("digits-lru-small")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = 3\n[model]\nlayer = "lru"', "base is 3, expected the name of a recipe"),
+        ('base = "nothing"', "recipe is 'nothing', expected one of"),
+        ("model = 3", r"model is 3, expected a section \[model\]"),
+    ],
+)
+def test_mistakes_in_files(tmp_path, text, message):
+    written(tmp_path, a=text)
+    with pytest.raises(ValueError, match=rf"a\.toml: .*{message}"):
+        load_recipe(tmp_path / "a.toml")
+
+
+def test_an_override_may_lead_into_a_table():
+    tables = {"layer": {"inner": {"tol": 1.0}}}
+    change(tables, [("layer.inner.tol", 0.5), ("layer.inner.more.key", 2), ("task.seed", 3)])
+    assert tables == {"layer": {"inner": {"tol": 0.5, "more": {"key": 2}}}, "task": {"seed": 3}}
+    with pytest.raises(ValueError, match=r"'layer\.d_state\.x': layer\.d_state is no section"):
+        load_recipe("digits-lru", ["layer.d_state.x=1"])
 
 
 def test_published_settings():
@@ -50,7 +136,7 @@ def test_published_settings():
     assert (lru.layer.r_min, lru.layer.r_max, lru.layer.max_phase) == (0.0, 0.99, 2 * math.pi)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_resolved_recipe_reads_back_as_itself(name):
     recipe = load_recipe(name)
     again = read_recipe(tomllib.loads(recipe.text()))

@@ -21,7 +21,7 @@ from rotrnn.tasks.listops import Exhausted
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite
-from rotrnn.training.recipe import build, load_recipe, parse_value, pick, shipped
+from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
 from rotrnn.training.run import Run
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
@@ -113,6 +113,11 @@ def _info(args: argparse.Namespace) -> None:
         for name, layer in LAYERS.items():
             print(f"{name:<{width}}  {layer.about}\n{'':<{width}}  {layer.paper}")
         return
+    if args.topic == "recipes":
+        for name in recipe_names():
+            source = load_recipe(name).source
+            print(f"{name}\n" + "".join(f"    {text}\n" for text in vars(source).values() if text), end="")
+        return
     if args.topic is not None:
         layer = LAYERS[args.topic]
         print(f"{layer.about}\n{layer.paper}\n\n{inspect.getdoc(layer)}\n\nsettings in [layer]:")
@@ -131,7 +136,7 @@ def _info(args: argparse.Namespace) -> None:
         "NumPy": f"{np.__version__}, BLAS {blas.get('name')} {blas.get('version')}",
         "layers": ", ".join(LAYERS),
         "tasks": ", ".join(TASKS),
-        "recipes": ", ".join(shipped()),
+        "recipes": f"{len(recipe_names())}, told by: rotrnn info recipes",
     }
     for name, text in rows.items():
         print(f"{name:<9} {text}")
@@ -154,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         _train,
         "train a recipe, or resume a run",
-        f"""\
+        """\
 Trains a recipe in a folder of its own and evaluates it on the test split. The folder holds
 
   recipe.toml          the recipe as resolved: training it again, on a machine of the
@@ -170,7 +175,7 @@ Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts.
 ends on the same bytes as if nothing had been. It warns if instruction set or NumPy version are others now: bits may
 differ then. Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
 
-recipes: {", ".join(shipped())}""",
+`rotrnn info recipes` lists the recipes.""",
         """\
 rotrnn train digits-rotrnn
 rotrnn train listops-lru --out runs/lru --set training.batch=16 --set layer.r_max=0.9
@@ -243,11 +248,16 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
         "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
-        "with `layers`, what each layer is and the paper it comes from; with the name of one, all about it.",
-        "rotrnn info\nrotrnn info layers\nrotrnn info lru",
+        "with `layers`, what each layer is and the paper it comes from; with the name of one, all about it;\n"
+        "with `recipes`, where each recipe comes from and what it reached there.",
+        "rotrnn info\nrotrnn info layers\nrotrnn info lru\nrotrnn info recipes",
     )
     one.add_argument(
-        "topic", nargs="?", choices=("layers", *LAYERS), metavar="TOPIC", help="layers, or the name of one of them"
+        "topic",
+        nargs="?",
+        choices=("layers", "recipes", *LAYERS),
+        metavar="TOPIC",
+        help="layers, recipes, or the name of a layer",
     )
     return parser
 

@@ -136,34 +136,131 @@ def shipped() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text() for file in sorted(files, key=lambda file: file.name)}
 
 
+def recipe_names() -> list[str]:
+    """What `load_recipe` takes by name: the recipes of the package, and "NAME-small" of those that have it."""
+    return [name for one in shipped() for name in (one, one + SMALL) if name == one or "small" in recipe_tables(one)]
+
+
+SMALL = "-small"
+NO_SECTIONS = ("base", "small", "sweep")
+"""What a recipe's file has besides the sections that `read_recipe` takes."""
+FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
+"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's."""
+
+
 def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
+
+    A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
+    starts its section anew). Its section [small] lists what "NAME-small" has otherwise, as ``"model.d_model" = 64``.
 
     Parameters
     ----------
     overrides : sequence of "section.key=value"
-        Replace what the file says; a value is TOML, or a text without quotes.
+        Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
+        starts its section anew too.
 
     Raises
     ------
     ValueError
         There is no such recipe, the file is no TOML, or as `read_recipe`.
     """
-    path = Path(name)
+    tables = recipe_tables(name)
+    changes = [_parse_override(override) for override in overrides]
     try:
-        if path.suffix == ".toml" or os.sep in str(name):
-            text = path.read_text(encoding="utf-8")
-        else:
-            text = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
-        tables = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{name}: no valid TOML: {error}") from error
-    for override in overrides:
-        _override(tables, override)
-    try:
-        return read_recipe(tables)
+        change(tables, changes)
+        return read_recipe({section: table for section, table in tables.items() if section not in NO_SECTIONS})
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def recipe_tables(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the recipe's file says, "NAME-small" and its bases worked in; [sweep] is its own alone."""
+    text, small, near = _find(name)
+    try:
+        own = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name}: no valid TOML: {error}") from error
+    try:
+        tables: dict[str, Any] = {}
+        if "base" in own:
+            tables = recipe_tables(_base(own["base"], near))
+            tables.pop("sweep", None)
+        for section in ("model", "task"):
+            if section in own:
+                _merge(tables, section, own[section])
+        for section, table in own.items():
+            if section not in ("base", "model", "task"):
+                _merge(tables, section, table)
+        if small:
+            change(tables, list(tables.get("small", {}).items()))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return tables
+
+
+def _find(name: str | os.PathLike[str]) -> tuple[str, bool, Path | None]:
+    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's."""
+    path = Path(name)
+    if path.suffix == ".toml" or os.sep in str(name):
+        try:
+            return path.read_text(encoding="utf-8"), False, path.parent
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}: no valid TOML: {error}") from error
+    known = shipped()
+    whole = str(name).removesuffix(SMALL)
+    if name not in known and whole in known and "small" in recipe_tables(whole):
+        return known[whole], True, None
+    text: str = pick("recipe", str(name), known, " (or the path of a .toml file)")
+    return text, False, None
+
+
+def _base(base: Any, near: Path | None) -> str | Path:
+    if not isinstance(base, str):
+        raise ValueError(f"base is {base!r}, expected the name of a recipe, or the path of a .toml file")
+    return near / base if near is not None and base.endswith(".toml") else base
+
+
+def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
+    """Puts a section's own keys into what is there of it."""
+    if not isinstance(own, dict):
+        raise ValueError(f"{section} is {own!r}, expected a section [{section}]")
+    if section in FRESH:
+        _start_anew(tables, section, own)
+    tables[section] = {**tables.get(section, {}), **own}
+
+
+def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> None:
+    key, fresh = FRESH[section]
+    there = tables.get(section, {})
+    if key in own and own[key] != there.get(key):
+        tables[fresh] = {key: own[key]} if fresh == section else {}
+        for where in [where for where in tables.get("small", {}) if where.startswith(f"{fresh}.")]:
+            del tables["small"][where]
+
+
+def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
+    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance"."""
+    for place, value in sorted(changes, key=lambda one: one[0] not in ("model.layer", "task.name")):
+        section, dot, path = place.partition(".")
+        if not (dot and section and path):
+            raise ValueError(f"'{place}': expected section.key, as in training.steps")
+        if section in FRESH:
+            _start_anew(tables, section, {path: value})
+        table = tables.setdefault(section, {})
+        *way, key = path.split(".")
+        for at, step in enumerate((None, *way)):
+            table = table if step is None else table.setdefault(step, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"'{place}': {'.'.join([section, *way[:at]])} is no section")
+        table[key] = value
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    place, equals, text = override.partition("=")
+    if not (equals and "." in place.strip(". ")):
+        raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")
+    return place.strip(), parse_value(text)
 
 
 def read_recipe(tables: dict[str, Any]) -> Recipe:
@@ -273,17 +370,6 @@ def _words(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
     return _WORDS[hint]
-
-
-def _override(tables: dict[str, Any], override: str) -> None:
-    place, equals, text = override.partition("=")
-    section, dot, key = place.strip().partition(".")
-    if not (equals and dot and section and key):
-        raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")
-    table = tables.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise ValueError(f"'{override}': {section} is no section")
-    table[key] = parse_value(text)
 
 
 def parse_value(text: str) -> Any:
