@@ -22,6 +22,12 @@ CALL(philox, P(0), P(1), P(2), I(3))
 CALL(listops_sample, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9))
 CALL(listops_parse, P(0), P(1), P(2), I(3))
 CALL(listops_render, P(0), P(1), P(2), I(3))
+CALL(word_sample, P(0), P(1), I(2), I(3), I(4), I(5), I(6))
+CALL(word_states, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(copy_rows, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
+CALL(copy_strings, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
+CALL(brackets_sample, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7), I(8), I(9), I(10))
+CALL(regular_sample, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
 CALL(mix_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11), I(12))
 CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14), I(15),
      I(16))
@@ -152,6 +158,12 @@ const rot_entry K(rot_table)[] = {
     ROW(listops_sample, "cjcnnnnnnn"),
     ROW(listops_parse, "cjbn"),
     ROW(listops_render, "cjbn"),
+    ROW(word_sample, "jinnnnn"),
+    ROW(word_states, "jiinnn"),
+    ROW(copy_rows, "jjinnnnnnnnn"),
+    ROW(copy_strings, "jjjiinnnnnnn"),
+    ROW(brackets_sample, "jjjinnnnnnn"),
+    ROW(regular_sample, "jjjiInnnnnnn"),
     ROW(mix_forward, "wrrrRInnnnnnn"),
     ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),

@@ -49,6 +49,30 @@ int K(listops_sample)(uint8_t *restrict tokens, int64_t *restrict lengths, uint8
 int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const uint8_t *restrict text, int64_t size);
 int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n);
 
+/* word_problem.c */
+int K(word_sample)(int64_t *restrict elements, const int64_t *restrict row, int64_t n, int64_t T, int64_t order,
+                   int64_t count, int64_t seed);
+int K(word_states)(int64_t *restrict states, const int64_t *restrict elements, const int64_t *restrict table, int64_t n,
+                   int64_t T, int64_t order);
+
+/* string_copy.c */
+int K(copy_rows)(int64_t *restrict tokens, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
+                 int64_t T, int64_t seed, int64_t letters, int64_t variant, int64_t gram, int64_t answer, int64_t low,
+                 int64_t high);
+int K(copy_strings)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
+                    const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T, int64_t seed,
+                    int64_t letters, int64_t variant, int64_t gram, int64_t answer);
+
+/* brackets.c */
+int K(brackets_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
+                       const int64_t *restrict stream, int64_t n, int64_t T, int64_t seed, int64_t low, int64_t high,
+                       int64_t modulus, int64_t operators);
+
+/* regular.c */
+int K(regular_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
+                      const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T,
+                      int64_t seed, int64_t low, int64_t high, int64_t language, int64_t m);
+
 /* mixer.c */
 int K(mix_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,

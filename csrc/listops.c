@@ -63,31 +63,19 @@ static int value_of(const uint8_t *tokens, int64_t n) {
 
 /* ---- sampling ---- */
 
-enum { WORDS = 4 * PHILOX_LANES };
-
-typedef struct {
-    uint64_t seed, tree, drawn;
-    uint32_t words[WORDS]; /* the last few drawn */
-} stream;
-
-static uint32_t draw(stream *s) {
-    if (s->drawn % WORDS == 0) philox_at(s->words, s->seed, s->tree, s->drawn / 4);
-    return s->words[s->drawn++ % WORDS];
-}
-
 /* A random expression of min_length < length < max_length, or 0 if this stream's is not. Above max_depth a node is an
  * operator with probability 1/4, of 2 to max_args arguments; else, and at max_depth always, a digit. */
-static int64_t sample_tree(uint8_t *tokens, stream *s, int64_t max_depth, int64_t max_args, int64_t min_length,
+static int64_t sample_tree(uint8_t *tokens, philox_stream *s, int64_t max_depth, int64_t max_args, int64_t min_length,
                            int64_t max_length) {
     int64_t missing[MAX_DEPTH]; /* arguments that each open operator still waits for */
     int64_t n = 0, depth = 0;
     do {
         if (n + 1 + depth >= max_length) return 0; /* this token and the brackets to close are too many already */
-        if (depth + 1 < max_depth && philox_uniform(draw(s)) <= (real)0.25) {
-            tokens[n++] = (uint8_t)(MIN + philox_below(draw(s), 4));
-            missing[depth++] = 2 + philox_below(draw(s), (uint32_t)max_args - 1);
+        if (depth + 1 < max_depth && philox_uniform(philox_draw(s)) <= (real)0.25) {
+            tokens[n++] = (uint8_t)(MIN + philox_below(philox_draw(s), 4));
+            missing[depth++] = 2 + philox_below(philox_draw(s), (uint32_t)max_args - 1);
         } else {
-            tokens[n++] = (uint8_t)philox_below(draw(s), DIGITS);
+            tokens[n++] = (uint8_t)philox_below(philox_draw(s), DIGITS);
             while (depth && --missing[depth - 1] == 0) {
                 tokens[n++] = CLOSE;
                 depth--;
@@ -105,7 +93,7 @@ int K(listops_sample)(uint8_t *restrict tokens, int64_t *restrict lengths, uint8
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t i = 0; i < n; i++) {
         uint8_t *const row = tokens + i * max_length;
-        stream s = {.seed = (uint64_t)seed, .tree = (uint64_t)(first + i)};
+        philox_stream s = {.seed = (uint64_t)seed, .number = (uint64_t)(first + i)};
         lengths[i] = sample_tree(row, &s, max_depth, max_args, min_length, max_length);
         values[i] = (uint8_t)value_of(row, lengths[i]);
     }

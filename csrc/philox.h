@@ -84,6 +84,21 @@ ROT_INLINE void philox_at(uint32_t *words, uint64_t seed, uint64_t stream, uint6
     philox_store(words, philox_rounds(counters, (uint32_t)seed, (uint32_t)(seed >> 32)));
 }
 
+/* Words drawn one after the other: blocks 0, 1, ... of stream `number` under the key `seed`. Starts as {.seed,
+ * .number}.
+ */
+enum { PHILOX_WORDS = 4 * PHILOX_LANES };
+
+typedef struct {
+    uint64_t seed, number, drawn;
+    uint32_t words[PHILOX_WORDS]; /* the last few drawn */
+} philox_stream;
+
+ROT_INLINE uint32_t philox_draw(philox_stream *s) {
+    if (s->drawn % PHILOX_WORDS == 0) philox_at(s->words, s->seed, s->number, s->drawn / 4);
+    return s->words[s->drawn++ % PHILOX_WORDS];
+}
+
 /* Uniform on the 2^24 multiples of 2^-24 in [0, 1): exact in float and double alike. */
 ROT_INLINE real philox_uniform(uint32_t x) { return (real)(x >> 8) * (real)0x1p-24; }
 

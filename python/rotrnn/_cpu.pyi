@@ -96,6 +96,67 @@ def listops_sample(
 ) -> None: ...
 def listops_parse(tokens: _U8, result: _I, text: _U8, size: int, /) -> None: ...
 def listops_render(text: _U8, start: _I, tokens: _U8, n: int, /) -> None: ...
+def word_sample(elements: _I, row: _I, n: int, T: int, order: int, count: int, seed: int, /) -> None: ...
+def word_states(states: _I, elements: _I, table: _I, n: int, T: int, order: int, /) -> None: ...
+def copy_rows(
+    tokens: _I,
+    labels: _I,
+    stream: _I,
+    n: int,
+    T: int,
+    seed: int,
+    letters: int,
+    variant: int,
+    gram: int,
+    answer: int,
+    low: int,
+    high: int,
+    /,
+) -> None: ...
+def copy_strings(
+    tokens: _I,
+    labels: _I,
+    sizes: _I,
+    stream: _I,
+    length: _I,
+    n: int,
+    T: int,
+    seed: int,
+    letters: int,
+    variant: int,
+    gram: int,
+    answer: int,
+    /,
+) -> None: ...
+def brackets_sample(
+    tokens: _I,
+    labels: _I,
+    sizes: _I,
+    stream: _I,
+    n: int,
+    T: int,
+    seed: int,
+    low: int,
+    high: int,
+    modulus: int,
+    operators: int,
+    /,
+) -> None: ...
+def regular_sample(
+    tokens: _I,
+    labels: _I,
+    sizes: _I,
+    stream: _I,
+    length: _IO,
+    n: int,
+    T: int,
+    seed: int,
+    low: int,
+    high: int,
+    language: int,
+    m: int,
+    /,
+) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...

@@ -14,6 +14,8 @@ from rotrnn import _cpu
 
 Index = npt.NDArray[np.int64]
 
+CHUNK = 2**14  # random numbers drawn at a time, in cache
+
 
 class Batch(NamedTuple):
     """Some sequences of a split, padded with zeros to the longest of them.
@@ -33,12 +35,16 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
 
     NumPy promises no shuffle across its versions.
     """
-    counter = np.zeros((n, 4), np.int64)
-    counter[:, 0], counter[:, 1] = np.arange(n), epoch
-    key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (n, 2)).copy()
-    words = np.empty((n, 4), np.int64)
-    _cpu.philox(words, counter, key, n)
-    return np.lexsort((words[:, 1], words[:, 0]))
+    numbers = np.empty(n, np.uint64)
+    for first in range(0, n, CHUNK):
+        size = min(CHUNK, n - first)
+        counter = np.zeros((size, 4), np.int64)
+        counter[:, 0], counter[:, 1] = np.arange(first, first + size), epoch
+        key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (size, 2)).copy()
+        words = np.empty((size, 4), np.int64)
+        _cpu.philox(words, counter, key, size)
+        numbers[first : first + size] = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1].astype(np.uint64)
+    return np.argsort(numbers, kind="stable")
 
 
 class Split(ABC):
@@ -139,27 +145,43 @@ class FeatureSplit(Split):
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+LOOKED_AT = 2**17  # examples of a split that statistics are of, evenly spaced; of a fresh one, each of which is made
+LOOKED_AT_FRESH = 2**12
+MOST_LABELS = 16  # that a table shows
 
 
 def describe(task: Task) -> str:
     """A summary for people: of each split its size, quantiles of length, how labels are spread, and majority baseline.
 
-    The baseline is `majority_baseline`.
+    The baseline is `majority_baseline`. Of a large split, and of a fresh one, only some examples are looked at.
     """
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) a step"
+    head = "" if task.head == "classifier" else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
-    lines = [f"{task.name}: {task.n_classes} classes, {width}"]
+    lines = [f"{task.name}: {task.n_classes} classes, {width}{head}"]
     lines.append(
         f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
     )
     for name, (labels, lengths) in spread.items():
+        split = _splits(task)[name]
+        size = "fresh" if split.fresh else len(split)
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
         baseline = _share_of_majority(spread["train"][0], labels)
-        lines.append(f"{name:<6}{len(labels):>8}{'':<12}{quantiles}{baseline:>19.1%}")
-    lines.append(f"{'label':<10}" + "".join(f"{label:>7}" for label in range(task.n_classes)))
-    for name, (labels, _) in spread.items():
-        share = np.bincount(labels, minlength=task.n_classes) / len(labels)
-        lines.append(f"{name:<10}" + "".join(f"{one:>7.1%}" for one in share))
+        lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
+    shares = {name: np.bincount(labels, minlength=task.n_classes) / len(labels) for name, (labels, _) in spread.items()}
+    shown = np.arange(task.n_classes)
+    if task.n_classes > MOST_LABELS:
+        shown = np.sort(np.argsort(-shares["train"], kind="stable")[:MOST_LABELS])
+        lines.append(f"of {task.n_classes} labels the {MOST_LABELS} most frequent in training:")
+    names = [task.labels[label] if task.labels else str(label) for label in shown]
+    lines.append(f"{'label':<10}" + "".join(f"{name:>7}" for name in names))
+    for name, share in shares.items():
+        lines.append(f"{name:<10}" + "".join(f"{share[label]:>7.1%}" for label in shown))
+    lines += [
+        f"{name}: counted in {len(_looked_at(split))} examples, evenly spaced"
+        for name, split in _splits(task).items()
+        if len(_looked_at(split)) < len(split)
+    ]
     return "\n".join(lines)
 
 
@@ -176,8 +198,15 @@ def _splits(task: Task) -> dict[str, Split]:
     return {"train": task.train, "val": task.val, "test": task.test}
 
 
+def _looked_at(split: Split) -> Index:
+    n = len(split)
+    most = LOOKED_AT_FRESH if split.fresh else LOOKED_AT
+    return np.arange(n) if n <= most else np.arange(most) * (n // most)
+
+
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
-    """Labels that count (`IGNORED` is -1) and lengths of a whole split, read batch by batch."""
-    batches = [split.batch(np.arange(i, min(i + rows, len(split)))) for i in range(0, len(split), rows)]
+    """Labels that count (`IGNORED` is -1) and lengths of the examples looked at, read batch by batch."""
+    index = _looked_at(split)
+    batches = [split.batch(index[i : i + rows]) for i in range(0, len(index), rows)]
     lengths = [np.full(len(b.labels), b.inputs.shape[1]) if b.lengths is None else b.lengths for b in batches]
     return np.concatenate([b.labels[b.labels >= 0] for b in batches]), np.concatenate(lengths)

@@ -1,0 +1,141 @@
+/* Strings to copy (Jelassi, Brandfonbrener, Kakade, Malach 2024), one character a token: with letters a, b, ... = 0, 1,
+ * ..., letters-1 come `$`, `|` and `.`. An example for a string s and, but for COPY, a stretch q of it:
+ *
+ *   COPY       $s|s.           the first letters of s, or all
+ *   PREFIX     $q|s|r.         what follows q in s, where it first occurs: the first letters of it, or all
+ *   SUFFIX     $s|qr.          the same
+ *   DUPLICATE  $s|s.           where s has the same stretch twice at least
+ *
+ * The answer is what comes after the prompt, `.` included.
+ */
+#include <string.h>
+
+#include "kernels.h"
+#include "philox.h"
+
+enum { COPY, PREFIX, SUFFIX, DUPLICATE };
+enum { START, SEPARATOR, END }; /* ids above letters */
+enum { MAX_LENGTH = 4096, MAX_EXAMPLE = 3 * MAX_LENGTH + 4 };
+enum { SERIAL = 1 << 14 };
+
+/* What all examples have in common: the variant, the letters of q, those of an answer (0 for all there are). */
+typedef struct {
+    int64_t letters, variant, gram, answer;
+} form;
+
+typedef struct {
+    int64_t size, prompt; /* tokens in all, those before the answer */
+    uint8_t tokens[MAX_EXAMPLE];
+} example;
+
+/* Where the stretch s[at .. at+gram-1] first occurs. */
+static int64_t first_place(const uint8_t *s, int64_t at, int64_t gram) {
+    int64_t place = 0;
+    while (memcmp(s + place, s + at, (size_t)gram) != 0) place++;
+    return place;
+}
+
+/* Puts the stretch at `source` wherever the one at `target` is, from left to right, each after the end of the last. */
+static void duplicate(uint8_t *s, int64_t length, int64_t source, int64_t target, int64_t gram) {
+    uint8_t stale[MAX_LENGTH], fresh[MAX_LENGTH];
+    memcpy(stale, s + target, (size_t)gram);
+    memcpy(fresh, s + source, (size_t)gram);
+    for (int64_t at = 0; at + gram <= length;) {
+        if (memcmp(s + at, stale, (size_t)gram) == 0) {
+            memcpy(s + at, fresh, (size_t)gram);
+            at += gram;
+        } else
+            at++;
+    }
+}
+
+static void put(example *e, const uint8_t *tokens, int64_t n) {
+    memcpy(e->tokens + e->size, tokens, (size_t)n);
+    e->size += n;
+}
+
+static void sample(example *e, philox_stream *random, const form *f, int64_t length) {
+    const uint8_t start = (uint8_t)(f->letters + START), separator = (uint8_t)(f->letters + SEPARATOR),
+                  end = (uint8_t)(f->letters + END);
+    uint8_t s[MAX_LENGTH];
+    for (int64_t i = 0; i < length; i++) s[i] = (uint8_t)philox_below(philox_draw(random), (uint32_t)f->letters);
+
+    int64_t gram = 0, from = 0;
+    if (f->variant == DUPLICATE) {
+        const uint32_t places = (uint32_t)(length - f->gram - f->answer - 1);
+        const uint32_t source = philox_below(philox_draw(random), places);
+        const uint32_t target = philox_below(philox_draw(random), places - 1);
+        duplicate(s, length, source, target + (target >= source), f->gram);
+    } else if (f->variant != COPY) {
+        const uint32_t places = (uint32_t)(length - f->gram - f->answer - 2);
+        gram = f->gram;
+        from = first_place(s, philox_below(philox_draw(random), places), gram);
+    }
+
+    e->size = 0;
+    put(e, &start, 1);
+    if (f->variant == PREFIX) {
+        put(e, s + from, gram);
+        put(e, &separator, 1);
+    }
+    put(e, s, length);
+    put(e, &separator, 1);
+    if (f->variant == SUFFIX) put(e, s + from, gram);
+    e->prompt = e->size;
+    put(e, s + from + gram, f->answer ? f->answer : length - from - gram);
+    put(e, &end, 1);
+}
+
+/* The label of a place is the token after it, where that one is among answer[first .. last-1] of the example at `row`,
+ * else -1. */
+static void label(int64_t *labels, const example *e, int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++) labels[t - 1] = e->tokens[t];
+}
+
+/* tokens, labels (n,T): each row examples one after the other, the last of them cut where the row ends. Answers of
+ * whole examples are labelled. Strings are of `low` to `high` <= MAX_LENGTH letters. */
+int K(copy_rows)(int64_t *restrict tokens, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
+                 int64_t T, int64_t seed, int64_t letters, int64_t variant, int64_t gram, int64_t answer, int64_t low,
+                 int64_t high) {
+    const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
+#pragma omp parallel for schedule(static) if (n * T > SERIAL)
+    for (int64_t i = 0; i < n; i++) {
+        philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};
+        int64_t *const row = tokens + i * T, *const wanted = labels + i * T;
+        example e;
+        for (int64_t t = 0; t < T; t++) wanted[t] = -1;
+        for (int64_t at = 0; at < T; at += e.size) {
+            const int64_t length = low + philox_below(philox_draw(&random), (uint32_t)(high - low + 1));
+            sample(&e, &random, &f, length);
+            if (e.size > T - at) {
+                e.size = T - at;
+                e.prompt = e.size;
+            }
+            for (int64_t t = 0; t < e.size; t++) row[at + t] = e.tokens[t];
+            label(wanted + at, &e, e.prompt, e.size);
+        }
+    }
+    return ROT_OK;
+}
+
+/* tokens, labels (n,T), sizes (n): one example a row, of a string of length[i] <= MAX_LENGTH letters, then `.` up to T,
+ * which must have room for the longest. Answers are labelled, less their last `.`. */
+int K(copy_strings)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
+                    const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T, int64_t seed,
+                    int64_t letters, int64_t variant, int64_t gram, int64_t answer) {
+    const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
+#pragma omp parallel for schedule(static) if (n * T > SERIAL)
+    for (int64_t i = 0; i < n; i++) {
+        philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};
+        int64_t *const row = tokens + i * T, *const wanted = labels + i * T;
+        example e;
+        sample(&e, &random, &f, length[i]);
+        for (int64_t t = 0; t < T; t++) {
+            row[t] = t < e.size ? e.tokens[t] : letters + END;
+            wanted[t] = -1;
+        }
+        label(wanted, &e, e.prompt, e.size - 1);
+        sizes[i] = e.size;
+    }
+    return ROT_OK;
+}

@@ -1,0 +1,120 @@
+"""Modular arithmetic with brackets: the value of a nested expression."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from rotrnn import _cpu
+from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
+from rotrnn.tasks.task import Batch, Index, Task
+
+OPERATORS = ("+-", "+-*")
+SYMBOLS = ("+", "-", "*", "(", ")", "=", "PAD")
+"""Their ids follow those of the digits."""
+
+MAX_LENGTH = 4096
+
+
+@dataclass(frozen=True)
+class Expressions(GeneratedSplit):
+    """Expressions of `low` to `high` tokens in all."""
+
+    settings: Brackets
+    low: int
+    high: int
+
+    def make(self, index: Index, streams: Index) -> Batch:
+        s = self.settings
+        tokens = np.empty((len(index), max(self.high, 5)), np.int64)
+        labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
+        _cpu.brackets_sample(
+            tokens,
+            labels,
+            sizes,
+            streams,
+            *tokens.shape,
+            s.seed,
+            self.low,
+            self.high,
+            s.modulus,
+            len(s.operators),
+        )
+        return trimmed(tokens, labels, sizes)
+
+
+@dataclass(frozen=True)
+class FreshExpressions(Expressions):
+    fresh = True
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """Arithmetic modulo 5 with brackets (Delétang et al., "Neural networks and the Chomsky hierarchy", 2023), as Grazzi
+    et al. ("Unlocking state-tracking in linear RNNs through negative eigenvalues", 2025) train on it.
+
+    An expression such as ``((-3)+(1-4))``, then ``=``, whose label is the value; no other place has one. Ids are the
+    digits 0 to `modulus` - 1, then ``+ - * ( ) =`` and PAD. After ``=`` comes the digit 0 where the value would stand.
+    A sample has t tokens, uniform on its limits but 5 at least: t - 3 of the expression, ``=``, the 0, and one of
+    padding, which does not count as its length. All choices are uniform: digits, operators, and the size of the left
+    side among those that leave room for the right one.
+
+    Parameters
+    ----------
+    operators : str
+        "+-", as in the two publications, where values are uniform; or "+-*", as in the Fixed-Point RNNs' code, where 0
+        is more frequent. Accuracies on the two are not comparable.
+    modulus : int
+    min_length, max_length : int
+        Limits of t in training.
+    val_min_length, val_max_length, test_min_length, test_max_length : int
+        Limits in validation and test.
+    train, val, test : int
+        Expressions in each split; training sees each once.
+    seed : int
+    """
+
+    operators: str = "+-"
+    modulus: int = 5
+    min_length: int = 3
+    max_length: int = 40
+    val_min_length: int = 40
+    val_max_length: int = 256
+    test_min_length: int = 3
+    test_max_length: int = 256
+    train: int = 102_400_000
+    val: int = 8192
+    test: int = 8192
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.operators not in OPERATORS:
+            raise ValueError(f"Brackets: operators is '{self.operators}', expected '+-' or '+-*'")
+        limits = [("modulus", 2, 1000), ("train", 1, 2**40), ("val", 1, 2**31), ("test", 1, 2**31)]
+        for prefix in ("", "val_", "test_"):
+            low = getattr(self, f"{prefix}min_length")
+            limits += [(f"{prefix}min_length", 1, MAX_LENGTH), (f"{prefix}max_length", low, MAX_LENGTH)]
+        check_ranges("Brackets", self, (*limits, ("seed", 0, 2**63 - 1)))
+
+    def load(self) -> Task:
+        """The task. Nothing is stored: expressions are made when they are asked for."""
+        return Task(
+            "brackets",
+            FreshExpressions("train", self.train, self, self.min_length, self.max_length),
+            Expressions("val", self.val, self, self.val_min_length, self.val_max_length),
+            Expressions("test", self.test, self, self.test_min_length, self.test_max_length),
+            n_classes=self.modulus,
+            vocab=self.modulus + len(SYMBOLS),
+            n_features=None,
+            head="tagger",
+            curve="length",
+            chance=1 / self.modulus,
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes brackets_train.tsv, brackets_val.tsv and brackets_test.tsv (`write_rows`); `train` must be set."""
+        task = self.load()
+        write_rows(folder, task)
+        return task

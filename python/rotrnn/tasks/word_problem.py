@@ -1,0 +1,383 @@
+"""Word problems of finite groups: tracking the product of a sequence of elements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from dataclasses import dataclass
+from functools import cache, reduce
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.task import Batch, Index, Split, Task, shuffled
+
+SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
+"""Their ids follow those of the elements."""
+
+LARGEST = 2520  # elements: those of A7; the table of products takes 48 MiB
+FACTOR = re.compile(r"([SAZ])([1-9][0-9]{0,3})")
+COUNTABLE = 2**62  # sequences that csrc/word_problem.c can number
+
+
+# ---- groups ----
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A finite group: `table` (order, order) int64 holds the product a b at (a, b); element 0 is the identity."""
+
+    name: str
+    table: Index
+
+    @property
+    def order(self) -> int:
+        return len(self.table)
+
+    @property
+    def pad(self) -> int:
+        return self.order
+
+    @property
+    def bos(self) -> int:
+        return self.order + 1
+
+    def states(self, elements: Index) -> Index:
+        """Products (n, T) of the first 1, 2, ..., T elements (n, T) of each row."""
+        states = np.empty_like(elements)
+        n, T = elements.shape
+        _cpu.word_states(states, elements, self.table, n, T, self.order)
+        return states
+
+
+@cache
+def group(name: str) -> Group:
+    """The group of that name: S5, A5, Z60, or a direct product such as A4xZ5 (A4_x_Z5).
+
+    Elements of S_n are the permutations of n things in lexicographic order, those of A_n the even ones in the same
+    order; in a product a b, b is applied first. Z_n adds modulo n. Elements of a direct product are pairs, the first
+    component varying slowest.
+
+    Raises
+    ------
+    ValueError
+        The name is none of these, or the group has more than 2520 elements.
+    """
+    factors = [FACTOR.fullmatch(factor) for factor in name.replace("_x_", "x").split("x")]
+    orders = []
+    for factor in factors:
+        if factor is None:
+            raise ValueError(f"group is '{name}', expected S, A or Z and a number, as S5, or a product, as A4xZ5")
+        n = int(factor[2])
+        orders.append(n if factor[1] == "Z" else math.factorial(min(n, 8)) // (2 if factor[1] == "A" and n > 1 else 1))
+    if math.prod(orders) > LARGEST:
+        raise ValueError(f"group is '{name}', expected one of at most {LARGEST} elements")
+    tables = [_table(factor[1], int(factor[2])) for factor in factors if factor is not None]
+    return Group("_x_".join(factor[0] for factor in factors if factor is not None), reduce(_product, tables))
+
+
+def _table(kind: str, n: int) -> Index:
+    if kind == "Z":
+        return np.add.outer(np.arange(n), np.arange(n)) % n
+    rows = [p for p in itertools.permutations(range(n)) if kind == "S" or _even(p)]
+    elements = np.array(rows, np.int64)
+    place = n ** np.arange(n - 1, -1, -1)
+    codes = elements @ place  # ascending, as the order is lexicographic
+    return np.stack([np.searchsorted(codes, one[elements] @ place) for one in elements])
+
+
+def _even(permutation: tuple[int, ...]) -> bool:
+    return sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
+
+
+def _product(left: Index, right: Index) -> Index:
+    n = len(left) * len(right)
+    pairs = left[:, None, :, None] * len(right) + right[None, :, None, :]
+    return np.ascontiguousarray(pairs.reshape(n, n))
+
+
+# ---- sequences of one length ----
+
+
+class Words(Protocol):
+    """Sequences of `length` elements: what one file holds."""
+
+    @property
+    def length(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def at(self, rows: Index) -> Index:
+        """The elements (n, length) int64 of these rows."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`count` random sequences, no two of them the same, drawn from (seed, length, row) when they are asked for.
+
+    If there are no more than 2**62 sequences of that length (A5: up to length 10), row i is sequence p(i) for a random
+    permutation p of all; so `count` of them are distinct, and all are there if `count` is their number. Else elements
+    are uniform, and that any two of a million rows agree has probability 1e-7 at most.
+    """
+
+    order: int
+    length: int
+    count: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def at(self, rows: Index) -> Index:
+        elements = np.empty((len(rows), self.length), np.int64)
+        every = self.order**self.length
+        _cpu.word_sample(
+            elements,
+            np.ascontiguousarray(rows, np.int64),
+            len(rows),
+            self.length,
+            self.order,
+            every if every < COUNTABLE else 0,
+            self.seed,
+        )
+        return elements
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Sequences (n, length) read from a file."""
+
+    elements: npt.NDArray[np.int16]
+
+    @property
+    def length(self) -> int:
+        return int(self.elements.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def at(self, rows: Index) -> Index:
+        return self.elements[rows].astype(np.int64)
+
+
+# ---- files in the released format ----
+
+HEADER = b"seed,input,target\n"
+
+
+def write_csv(path: str | os.PathLike[str], group: Group, words: Words, seed: int) -> None:
+    """Writes a file in the released format: header ``seed,input,target``, then the seed, the elements separated by
+    spaces, and the products of the first 1, 2, ... of them."""
+    with atomic_file(path) as file:
+        file.write(HEADER)
+        for first in range(0, len(words), 4096):
+            elements = words.at(np.arange(first, min(first + 4096, len(words))))
+            for row in zip(elements.tolist(), group.states(elements).tolist(), strict=True):
+                inputs, targets = (" ".join(map(str, one)) for one in row)
+                file.write(f"{seed},{inputs},{targets}\n".encode())
+
+
+def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int) -> Stored:
+    """Reads up to `count` rows of a file in the released format.
+
+    Every row is parsed strictly, and its targets are compared with the products. What is not as expected raises a
+    ValueError that names file and line.
+    """
+    number = rb" ".join([rb"(?:0|[1-9]\d{0,3})"] * length)
+    row = re.compile(rb"-?\d{1,18},%b,%b\n" % (number, number))
+    read: list[npt.NDArray[np.int16]] = []
+    with open(path, "rb") as file:
+        header = file.readline()
+        if header != HEADER:
+            raise ValueError(f"{path}, line 1: the header is {header!r:.60}, expected {HEADER!r}")
+        line = 2
+        while lines := list(itertools.islice(file, min(4096, count - line + 2))):
+            for offset, text in enumerate(lines):
+                if not row.fullmatch(text):
+                    raise ValueError(
+                        f"{path}, line {line + offset}: the row is {text!r:.60}, "
+                        f"expected seed,input,target of {length} elements each, and a newline"
+                    )
+            numbers = np.array(b" ".join(lines).replace(b",", b" ").split(), np.int64).reshape(len(lines), -1)
+            elements, targets = np.ascontiguousarray(numbers[:, 1 : 1 + length]), numbers[:, 1 + length :]
+            for offset in np.flatnonzero((elements >= group.order).any(1))[:1]:
+                raise ValueError(
+                    f"{path}, line {line + offset}: input has element {elements[offset].max()}, "
+                    f"expected 0 to {group.order - 1} for {group.name}"
+                )
+            wrong = group.states(elements) != targets
+            for offset in np.flatnonzero(wrong.any(1))[:1]:
+                at = int(wrong[offset].argmax())
+                raise ValueError(
+                    f"{path}, line {line + offset}: target {at + 1} is {targets[offset, at]}, "
+                    f"expected {group.states(elements)[offset, at]}, the product of the first {at + 1} inputs"
+                )
+            read.append(elements.astype(np.int16))
+            line += len(lines)
+    return Stored(np.concatenate(read) if read else np.empty((0, length), np.int16))
+
+
+# ---- the task ----
+
+
+@dataclass(frozen=True)
+class WordSplit(Split):
+    """Rows of several lengths: of each `words` those at `rows`, or all; every one begins with BOS."""
+
+    group: Group
+    parts: tuple[tuple[Words, Index | None], ...]
+    count_padding: bool = True
+
+    def __len__(self) -> int:
+        return sum(self._sizes())
+
+    def _sizes(self) -> list[int]:
+        return [len(words if rows is None else rows) for words, rows in self.parts]
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The rows at `index`, padded to the longest of them; ids are int64 whatever `dtype`."""
+        index = np.asarray(index)
+        ends = np.cumsum(self._sizes())
+        which = np.searchsorted(ends, index, side="right")
+        sizes = np.array([words.length + 1 for words, _ in self.parts])[which]
+        shape = len(index), int(sizes.max(initial=0))
+        inputs = np.full(shape, self.group.pad, np.int64)
+        labels = np.full(shape, self.group.pad if self.count_padding else -1, np.int64)
+        inputs[:, :1] = labels[:, :1] = self.group.bos
+        for part in np.unique(which).tolist():
+            words, rows = self.parts[part]
+            of_part = np.flatnonzero(which == part)
+            place = index[of_part] - (ends[part - 1] if part else 0)
+            elements = words.at(place if rows is None else rows[place])
+            inputs[of_part, 1 : words.length + 1] = elements
+            labels[of_part, 1 : words.length + 1] = self.group.states(elements)
+        return Batch(inputs, labels, None if self.count_padding or len(self.parts) == 1 else sizes)
+
+
+@dataclass(frozen=True)
+class WordProblem:
+    """Word problems (Merrill, Petty, Sabharwal: "The illusion of state in state-space models", 2024): the label of each
+    element is the product of all up to it.
+
+    Ids are those of the elements (see `group`), then PAD, BOS and five more that never occur. Inputs and labels begin
+    with BOS; sequences count as right only if every label is, BOS included, as published. Trained at one length and
+    tested at another, where accuracy is told for each shorter one too.
+
+    Parameters
+    ----------
+    group : str
+        S5, A5, Z60, A4xZ5, ..., of at most 2520 elements.
+    length : int
+        Elements of a sequence in training and validation.
+    samples : int
+        Sequences of that length (and of each shorter one, see `shorter`), or all if there are fewer.
+    val_fraction : float
+        The share of them that is for validation.
+    shorter : str
+        Sequences that training has besides: "none"; "two", those of length 2 (the first publication's `strict_len`);
+        "all", those of length 2 to `length` - 1, padded in a batch (the default of the Fixed-Point RNNs' code).
+    count_padding : bool
+        Count PAD as an answer where sequences are padded, as published; or mask it.
+    test_length, test : int
+        Length and number of the test sequences.
+    seed : int
+        Key of all sequences and of the validation split.
+    data_dir : str
+        Folder with released files, ``A5=16.csv``: header ``seed,input,target``. With it nothing is generated: rows are
+        the first of these files.
+    """
+
+    group: str = "A5"
+    length: int = 16
+    samples: int = 1_600_000
+    val_fraction: float = 0.2
+    shorter: str = "none"
+    count_padding: bool = True
+    test_length: int = 50
+    test: int = 10_000
+    seed: int = 0
+    data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            group(self.group)
+        except ValueError as error:
+            raise ValueError(f"WordProblem: {error}") from None
+        largest = 2**31 - 1
+        limits = (
+            ("length", 1, 10_000),
+            ("samples", 2, largest),
+            ("test_length", self.length + 1, 10_000),
+            ("test", 1, largest),
+            ("seed", 0, 2**63 - 1),
+        )
+        check_ranges("WordProblem", self, limits)
+        if self.shorter not in ("none", "two", "all"):
+            raise ValueError(f"WordProblem: shorter is '{self.shorter}', expected 'none', 'two' or 'all'")
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"WordProblem: val_fraction is {self.val_fraction}, expected a number between 0 and 1")
+
+    def load(self) -> Task:
+        """The task, generated or read from `data_dir`."""
+        return self._task(self._words())
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes ``GROUP=LENGTH.csv`` in the released format for each length there is."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        words = self._words()
+        for one in words.values():
+            write_csv(self._file(folder, one.length), group(self.group), one, self.seed)
+        return self._task(words)
+
+    def _words(self) -> dict[int, Words]:
+        """All sequences by their length."""
+        shorter = {"none": range(0), "two": range(2, min(3, self.length)), "all": range(2, self.length)}[self.shorter]
+        counts = dict.fromkeys((*shorter, self.length), self.samples) | {self.test_length: self.test}
+        G = group(self.group)
+        words: dict[int, Words] = {}
+        for length, wanted in counts.items():
+            count = min(wanted, G.order**length)
+            if not self.data_dir:
+                words[length] = Generated(G.order, length, count, self.seed)
+                continue
+            path = self._file(self.data_dir, length)
+            words[length] = read_csv(path, G, length, count)
+            if len(words[length]) < count and length in (self.length, self.test_length):
+                raise ValueError(f"{path}: has {len(words[length])} rows, expected at least {count}")
+        return words
+
+    def _file(self, folder: str | os.PathLike[str], length: int) -> Path:
+        return Path(folder, f"{group(self.group).name}={length}.csv")
+
+    def _task(self, words: dict[int, Words]) -> Task:
+        G = group(self.group)
+        whole = words[self.length]
+        order = shuffled(len(whole), self.seed, 0)
+        val = round(self.val_fraction * len(whole))
+        if not 0 < val < len(whole):
+            raise ValueError(
+                f"WordProblem: val_fraction is {self.val_fraction}, {val} of {len(whole)} sequences; "
+                "expected some for training and some for validation"
+            )
+        short = tuple((one, None) for one in words.values() if one.length < self.length)
+        vocab = G.order + len(SPECIALS)
+        return Task(
+            "word_problem",
+            WordSplit(G, (*short, (whole, order[val:])), self.count_padding),
+            WordSplit(G, ((whole, order[:val]),)),
+            WordSplit(G, ((words[self.test_length], None),)),
+            n_classes=vocab,
+            vocab=vocab,
+            n_features=None,
+            head="tagger",
+            metric="sequence_accuracy",
+            curve="prefix",
+            bos=True,
+        )
