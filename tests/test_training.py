@@ -206,7 +206,8 @@ def contents(folder):
     """Every file of a run, the log without its times."""
     run = Run(folder)
     files = {path.name: path.read_bytes() for path in run.files() if path != run.log}
-    return files | {"log": [{**record, "elapsed": None, "peak_memory": None} for record in run.records()]}
+    times = {"seconds": None, "elapsed": None, "peak_memory": None}
+    return files | {"log": [{**record, **times} for record in run.records()]}
 
 
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):

@@ -119,5 +119,7 @@ eval_every = 7
 
 if __name__ == "__main__":
     from rotrnn.cli import main
+    from rotrnn.training import sweep
 
+    sweep.COMMAND = (sys.executable, __file__)
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The command `rotrnn`: train, eval, data, plot, info."""
+"""The command `rotrnn`: train, sweep, results, eval, data, plot, info."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
@@ -22,7 +23,9 @@ from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
+from rotrnn.training.results import collect, find_runs, render, write
 from rotrnn.training.run import Run
+from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep, stop_at_eof
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 FAILED = 2
@@ -61,6 +64,8 @@ def _tell(message: str, code: int) -> int:
 
 
 def _train(args: argparse.Namespace) -> None:
+    if args.until_eof:
+        stop_at_eof()
     if args.recipe is None and args.resume is None:
         raise ValueError("train: expected a RECIPE, or --resume DIR")
     overrides = [*args.set]
@@ -69,6 +74,29 @@ def _train(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
     train(recipe, run.folder, resume=args.resume is not None)
     print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    runs = plan(
+        args.recipe,
+        seeds=parse_seeds(args.seeds) if args.seeds else (),
+        grid=[parse_grid(one) for one in args.grid],
+        variants=args.variant,
+        overrides=args.set,
+    )
+    folder = args.out or Path("sweeps", Path(args.recipe).stem)
+    ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write)
+    print(render([one.row() for one in collect(ended)]), end="")
+    failed = sum(run.status() == "failed" for run in ended)
+    if failed:
+        raise ValueError(f"{failed} of {len(ended)} runs failed; --retry trains them again")
+
+
+def _results(args: argparse.Namespace) -> None:
+    rows = [one.row() for one in collect(find_runs(args.runs), args.by)]
+    if args.out:
+        write(args.out, render(rows, args.out.suffix, curve=args.curve))
+    print(render(rows, curve=args.curve), end="")
 
 
 def _eval(args: argparse.Namespace) -> None:
@@ -192,8 +220,70 @@ rotrnn train --resume runs/lru""",
     folder = one.add_mutually_exclusive_group()
     folder.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/RECIPE)")
     folder.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder, by its recipe")
+    one.add_argument(
+        "--until-eof",
+        action="store_true",
+        help="stop as at a Ctrl-C when standard input ends: so runs end with the program that started them",
+    )
     one.add_argument("--steps", type=int, metavar="N", help="the same as --set training.steps=N")
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
+
+    one = _command(
+        commands,
+        "sweep",
+        _sweep,
+        "train a recipe over seeds, settings and variants",
+        """\
+Trains the product of the variants, the grid and the seeds in a recipe's section [sweep], each run in a folder of its
+own below DIR, named by what it has of its own. The options replace or extend what the recipe says.
+
+Given again, the command goes on with what is unfinished, however the sweep had ended (Ctrl-C, kill -9, power), and
+leaves alone what is done. A run that fails or crashes is recorded and counted, and the others go on. At the end it
+prints what `rotrnn results DIR` does.""",
+        """\
+rotrnn sweep digits-lru --seeds 0..2 --jobs 2
+rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
+rotrnn sweep my-ablation.toml --variant full --variant plain --set training.steps=1000""",
+    )
+    one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the recipe's")
+    one.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="section.key=a,b",
+        help="values that a setting takes, instead of the recipe's or in addition; may be given often",
+    )
+    one.add_argument(
+        "--variant", action="append", default=[], metavar="NAME", help="only this variant; may be given often"
+    )
+    _add_set(one, "section.key=value", "replace a setting in every run")
+    one.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: sweeps/RECIPE)")
+    one.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="runs at a time, which share the cores (default: 1)"
+    )
+    one.add_argument("--retry", action="store_true", help="go on with failed runs too")
+
+    one = _command(
+        commands,
+        "results",
+        _results,
+        "a table of runs",
+        """\
+One row for each configuration, runs that differ in the seed alone taken together: how many are done, failed,
+unfinished; mean ± sample standard deviation on the test split, of the parameters that were best on the validation
+split and of the last ones, beside the published figure; parameters, steps a second of training, peak memory, time.""",
+        """\
+rotrnn results sweeps/digits-lru
+rotrnn results sweeps runs/digits --out table.md
+rotrnn results sweeps/words --curve --out curves.csv""",
+    )
+    one.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="folder of a run, or one with runs below it")
+    one.add_argument("--out", type=Path, metavar="FILE", help="write the table too, as .md, .csv or .json (everything)")
+    one.add_argument(
+        "--by", nargs="+", default=[], metavar="section.key", help="take runs together that agree in these settings"
+    )
+    one.add_argument("--curve", action="store_true", help="accuracies against length instead")
 
     one = _command(
         commands,
@@ -273,6 +363,12 @@ def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples
     )
     parser.set_defaults(command=run)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not (text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1")
+    return int(text)
 
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:

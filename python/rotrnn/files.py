@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and folders that one process holds."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,22 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     synced(path.parent)
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str], message: str) -> Iterator[None]:
+    """Creates a folder and holds it for this process; ValueError with the message while another process does.
+
+    However a process ends, it holds nothing any more.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"{folder}: {message}") from error
+        yield
 
 
 def synced(path: str | os.PathLike[str]) -> None:

@@ -15,12 +15,12 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -30,12 +30,15 @@ from rotrnn.checkpoint import Facts, write_checkpoint
 from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
 from rotrnn.ops import optim
+from rotrnn.provenance import session
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import PARAMS, Run
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -127,13 +130,15 @@ def train(
     run = Run(Path(folder))
     with run.locked():
         if resume:
-            _check_same(run.load_recipe(), recipe, run)
+            check_same(run.load_recipe(), recipe, run)
             run.clean()
+            run.failed.unlink(missing_ok=True)
         else:
             run.check_free()
         trainer = _Trainer(recipe, run, progress)
         if not resume:
             run.write(run.recipe, recipe.text())
+        run.add_session(session())
         return trainer.train()
 
 
@@ -160,6 +165,7 @@ class _Trainer:
             with open(self.run.log, "ab", buffering=0) as log:  # a buffer would fail once more on closing
                 self.walk(state, log, time.monotonic() - elapsed)
         except NonFinite as error:
+            self.run.fail(str(error))
             last = self.run.checkpoint("last")
             kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
             raise NonFinite(f"{error}; {kept}") from error
@@ -172,15 +178,15 @@ class _Trainer:
         disable = None if self.progress else True  # None: where standard error is no terminal
         with _Interrupt() as interrupt, tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar:
             while state.step < self.steps:
-                seen = self.advance(state)
-                records = [seen]
+                seen, seconds = _timed(lambda: self.advance(state))
+                records = [{**seen, "seconds": seconds}]
                 bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
                 bar.update()
                 evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
                 if evaluated:
-                    found = self.evaluate(state)
-                    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
-                    records.append({**found, "elapsed": round(time.monotonic() - started, 3), "peak_memory": peak})
+                    found, seconds = _timed(lambda: self.evaluate(state))
+                    elapsed = round(time.monotonic() - started, 3)
+                    records.append({**found, "seconds": seconds, "elapsed": elapsed, "peak_memory": peak_memory()})
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
                         f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
@@ -375,6 +381,17 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What `work` returns, and the seconds it took."""
+    began = time.monotonic()
+    return work(), round(time.monotonic() - began, 6)
+
+
+def peak_memory() -> int:
+    """The most memory that this process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def _arithmetic() -> str:
     return f"{_cpu.simd()} and NumPy {np.__version__}"
 
@@ -383,7 +400,8 @@ def _only_params(state: State) -> dict[str, Array]:
     return {name: array for name, array in state.arrays().items() if name.startswith(PARAMS)}
 
 
-def _check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
+def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
+    """Raises ValueError, with the first setting that differs, where a run would not be that of its recipe."""
     if there.digest() == recipe.digest():
         return
     for section, table_there in there.tables().items():

@@ -77,12 +77,17 @@ class Training:
 
 @dataclass(frozen=True)
 class Source:
-    """The [source] section: where the settings come from. Only read by people."""
+    """The [source] section: where the settings come from. Only read by people, and by tables of results.
+
+    `recipe` and `configuration` are a sweep's: what it runs, and which of its configurations this is.
+    """
 
     paper: str = ""
     table: str = ""
     accuracy: str = ""
     note: str = ""
+    recipe: str = ""
+    configuration: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         There is no such recipe, the file is no TOML, or as `read_recipe`.
     """
     tables = recipe_tables(name)
-    changes = [_parse_override(override) for override in overrides]
+    changes = [parse_override(override) for override in overrides]
     try:
         change(tables, changes)
         return read_recipe({section: table for section, table in tables.items() if section not in NO_SECTIONS})
@@ -256,7 +261,8 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
         table[key] = value
 
 
-def _parse_override(override: str) -> tuple[str, Any]:
+def parse_override(override: str) -> tuple[str, Any]:
+    """The place and the value of "section.key=value"."""
     place, equals, text = override.partition("=")
     if not (equals and "." in place.strip(". ")):
         raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rotrnn.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn.files import atomic_file
+from rotrnn.files import atomic_file, locked
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -22,7 +21,8 @@ PARAMS = "params."
 @dataclass(frozen=True)
 class Run:
     """A run's folder: recipe.toml as resolved, log.jsonl with one JSON object a line, result.json once it has ended,
-    and the checkpoints init, last (all that resuming needs) and best (parameters of the best evaluation)."""
+    and the checkpoints init, last (all that resuming needs) and best (parameters of the best evaluation). Beside them
+    sessions.json, what it was trained with each time it was started, and failed.json if it ended with an error."""
 
     folder: Path
 
@@ -38,12 +38,20 @@ class Run:
     def result(self) -> Path:
         return self.folder / "result.json"
 
+    @property
+    def sessions(self) -> Path:
+        return self.folder / "sessions.json"
+
+    @property
+    def failed(self) -> Path:
+        return self.folder / "failed.json"
+
     def checkpoint(self, name: str) -> Path:
         """The checkpoint "init", "last" or "best"."""
         return self.folder / f"{name}.safetensors"
 
     def files(self) -> list[Path]:
-        """Every file that a run writes."""
+        """The files that follow from the recipe."""
         checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
         return [self.recipe, self.log, self.result, *checkpoints]
 
@@ -74,12 +82,7 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Creates the folder and holds it for this process; ValueError while another process does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{self.folder}: another process is training here") from error
+        with locked(self.folder, "another process is training here"):
             yield
 
     def check_free(self) -> None:
@@ -98,9 +101,31 @@ class Run:
 
     def clean(self) -> None:
         """Removes what a killed process left half written."""
-        for path in self.files():
-            for temporary in self.folder.glob(f".{path.name}.*.tmp"):
-                temporary.unlink()
+        for temporary in self.folder.glob(".*.tmp"):
+            temporary.unlink()
+
+    def status(self) -> Literal["done", "failed", "unfinished"]:
+        """How far the run has come."""
+        if self.result.exists():
+            return "done"
+        return "failed" if self.failed.exists() else "unfinished"
+
+    def fail(self, error: str, output: str = "") -> None:
+        """Records that the run ended with an error; `output` is what it said last."""
+        self.write(self.failed, json.dumps({"error": error, "output": output}, indent=2) + "\n")
+
+    def add_session(self, session: dict[str, Any]) -> None:
+        """Appends to the list in sessions.json."""
+        self.write(self.sessions, json.dumps([*self.read_json(self.sessions, []), session], indent=2) + "\n")
+
+    def read_json(self, path: Path, default: Any = None) -> Any:
+        """What a file of the run holds; `default` where there is none. ValueError if it is damaged."""
+        if not path.exists():
+            return default
+        try:
+            return json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
 
     def records(self) -> list[dict[str, Any]]:
         """The log's records; a last line that a kill cut short is left out. ValueError if another line is damaged."""

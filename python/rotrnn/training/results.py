@@ -1,0 +1,332 @@
+"""Tables of results: finished runs read from their folders, those that differ in the seed alone taken together."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rotrnn.files import atomic_file
+from rotrnn.training.recipe import Recipe
+from rotrnn.training.run import Run
+
+Row = dict[str, Any]
+CHECKPOINTS = ("best", "last")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run's folder tells."""
+
+    run: Run
+    recipe: Recipe
+    status: str
+    result: dict[str, Any]
+    error: str
+    """Why it failed, or nothing."""
+
+    @classmethod
+    def read(cls, run: Run) -> Outcome:
+        """ValueError if a file in the folder is damaged."""
+        failed = run.read_json(run.failed, {})
+        return cls(run, run.load_recipe(), run.status(), run.read_json(run.result, {}), failed.get("error", ""))
+
+    @cached_property
+    def costs(self) -> dict[str, float]:
+        """Of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory" (bytes)."""
+        records = self.run.records()
+        seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
+        costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}
+        if sum(seconds) > 0:
+            costs["steps_per_second"] = len(seconds) / sum(seconds)
+            costs["seconds"] = sum(record.get("seconds", 0.0) for record in records)
+        return costs
+
+
+def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """The runs at these folders, or below them; ValueError where there is none."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        here = [path / "recipe.toml"] if (path / "recipe.toml").exists() else sorted(path.rglob("recipe.toml"))
+        if not here:
+            raise ValueError(f"{path}: no run is here, expected a folder with a recipe.toml, or one of such folders")
+        found |= {recipe.parent.resolve(): Run(recipe.parent) for recipe in here}
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Runs that are taken together."""
+
+    name: str
+    outcomes: list[Outcome]
+
+    def count(self, status: str) -> int:
+        """How many runs are "done", "failed" or "unfinished"."""
+        return sum(one.status == status for one in self.outcomes)
+
+    @property
+    def done(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.status == "done"]
+
+    def row(self) -> Row:
+        """The numbers of a table: means, sample standard deviations where there are several runs, None where none.
+
+        ``{"best": {"accuracy": {"mean": ..., "sd": ...}, ...}, "last": ...}`` on the test split; what a "curve" is made
+        of likewise, a list of them for each length.
+        """
+        results = [one.result for one in self.done]
+        costs = [one.costs for one in self.done]
+        first = results[0] if results else {}
+        return {
+            "configuration": self.name,
+            **{status: self.count(status) for status in ("done", "failed", "unfinished")},
+            "seeds": sorted(one.recipe.training.seed for one in self.done),
+            "metric": first.get("metric"),
+            "selected_on": first.get("selected_on"),
+            **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
+            "published": self.outcomes[0].recipe.source.accuracy or None,
+            "parameters": first.get("parameters"),
+            "steps": first.get("steps"),
+            "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
+            "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
+            "peak_memory": max((one["peak_memory"] for one in costs), default=None),
+            "errors": {one.run.folder.name: one.error for one in self.outcomes if one.status == "failed"},
+        }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Mean and sample standard deviation ("sd", of two or more)."""
+    if not values:
+        return None
+    return {"mean": statistics.fmean(values)} | ({"sd": statistics.stdev(values)} if len(values) > 1 else {})
+
+
+def _summary(found: Sequence[dict[str, Any]]) -> Row:
+    """`_spread` of each number of evaluations, and of their curves at each length."""
+    if not found:
+        return {}
+    summary: Row = {name: _spread([one[name] for one in found]) for name in found[0] if name not in ("n", "curve")}
+    if "curve" in found[0]:
+        curves = [one["curve"] for one in found]
+        lengths = sorted({length for curve in curves for length in curve["length"]})
+        at = [{length: i for i, length in enumerate(curve["length"])} for curve in curves]
+        summary["curve"] = {"length": lengths} | {
+            name: [
+                _spread([curve[name][i[length]] for curve, i in zip(curves, at, strict=True) if length in i])
+                for length in lengths
+            ]
+            for name in ("accuracy", "sequence_accuracy")
+        }
+    return summary
+
+
+def collect(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Configuration]:
+    """The configurations that runs are of: those whose recipes differ in training.seed alone; or, with `by`, those that
+    agree in the settings "section.key" listed there.
+
+    ValueError where a run cannot be read, or there is no such setting in its recipe.
+    """
+    groups: dict[str, list[Outcome]] = {}
+    for run in runs:
+        one = Outcome.read(run)
+        if by:
+            key = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
+        else:
+            training = dataclasses.replace(one.recipe.training, seed=0)
+            key = dataclasses.replace(one.recipe, training=training).digest()
+        groups.setdefault(key, []).append(one)
+    names = list(groups) if by else _names([outcomes[0].recipe for outcomes in groups.values()])
+    return [
+        Configuration(name, sorted(outcomes, key=lambda one: one.recipe.training.seed))
+        for name, outcomes in zip(names, groups.values(), strict=True)
+    ]
+
+
+def _setting(one: Outcome, place: str) -> Any:
+    value: Any = one.recipe.tables()
+    for key in place.split("."):
+        if not isinstance(value, dict) or key not in value:
+            raise ValueError(f"--by {place}: {one.run.folder} has no such setting")
+        value = value[key]
+    return value
+
+
+def _names(recipes: Sequence[Recipe]) -> list[str]:
+    """What tells the recipes apart: their sweep's names for them, or the settings in which they differ."""
+    sources = [recipe.source for recipe in recipes]
+    same = len({source.recipe for source in sources}) == 1
+    names = [
+        source.configuration if same and source.configuration else f"{source.recipe} {source.configuration}".strip()
+        for source in sources
+    ]
+    if len(set(names)) == len(names) and all(names):
+        return names
+    flat = [_flat(recipe) for recipe in recipes]
+    places = list(dict.fromkeys(place for one in flat for place in one))
+    told = [place for place in places if len({repr(one.get(place)) for one in flat}) > 1] or [
+        "task.name",
+        "model.layer",
+    ]
+    return [",".join(f"{place}={one[place]}" for place in told if place in one) for one in flat]
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    tables = {name: table for name, table in recipe.tables().items() if name != "source"}
+    flat = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    del flat["training.seed"]
+    return flat
+
+
+# ---- tables for people ----
+
+DAGGER = "†"
+
+
+def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A table of texts, a dict a row: column -> cell. Percentages; † where the test split chose the parameters."""
+    metrics = list(dict.fromkeys(row["metric"] for row in rows if row["metric"]))
+    several = len(metrics) > 1
+    title = metrics[0].replace("_", " ") if len(metrics) == 1 else "score"
+    scaled = any("scaled_accuracy" in row["best"] for row in rows)
+    table = []
+    for row in rows:
+        mark = f" {DAGGER}" if row["selected_on"] == "test" else ""
+        cells = {"configuration": row["configuration"], "runs": _runs(row)}
+        if several:
+            cells["metric"] = (row["metric"] or "").replace("_", " ")
+        for name in CHECKPOINTS:
+            found = row[name].get(row["metric"]) if row["metric"] else None
+            cells[f"{title} %, {name}"] = _percent(found) + (mark if found and name == "best" else "")
+            if scaled:
+                found = row[name].get("scaled_accuracy")
+                cells[f"scaled %, {name}"] = _percent(found) + (mark if found and name == "best" else "")
+        cells["published"] = row["published"] or ""
+        cells["parameters"] = f"{row['parameters']:,}" if row["parameters"] is not None else ""
+        rate = row["steps_per_second"]["mean"] if row["steps_per_second"] else None
+        cells["steps/s"] = "" if rate is None else f"{rate:.1f}" if rate >= 10 else f"{rate:.3g}"
+        cells["peak memory"] = f"{row['peak_memory'] / 2**20:,.0f} MiB" if row["peak_memory"] else ""
+        cells["time"] = duration(row["seconds"]["mean"]) if row["seconds"] else ""
+        table.append(cells)
+    return table
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What must be said below a table."""
+    lines = [
+        "best: the parameters with the best score on the validation split; last: those after the last step. "
+        "Mean ± sample standard deviation over the runs that are done."
+    ]
+    if any(row["selected_on"] == "test" for row in rows):
+        lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
+    for row in rows:
+        lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
+    return lines
+
+
+def curve_rows(rows: Sequence[Row]) -> list[Row]:
+    """Accuracies against length, a row for each configuration, parameters and length; none where no task has any."""
+    table = []
+    for row in rows:
+        for name in CHECKPOINTS:
+            curve = row[name].get("curve", {"length": []})
+            for i, length in enumerate(curve["length"]):
+                found = {metric: curve[metric][i] for metric in ("accuracy", "sequence_accuracy")}
+                table.append({"configuration": row["configuration"], "parameters": name, "length": length, **found})
+    return table
+
+
+def curve_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A table of texts: for each length the accuracies in percent of each configuration's best parameters."""
+    cells: dict[int, dict[str, str]] = {}
+    names = [row["configuration"] for row in rows]
+    for one in curve_rows(rows):
+        if one["parameters"] == "best":
+            line = cells.setdefault(one["length"], {"length": str(one["length"])} | _blank(names))
+            line[f"{one['configuration']}: accuracy %"] = _percent(one["accuracy"])
+            line[f"{one['configuration']}: sequences %"] = _percent(one["sequence_accuracy"])
+    return [cells[length] for length in sorted(cells)]
+
+
+def _blank(names: Sequence[str]) -> dict[str, str]:
+    return {f"{name}: {what} %": "" for name in names for what in ("accuracy", "sequences")}
+
+
+def _runs(row: Row) -> str:
+    told = [f"{row[status]} {status}" for status in ("failed", "unfinished") if row[status]]
+    return ", ".join([str(row["done"]), *told])
+
+
+def _percent(found: dict[str, float] | None) -> str:
+    if found is None:
+        return ""
+    return f"{100 * found['mean']:.2f}" + (f" ± {100 * found['sd']:.2f}" if "sd" in found else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, two units at most."""
+    whole = round(seconds)
+    for unit, size, part, per in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // per} {part}"
+    return f"{seconds:.3g} s"
+
+
+def markdown(table: Sequence[dict[str, str]]) -> str:
+    """A table of texts, its columns aligned."""
+    head = list(table[0])
+    lines = [head, *([line[name] for name in head] for line in table)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(text) + "\n"
+
+
+def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False) -> str:
+    """The table of `rows`, or their accuracies against length, as ".md", ".csv" (plain numbers) or ".json" (all)."""
+    if kind == ".json":
+        return json.dumps(rows, indent=2) + "\n"
+    if curve and not curve_rows(rows):
+        raise ValueError("--curve: no finished run has a curve, its task tells none")
+    if kind == ".csv":
+        return _csv([_flatten(row) for row in (curve_rows(rows) if curve else rows)])
+    if kind != ".md":
+        raise ValueError(f"--out: the file ends in '{kind}', expected .md, .csv or .json")
+    below = "".join(f"\n{note}\n" for note in notes(rows))
+    return markdown(curve_columns(rows) if curve else columns(rows)) + below
+
+
+def _flatten(row: Row, prefix: str = "") -> Row:
+    """One level of columns: "best.accuracy.mean"; curves and errors are left to other tables."""
+    flat: Row = {}
+    for key, value in row.items():
+        if isinstance(value, dict) and key not in ("curve", "errors"):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        elif key not in ("curve", "errors"):
+            flat[prefix + key] = " ".join(map(str, value)) if isinstance(value, list) else value
+    return flat
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    file = io.StringIO()
+    head = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(file, head, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """A text file, whole or not at all."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
