@@ -5,7 +5,7 @@ from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.regular import Regular
 from rotrnn.tasks.string_copy import Copy
-from rotrnn.tasks.task import Batch, Settings, Split, Task, describe
+from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
 from rotrnn.tasks.word_problem import WordProblem
 
 TASKS: dict[str, type[Settings]] = {
@@ -26,6 +26,7 @@ __all__ = [
     "ListOps",
     "Regular",
     "Settings",
+    "Shape",
     "Split",
     "Task",
     "WordProblem",
