@@ -205,7 +205,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
                         f"{path}, line {line + offset}: the row is {text!r:.60}, "
                         f"expected seed,input,target of {length} elements each, and a newline"
                     )
-            numbers = np.array(b" ".join(lines).replace(b",", b" ").split(), np.int64).reshape(len(lines), -1)
+            numbers = np.fromstring(b" ".join(lines).replace(b",", b" "), np.int64, sep=" ").reshape(len(lines), -1)
             elements, targets = np.ascontiguousarray(numbers[:, 1 : 1 + length]), numbers[:, 1 + length :]
             for offset in np.flatnonzero((elements >= group.order).any(1))[:1]:
                 raise ValueError(
