@@ -321,7 +321,7 @@ rotrnn eval runs/digits-rotrnn --split val --checkpoint last""",
         _data,
         "describe a task's data, or write them as files",
         f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
-        f"tasks: {', '.join(TASKS)}; their settings are the keys of a recipe's section [task]",
+        f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]",
         """\
 rotrnn data digits
 rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --set max_length=50""",
