@@ -52,7 +52,7 @@ def digest(split, n=1500):
 def test_labels_tokens_and_lengths_fit_the_task(case):
     task = case.load()
     assert TASKS[task.name] is type(case)
-    assert task.head == "tagger"
+    assert case.shape == (task.n_classes, task.vocab, None, "tagger")
     for split in splits(task).values():
         batch = split.batch(np.arange(min(200, len(split))))
         assert batch.inputs.dtype == batch.labels.dtype == np.int64
