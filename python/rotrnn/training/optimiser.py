@@ -27,6 +27,9 @@ GROUPS = {
 }
 """Group -> (whether its rate is the recurrent one, whether it decays)."""
 
+RECURRENT = "recurrent"
+"""Among what does not decay: every parameter with the recurrent rate."""
+
 GroupOf = Callable[[str], str]
 """The group of a parameter by its flattened name."""
 
@@ -63,8 +66,8 @@ class AdamW:
     recurrent : tuple of str, optional
         Which parameters have the recurrent rate, instead of those that the layer names. A parameter is meant by any
         part of its name (of "blocks.0.layer.B_re": "B_re", "layer"), and ``*`` in it stands for anything ("B_*").
-    no_decay : tuple of str, optional
-        Which parameters do not decay, in the same way; the recurrent ones where nothing is given.
+    no_decay : tuple of str
+        Which parameters do not decay, in the same way; "recurrent" stands for all those.
     """
 
     lr: float = 1e-3
@@ -77,7 +80,7 @@ class AdamW:
     schedule: str = "cosine"
     floor: float = 1e-7
     recurrent: tuple[str, ...] | None = None
-    no_decay: tuple[str, ...] | None = None
+    no_decay: tuple[str, ...] = (RECURRENT,)
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -114,7 +117,8 @@ class AdamW:
 
         def group_of(name: str) -> str:
             recurrent = is_recurrent(name) if self.recurrent is None else _meant(name, self.recurrent)
-            return names[recurrent, not (recurrent if self.no_decay is None else _meant(name, self.no_decay))]
+            spared = _meant(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
+            return names[recurrent, not spared]
 
         return group_of
 
@@ -204,7 +208,7 @@ def describe_groups(optimiser: AdamW, params: Params, group_of: GroupOf, steps: 
     arrays = {name: array for name, array in flatten(params) if is_parameter(name)}
     for key in ("recurrent", "no_decay"):
         for pattern in getattr(optimiser, key) or ():
-            if not any(_meant(name, (pattern,)) for name in arrays):
+            if pattern != RECURRENT and not any(_meant(name, (pattern,)) for name in arrays):
                 raise ValueError(f"optimiser.{key}: '{pattern}' is no part of any parameter's name")
     groups = []
     for group in GROUPS:
