@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import toy
-from rotrnn.tasks import Digits, ListOps, Task
-from rotrnn.tasks.task import FeatureSplit
+from rotrnn.nn.layer import flatten, is_parameter
+from rotrnn.tasks import Digits, ListOps
+from rotrnn.training.optimiser import describe_groups
 from rotrnn.training.recipe import (
     change,
     load_recipe,
@@ -21,18 +22,19 @@ from rotrnn.training.recipe import (
     write_toml,
 )
 
-NOTHING = FeatureSplit(np.empty((0, 1, 1)), np.empty(0, np.int64))
-
-
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_builds(name):
     recipe = load_recipe(name)
-    tokens = isinstance(recipe.task, ListOps)
-    task = Task("any", NOTHING, NOTHING, NOTHING, 10, 18 if tokens else None, None if tokens else 1)
-    model = recipe.build(task)
+    model = recipe.build(recipe.task.shape)
     params = model.init(np.random.default_rng(0))
     assert len(params["blocks"]) == recipe.model.n_layers
     assert any(text for text in vars(recipe.source).values())
+    optimiser = recipe.optimiser
+    groups = describe_groups(optimiser, params, optimiser.grouping(model.is_recurrent), recipe.training.steps)
+    names = [name for group in groups for name in group.parameters]
+    assert sorted(names) == sorted(name for name, _ in flatten(params) if is_parameter(name))
+    assert max(max(group.lr) for group in groups) == optimiser.lr  # no warm-up is longer than the training
+    assert recipe.training.eval_every <= recipe.training.steps
 
 
 def written(folder, **texts):
