@@ -22,6 +22,7 @@ from rotrnn.training.recipe import (
     write_toml,
 )
 
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_builds(name):
     recipe = load_recipe(name)
