@@ -19,6 +19,7 @@ from rotrnn.training.loop import train
 from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.results import duration
 from rotrnn.training.run import Run
 
 WORDS = """
@@ -115,7 +116,7 @@ def test_an_estimate_counts_what_training_does(tmp_path):
     assert found.parameters == train(recipe, tmp_path / "run", progress=False)["parameters"]
     assert found.peak_memory > 2**20
     text = found.text()
-    assert text.splitlines()[0].startswith("19 parameters; 5 steps of 16 sequences: 0.01")
+    assert text.startswith(f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} a step, peak ")
     assert "6 evaluations of 30 examples and 2 of 30: " in text
     assert estimate(toy_recipe(tmp_path, "training.steps=2"), 5).steps_run == 2
 
@@ -143,7 +144,17 @@ def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
     path = tmp_path / "kept.toml"
     path.write_text(toy.RECIPE.replace('"toy"', '"kept"'))
     assert main(["estimate", str(path), "--stand-in", "40", "--steps", "3"]) == 0
-    assert "3 steps of 16 sequences" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "3 steps of 16 sequences" in out
+    assert "; evaluations are reckoned for 40 examples" in out
+
+
+def test_an_estimate_from_fewer_examples_than_the_task_makes():
+    """ListOps of full length, at its least model: 20 of its 100,000 expressions are made, and all are reckoned with."""
+    small = ["model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]
+    found = estimate(load_recipe("listops-lru", small), 2, stand_in=20)
+    assert (found.val, found.test, found.evaluations) == (2000, 2000, 80)
+    assert found.seconds == pytest.approx(80_000 * found.seconds_per_step + (80 + 2) * 2000 * found.seconds_per_example)
 
 
 def test_a_task_without_stand_in_says_so(tmp_path):

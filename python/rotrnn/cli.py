@@ -231,6 +231,9 @@ Trains a recipe in a folder of its own and evaluates it on the test split. The f
   best.safetensors     the parameters with the best validation accuracy
   init.safetensors     the initial parameters
   result.json          at the end: test loss and accuracy
+  sessions.json        of each start: time, command, versions, commit of a source tree, threads, machine
+  failed.json          if it ended with an error: which
+  tensorboard          the log as TensorBoard shows it, where the package tensorboard is installed
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
 (kill -9, power, a full disk), --resume goes on from its last checkpoint, or from the start where it has none, and
@@ -347,7 +350,8 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out iterations.jso
         "what training a recipe would take",
         """\
 Runs the first steps of a recipe, evaluates a few batches, and reckons the time of the whole training from them. Writes
-nothing. Where a task is read from published files that are not here, random data of the same shape do.""",
+nothing. With --stand-in, a task makes few of its examples, and in place of published files, which need not be here,
+random data of their shape do.""",
         """\
 rotrnn estimate listops-rotrnn
 rotrnn estimate image-lru --stand-in --steps 20""",
@@ -361,7 +365,7 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         nargs="?",
         const=1000,
         metavar="N",
-        help="train on N random examples of full length in place of published files (1000 where no N is given)",
+        help="N examples a split, random ones in place of published files (1000 where no N is given)",
     )
 
     one = _command(

@@ -39,6 +39,7 @@ class Estimate:
     val: int
     test: int
     peak_memory: int
+    note: str
 
     @property
     def seconds(self) -> float:
@@ -56,7 +57,7 @@ class Estimate:
             f"{self.evaluations:,} evaluations of {self.val:,} examples and 2 of {self.test:,}: "
             f"{duration(self.seconds - self.steps * self.seconds_per_step)}\n"
             f"in all {duration(self.seconds)}, with {machine['threads']} threads ({machine['simd']}) of "
-            f"{machine['processor']}"
+            f"{machine['processor']}" + self.note
         )
 
 
@@ -68,8 +69,8 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
     Parameters
     ----------
     stand_in : int, optional
-        Of a task that is read from files: take that many random examples of full length in their place. Evaluations
-        are then of as many.
+        Take that many examples a split: of a task that is made, its own; in place of files that are read, random ones
+        of full length, and evaluations are reckoned for as many.
 
     Raises
     ------
@@ -77,8 +78,9 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
         The task has no stand-in; or as `train`.
     """
     with tempfile.TemporaryDirectory() as folder:
+        asked = recipe.task
         if stand_in is not None:
-            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))
+            recipe = dataclasses.replace(recipe, task=_stand_in(asked, folder, stand_in))
         trainer = _Trainer(recipe, Run(Path(folder)), False)
         try:
             state = initial_state(trainer.model, recipe)
@@ -95,17 +97,22 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
             steps=recipe.training.steps,
             batch=recipe.training.batch,
             evaluations=math.ceil(recipe.training.steps / recipe.training.eval_every),
-            val=len(trainer.task.val),
-            test=len(trainer.task.test),
+            val=len(trainer.task.val) if stand_in is None else getattr(asked, "val", stand_in),
+            test=len(trainer.task.test) if stand_in is None else getattr(asked, "test", stand_in),
             peak_memory=peak_memory(),
+            note=""
+            if stand_in is None or hasattr(asked, "val")
+            else f"; evaluations are reckoned for {stand_in:,} examples",
         )
 
 
 def _stand_in(settings: Any, folder: str, examples: int) -> Any:
-    if not hasattr(settings, "stand_in"):
-        raise ValueError(f"{type(settings).__name__}: makes its data itself, and needs no stand-in for them")
-    settings.stand_in(folder, examples)
-    return dataclasses.replace(settings, data_dir=folder, cache_dir="", download=False)
+    if hasattr(settings, "stand_in"):
+        settings.stand_in(folder, examples)
+        return dataclasses.replace(settings, data_dir=folder, cache_dir="", download=False)
+    if all(hasattr(settings, split) for split in ("train", "val", "test")):
+        return dataclasses.replace(settings, train=examples, val=examples, test=examples)
+    raise ValueError(f"{type(settings).__name__}: makes its data itself, and needs no stand-in for them")
 
 
 @dataclass(frozen=True)
