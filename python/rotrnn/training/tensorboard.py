@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
+import time
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 from rotrnn.training.run import Run
 
 PER_EVALUATION = 20
-"""Steps that are shown between two evaluations; a point takes about as long as a small step."""
+"""Steps that are shown between two evaluations: a point of each takes a good part of a millisecond."""
 
 
 class Board:
     """Shows records as they come. It is made anew from the log at each start, so a resumed run has no point twice.
 
-    What goes wrong in it is no training's end: a warning tells, and the rest is left out.
+    What goes wrong in it is no training's end: a warning tells, and the rest is left out. (The package's own writer
+    works in a thread, whose errors cannot be caught.)
     """
 
     def __init__(self, run: Run, records: Iterable[dict[str, Any]], eval_every: int) -> None:
         self.folder = run.folder / "tensorboard"
         self.every = max(1, eval_every // PER_EVALUATION)
-        self.writer: Any = None
+        self.file: BinaryIO | None = None
         try:
-            from tensorboard.summary import Writer
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             return
+        self.event, self.summary = Event, Summary
         with self.forgiving():
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.writer = Writer(str(self.folder))
+            self.folder.mkdir()
+            self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "wb")  # noqa: SIM115
+            self.writer = RecordWriter(self.file)
+            self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         self.add(records)
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Shows the records of evaluations, and some of the steps'."""
-        if self.writer is None:
+        if self.file is None:
             return
         with self.forgiving():
             for record in records:
-                if "loss" not in record or record["step"] % self.every == 0:
-                    for tag, value in scalars(record):
-                        self.writer.add_scalar(tag, value, record["step"])
-                if "loss" not in record:
-                    self.writer.flush()
+                evaluated = "loss" not in record
+                if evaluated or record["step"] % self.every == 0:
+                    values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+                    event = self.event(wall_time=time.time(), step=record["step"], summary=self.summary(value=values))
+                    self.writer.write(event.SerializeToString())
+                if evaluated:
+                    self.file.flush()
 
     def close(self) -> None:
         """Ends the file."""
-        if self.writer is not None:
+        if self.file is not None:
             with self.forgiving():
-                self.writer.close()
+                self.file.close()
 
-    @contextlib.contextmanager
+    @contextmanager
     def forgiving(self) -> Iterator[None]:
         """Warns of an error, after which nothing more is shown."""
         try:
             yield
-        except Exception as error:
-            self.writer = None
+        except OSError as error:
+            self.file = None
             warnings.warn(f"{self.folder}: cannot be written, and is left out from here on: {error}", stacklevel=2)
 
 
