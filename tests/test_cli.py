@@ -189,7 +189,10 @@ def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     assert load_recipe("./mine").training.steps == 40
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["data"], ["plot"], ["info"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], *([one] for one in ("train", "sweep", "results", "eval", "estimate", "data", "plot", "info"))],
+)
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

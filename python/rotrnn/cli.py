@@ -1,10 +1,11 @@
-"""The command `rotrnn`: train, sweep, results, eval, data, plot, groups, info."""
+"""The command `rotrnn`: train, sweep, results, eval, estimate, data, plot, groups, info."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import inspect
+import json
 import os
 import sys
 import warnings
@@ -12,18 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
+from rotrnn.provenance import versions
 from rotrnn.tasks import TASKS, describe
 from rotrnn.tasks.listops import Exhausted
-from rotrnn.training.evaluation import evaluate
+from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
-from rotrnn.training.results import collect, find_runs, render, write
+from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.results import collect, find_runs, markdown, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep, stop_at_eof
 
@@ -100,20 +102,40 @@ def _results(args: argparse.Namespace) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    run = Run(args.run)
-    recipe = run.load_recipe()
-    task = recipe.task.load()
-    model = recipe.build(task)
-    params = run.load_params(args.checkpoint, initial_state(model, recipe).params)
-    training = recipe.training
-    found = evaluate(model, params, task, getattr(task, args.split), batch=training.batch, dtype=training.dtype)
-    curve = found.pop("curve", None)
-    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+    found = reevaluate(
+        Run(args.run),
+        split=args.split,
+        checkpoint=args.checkpoint,
+        overrides=args.set,
+        grid=[parse_grid(one) for one in args.grid],
+    )
+    said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
+    if args.out:
+        write(args.out, json.dumps([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+    if args.grid:
+        print(f"{args.split}, {args.checkpoint} parameters")
+        plain = [
+            {"": point} | {_spaced(name): f"{one[name]:.4g}" for name in one if name != "curve"} for point, one in found
+        ]
+        print(markdown(plain), end="")
+        return
+    ((_, one),) = found
+    curve = one.pop("curve", None)
+    numbers = ", ".join(f"{_spaced(name)} {value:.4g}" for name, value in one.items())
     print(f"{args.split}, {args.checkpoint} parameters: {numbers}")
     if curve is not None:
         print(" ".join(f"{name:>18}" for name in curve))
         for row in zip(*curve.values(), strict=True):
             print(" ".join(f"{value:>18.4g}" for value in row))
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _estimate(args: argparse.Namespace) -> None:
+    recipe = load_recipe(args.recipe, args.set)
+    print(estimate(recipe, args.steps, stand_in=args.stand_in).text())
 
 
 def _data(args: argparse.Namespace) -> None:
@@ -164,15 +186,16 @@ def _info(args: argparse.Namespace) -> None:
             if one.name != "d_model":
                 print(f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}"))
         return
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    have = versions()
     rows = {
-        "rotrnn": __version__,
-        "compiler": _cpu.COMPILER,
-        "SIMD": f"{_cpu.simd()} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
+        "rotrnn": have["rotrnn"] + (f", commit {have['commit']}" if have["commit"] else ""),
+        "compiler": have["compiler"],
+        "SIMD": f"{have['simd']} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
-        "threads": str(_cpu.threads()),
+        "threads": f"{have['threads']} on {have['cores']} cores of {have['processor']}",
         "CUDA": "no",
-        "NumPy": f"{np.__version__}, BLAS {blas.get('name')} {blas.get('version')}",
+        "Python": f"{have['python']}, {have['system']}",
+        "NumPy": f"{have['numpy']}, BLAS {have['blas']}",
         "layers": ", ".join(LAYERS),
         "tasks": ", ".join(TASKS),
         "recipes": f"{len(recipe_names())}, told by: rotrnn info recipes",
@@ -208,6 +231,9 @@ Trains a recipe in a folder of its own and evaluates it on the test split. The f
   best.safetensors     the parameters with the best validation accuracy
   init.safetensors     the initial parameters
   result.json          at the end: test loss and accuracy
+  sessions.json        of each start: time, command, versions, commit of a source tree, threads, machine
+  failed.json          if it ended with an error: which
+  tensorboard          the log as TensorBoard shows it, where the package tensorboard is installed
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
 (kill -9, power, a full disk), --resume goes on from its last checkpoint, or from the start where it has none, and
@@ -258,13 +284,7 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --set training.step
     )
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the recipe's")
-    one.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="section.key=a,b",
-        help="values that a setting takes, instead of the recipe's or in addition; may be given often",
-    )
+    _add_grid(one, "values that a setting takes, instead of the recipe's or in addition")
     one.add_argument(
         "--variant", action="append", default=[], metavar="NAME", help="only this variant; may be given often"
     )
@@ -301,18 +321,51 @@ rotrnn results sweeps/words --curve --out curves.csv""",
         "eval",
         _eval,
         "loss and accuracy of a run on a split",
-        "Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers.",
+        """\
+Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers. Settings of the task, the
+layer and the model may be other than in training, as long as every parameter keeps its shape; with --grid, each
+combination of their values is evaluated.""",
         """\
 rotrnn eval runs/digits-rotrnn
-rotrnn eval runs/digits-rotrnn --split val --checkpoint last""",
+rotrnn eval runs/digits-rotrnn --split val --checkpoint last
+rotrnn eval runs/words --set task.test_length=100
+rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out iterations.json""",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    _add_set(one, "section.key=value", "another setting than in training")
+    _add_grid(one, "values of a setting, each of which is evaluated")
+    one.add_argument("--out", type=Path, metavar="FILE", help="write all that was found too, curves included, as JSON")
     one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
     one.add_argument(
         "--checkpoint",
         choices=("init", "last", "best"),
         default="best",
         help="which parameters; the default, best, are those with the best validation accuracy",
+    )
+
+    one = _command(
+        commands,
+        "estimate",
+        _estimate,
+        "what training a recipe would take",
+        """\
+Runs the first steps of a recipe, evaluates a few batches, and reckons the time of the whole training from them. Writes
+nothing. With --stand-in, a task makes few of its examples, and in place of published files, which need not be here,
+random data of their shape do.""",
+        """\
+rotrnn estimate listops-rotrnn
+rotrnn estimate image-lru --stand-in --steps 20""",
+    )
+    one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    _add_set(one, "section.key=value", "replace a setting of the recipe")
+    one.add_argument("--steps", type=_positive, default=100, metavar="N", help="steps to run (default: 100)")
+    one.add_argument(
+        "--stand-in",
+        type=_positive,
+        nargs="?",
+        const=1000,
+        metavar="N",
+        help="N examples a split, random ones in place of published files (1000 where no N is given)",
     )
 
     one = _command(
@@ -396,6 +449,12 @@ def _positive(text: str) -> int:
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be given often")
+
+
+def _add_grid(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--grid", action="append", default=[], metavar="section.key=a,b", help=f"{text}; may be given often"
+    )
 
 
 if __name__ == "__main__":

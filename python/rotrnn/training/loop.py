@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import PARAMS, Run
+from rotrnn.training.tensorboard import Board
 
 T = TypeVar("T")
 
@@ -152,6 +153,7 @@ class _Trainer:
         self.model: Model = recipe.build(self.task)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training)
+        self.board: Board
 
     # ---- a run ----
 
@@ -163,7 +165,10 @@ class _Trainer:
         if self.task.selected_on == "test":
             self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
         try:
-            with open(self.run.log, "ab", buffering=0) as log:  # a buffer would fail once more on closing
+            with (
+                open(self.run.log, "ab", buffering=0) as log,  # a buffer would fail once more on closing
+                closing(Board(self.run, records, self.training.eval_every)) as self.board,
+            ):
                 self.walk(state, log, time.monotonic() - elapsed)
         except NonFinite as error:
             self.run.fail(str(error))
@@ -261,6 +266,7 @@ class _Trainer:
                 text = text[log.write(text) :]
         except OSError as error:
             raise self.without_log(state, records, error) from error
+        self.board.add(records)
 
     def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
         """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""

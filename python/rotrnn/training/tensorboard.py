@@ -1,0 +1,84 @@
+"""A run's log as TensorBoard shows it, written along where the package tensorboard is installed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from rotrnn.training.run import Run
+
+PER_EVALUATION = 20
+"""Steps that are shown between two evaluations: a point of each takes a good part of a millisecond."""
+
+
+class Board:
+    """Shows records as they come. It is made anew from the log at each start, so a resumed run has no point twice.
+
+    What goes wrong in it is no training's end: a warning tells, and the rest is left out. (The package's own writer
+    works in a thread, whose errors cannot be caught.)
+    """
+
+    def __init__(self, run: Run, records: Iterable[dict[str, Any]], eval_every: int) -> None:
+        self.folder = run.folder / "tensorboard"
+        self.every = max(1, eval_every // PER_EVALUATION)
+        self.file: BinaryIO | None = None
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        except ImportError:
+            return
+        self.event, self.summary = Event, Summary
+        with self.forgiving():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+            self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "wb")  # noqa: SIM115
+            self.writer = RecordWriter(self.file)
+            self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        self.add(records)
+
+    def add(self, records: Iterable[dict[str, Any]]) -> None:
+        """Shows the records of evaluations, and some of the steps'."""
+        if self.file is None:
+            return
+        with self.forgiving():
+            for record in records:
+                evaluated = "loss" not in record
+                if evaluated or record["step"] % self.every == 0:
+                    values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+                    event = self.event(wall_time=time.time(), step=record["step"], summary=self.summary(value=values))
+                    self.writer.write(event.SerializeToString())
+                if evaluated:
+                    self.file.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self.file is not None:
+            with self.forgiving():
+                self.file.close()
+
+    @contextmanager
+    def forgiving(self) -> Iterator[None]:
+        """Warns of an error, after which nothing more is shown."""
+        try:
+            yield
+        except OSError as error:
+            self.file = None
+            warnings.warn(f"{self.folder}: cannot be written, and is left out from here on: {error}", stacklevel=2)
+
+
+def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a record by the names that TensorBoard groups them under."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}/{name}", one) for name, one in value.items())
+        elif isinstance(value, list):
+            yield from ((f"{key}/{i}", one) for i, one in enumerate(value))
+        elif key.startswith("val_"):
+            yield f"validation/{key.removeprefix('val_')}", value
+        elif key not in ("step", "elapsed"):
+            yield f"training/{key}", value

@@ -1,0 +1,168 @@
+"""Evaluating a run under other settings, and estimating one that was never made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn.cli import main
+from rotrnn.tasks import TASKS
+from rotrnn.tasks.digits import Digits
+from rotrnn.training.estimate import estimate
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loop import train
+from rotrnn.training.optimiser import NonFinite
+from rotrnn.training.recipe import load_recipe
+from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.results import duration
+from rotrnn.training.run import Run
+
+WORDS = """
+[task]
+name = "word_problem"
+group = "Z2"
+length = 4
+test_length = 6
+test = 20
+samples = 50
+[model]
+layer = "fixed_point"
+d_model = 8
+n_layers = 1
+norm = "layer"
+[layer]
+d_state = 4
+tol = 1e-5
+[training]
+batch = 5
+steps = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("words")
+    (folder / "words.toml").write_text(WORDS)
+    train(load_recipe(folder / "words.toml"), folder / "run", progress=False)
+    return Run(folder / "run")
+
+
+def test_without_changes_it_is_what_training_found(run):
+    result = run.read_json(run.result)
+    for name in ("best", "last"):
+        assert reevaluate(run, checkpoint=name) == [("", result["test"][name])]
+
+
+@pytest.mark.filterwarnings("ignore::rotrnn.nn.iteration.NotConverged")
+def test_each_point_is_evaluated_with_the_same_parameters(run):
+    grid = [("layer.max_iterations", [1, 3]), ("task.test_length", [5, 9])]
+    found = dict(reevaluate(run, overrides=["layer.tol=1e-6"], grid=grid))
+    assert list(found) == [f"max_iterations={k},test_length={n}" for k in (1, 3) for n in (5, 9)]
+    params = run.load_params("best")
+    for k, n in ((1, 5), (3, 9)):
+        recipe = run.load_recipe([f"layer.max_iterations={k}", f"task.test_length={n}", "layer.tol=1e-6"])
+        task = recipe.task.load()
+        expected = evaluate(recipe.build(task), params, task, task.test, batch=5, dtype="float32")
+        assert found[f"max_iterations={k},test_length={n}"] == expected
+    assert found["max_iterations=1,test_length=9"]["loss"] != found["max_iterations=3,test_length=9"]["loss"]
+    assert max(found["max_iterations=1,test_length=9"]["curve"]["length"]) == 9
+
+
+def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
+    for place in ("optimiser.lr", "training.steps", "source.note"):
+        with pytest.raises(ValueError, match=f"{place} has no influence on an evaluation, expected a key of task"):
+            reevaluate(run, overrides=[f"{place}=1"])
+    with pytest.raises(ValueError, match=r"best\.safetensors: .* has shape .*, expected"):
+        reevaluate(run, overrides=["layer.d_state=8"])
+    with pytest.raises(ValueError, match=r"recipe\.toml: unknown key layer\.iterations"):
+        reevaluate(run, grid=[("layer.iterations", [1, 2])])
+
+
+@pytest.mark.filterwarnings("ignore::rotrnn.nn.iteration.NotConverged")
+def test_the_command(run, tmp_path, capsys):
+    path = tmp_path / "curve.json"
+    assert main(["eval", str(run.folder), "--grid", "layer.max_iterations=2,4", "--out", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("test, best parameters\n|")
+    assert "| max_iterations=4 |" in out
+    written = json.loads(path.read_text())
+    expected = reevaluate(run, grid=[("layer.max_iterations", [2, 4])])
+    assert [one["point"] for one in written] == ["max_iterations=2", "max_iterations=4"]
+    assert [one["curve"] for one in written] == [found["curve"] for _, found in expected]
+    assert main(["eval", str(run.folder), "--set", "task.test_length=5", "--checkpoint", "last"]) == 0
+    assert "test, last parameters: loss" in capsys.readouterr().out
+
+
+# ---- estimates ----
+
+
+def toy_recipe(tmp_path, *overrides):
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    return load_recipe(tmp_path / "toy.toml", overrides)
+
+
+def test_an_estimate_counts_what_training_does(tmp_path):
+    """Sleeping makes a step take 10 ms at least; 40 steps, an evaluation of 30 examples after every 7, two of 30."""
+    recipe = toy_recipe(tmp_path, "task.delay=0.01", "training.seed=1")
+    found = estimate(recipe, 5)
+    assert found.seconds_per_step >= 0.01
+    assert (found.steps_run, found.steps, found.evaluations, found.val, found.test) == (5, 40, 6, 30, 30)
+    assert found.seconds == 40 * found.seconds_per_step + (6 * 30 + 2 * 30) * found.seconds_per_example
+    assert found.parameters == train(recipe, tmp_path / "run", progress=False)["parameters"]
+    assert found.peak_memory > 2**20
+    text = found.text()
+    assert text.startswith(f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} a step, peak ")
+    assert "6 evaluations of 30 examples and 2 of 30: " in text
+    assert estimate(toy_recipe(tmp_path, "training.steps=2"), 5).steps_run == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Digits that are read from files, as far as an estimate is concerned."""
+
+    data_dir: str = ""
+    cache_dir: str = "elsewhere"
+    download: bool = True
+
+    def load(self):
+        assert not self.cache_dir
+        assert not self.download
+        assert np.load(f"{self.data_dir}/count.npy", allow_pickle=False) == 40
+        return Digits(val_fraction=0.01, test_fraction=0.01).load()
+
+    def stand_in(self, folder, examples):
+        np.save(f"{folder}/count.npy", examples)
+
+
+def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(TASKS, "kept", Kept)
+    path = tmp_path / "kept.toml"
+    path.write_text(toy.RECIPE.replace('"toy"', '"kept"'))
+    assert main(["estimate", str(path), "--stand-in", "40", "--steps", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "3 steps of 16 sequences" in out
+    assert "; evaluations are reckoned for 40 examples" in out
+
+
+def test_an_estimate_from_fewer_examples_than_the_task_makes():
+    """ListOps of full length, at its least model: 20 of its 100,000 expressions are made, and all are reckoned with."""
+    small = ["model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]
+    found = estimate(load_recipe("listops-lru", small), 2, stand_in=20)
+    assert (found.val, found.test, found.evaluations) == (2000, 2000, 80)
+    assert found.seconds == pytest.approx(80_000 * found.seconds_per_step + (80 + 2) * 2000 * found.seconds_per_example)
+
+
+def test_a_task_without_stand_in_says_so(tmp_path):
+    with pytest.raises(ValueError, match="Toy: makes its data itself, and needs no stand-in"):
+        estimate(toy_recipe(tmp_path), 3, stand_in=10)
+
+
+def test_an_estimate_of_a_training_that_fails_tells_where(tmp_path):
+    with pytest.raises(NonFinite, match="step 3: the loss is nan"):
+        estimate(toy_recipe(tmp_path, "task.nan_at=2"), 5)
+    assert math.isfinite(estimate(toy_recipe(tmp_path, "task.nan_at=2"), 2).seconds)
