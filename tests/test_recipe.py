@@ -59,6 +59,7 @@ steps = 7
 [small]
 "training.steps" = 2
 "layer.d_state" = 2
+"sweep.seeds" = [5]
 [sweep]
 seeds = [0, 1]
 """

@@ -191,6 +191,7 @@ def recipe_tables(name: str | os.PathLike[str]) -> dict[str, Any]:
         if "base" in own:
             tables = recipe_tables(_base(own["base"], near))
             tables.pop("sweep", None)
+            _unset_small(tables, "sweep")
         for section in ("model", "task"):
             if section in own:
                 _merge(tables, section, own[section])
@@ -240,8 +241,14 @@ def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> No
     there = tables.get(section, {})
     if key in own and own[key] != there.get(key):
         tables[fresh] = {key: own[key]} if fresh == section else {}
-        for where in [where for where in tables.get("small", {}) if where.startswith(f"{fresh}.")]:
-            del tables["small"][where]
+        _unset_small(tables, fresh)
+
+
+def _unset_small(tables: dict[str, Any], section: str) -> None:
+    """Forgets what the small variant has otherwise in a section."""
+    small = tables.get("small", {})
+    for where in [where for where in small if where.startswith(f"{section}.")]:
+        del small[where]
 
 
 def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
