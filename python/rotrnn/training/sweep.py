@@ -61,7 +61,8 @@ class Sweep:
     variants : dict
         Name -> settings "section.key" that change together, as a row of an ablation.
     published : dict
-        Name of a variant or a configuration ("rank=4") -> the figure that its source gives.
+        Name of a variant or a configuration ("rank=4") -> the figure that its source gives. Where there is no such
+        table, the accuracy in [source] is everyone's.
     """
 
     seeds: tuple[int, ...] = ()
@@ -183,9 +184,11 @@ def plan(
             try:
                 for some in (variant, changes, values, [("training.seed", seed)]):
                     change(one, some)
-                published = there.published.get(configuration, there.published.get(configuration.partition(",")[0]))
-                source = {"recipe": Path(name).stem, "configuration": configuration}
-                one["source"] = {**one.get("source", {}), **source, **({"accuracy": published} if published else {})}
+                source = {**one.get("source", {}), "recipe": Path(name).stem, "configuration": configuration}
+                if there.published:
+                    variant_alone = there.published.get(configuration.partition(",")[0], "")
+                    source["accuracy"] = there.published.get(configuration, variant_alone)
+                one["source"] = source
                 recipe = read_recipe(one)
             except ValueError as error:
                 raise ValueError(f"{name}, {label}: {error}") from error
