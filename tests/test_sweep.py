@@ -279,12 +279,18 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
 
 
-def test_runs_share_the_cores(tmp_path, monkeypatch):
+def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
     runs = plan(written(tmp_path), seeds=[0, 1], overrides=["training.steps=1"])
-    run_sweep(runs, tmp_path / "sweep", jobs=2, say=lambda text: None)
+    (tmp_path / "sweep" / "seed=1").mkdir(parents=True)
+    (tmp_path / "sweep" / "seed=1" / "tensorboard").write_text("in the way")
+    said = []
+    run_sweep(runs, tmp_path / "sweep", jobs=2, say=said.append)
+    (warned,) = (i for i, line in enumerate(said) if "rotrnn: warning: " in line)
+    assert "seed=1: done after" in said[warned - 1]
+    assert "seed=1/tensorboard: cannot be written" in said[warned]
     for name in runs:
         run = Run(tmp_path / "sweep" / name)
         assert run.read_json(run.sessions)[0]["threads"] == 3

@@ -253,8 +253,8 @@ class Worker:
         self.output.seek(max(0, self.output.tell() - 10_000))
         return str(self.output.read().decode(errors="replace"))
 
-    def end(self) -> str:
-        """Records how an ended process ended, and says it: "done", "failed" or "stopped"."""
+    def end(self) -> tuple[str, list[str]]:
+        """Records how an ended process ended, and says it: "done", "failed" or "stopped"; and what it warned of."""
         code, said = self.process.wait(), self.said()
         self.ask_to_stop()
         self.output.close()
@@ -267,7 +267,8 @@ class Worker:
                     error += ", perhaps by the system for its memory"
             self.run.fail(error, said)
         status = self.run.status()
-        return "stopped" if status == "unfinished" else status
+        warned = dict.fromkeys(line for line in said.splitlines() if line.startswith("rotrnn: warning: "))
+        return "stopped" if status == "unfinished" else status, list(warned)
 
 
 def stop_at_eof() -> None:
@@ -341,8 +342,10 @@ def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
             for worker in _ended(working):
                 ended += 1
                 took = time.monotonic() - worker.started
-                how = worker.end()
+                how, warned = worker.end()
                 say(f"[{ended}/{len(todo)}] {worker.run.folder.name}: {how} after {took:.0f} s{_outcome(worker.run)}")
+                for line in warned:
+                    say(f"    {line}")
     except KeyboardInterrupt as error:
         say(f"stopping {len(working)} runs after their step; Ctrl-C again kills them")
         _stop(working)
