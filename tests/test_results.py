@@ -138,6 +138,13 @@ def test_published_figures_are_not_those_of_small_variants(runs):
     assert "small variant" not in render(rows(runs))
 
 
+def test_published_remarks_are_below_the_table(runs):
+    remark = "57.9 in the reproduction of another paper"
+    text = render([{**row, "published": remark} for row in rows(runs)])
+    assert text.count("| (1) ") == 2
+    assert f"published, (1): {remark}" in text
+
+
 def test_by_settings(runs):
     (row,) = rows(runs, by=["model.layer", "optimiser.recurrent_factor"])
     assert row["configuration"] == "layer=lru,recurrent_factor=0.5"

@@ -15,6 +15,7 @@ import pytest
 
 import toy
 from rotrnn.training.loop import train
+from rotrnn.training.recipe import recipe_names, recipe_tables
 from rotrnn.training.results import collect, find_runs
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep
@@ -60,6 +61,19 @@ def test_the_runs_are_the_product_of_variants_grid_and_seeds(tmp_path):
     assert runs["rotrnn,lr=0.05,seed=0"].layer.heads == 2
     published = {name: recipe.source.accuracy for name, recipe in runs.items() if name.endswith("seed=1")}
     assert list(published.values()) == ["61.1", "61.1", "", "0.9 of all"]
+
+
+def test_without_published_figures_that_of_the_recipe_stands(tmp_path):
+    source = '[source]\naccuracy = "60.2"\n'
+    runs = plan(written(tmp_path, toy.RECIPE + source), grid=[("optimiser.lr", [0.1, 0.2])])
+    assert [recipe.source.accuracy for recipe in runs.values()] == ["60.2", "60.2"]
+    runs = plan(written(tmp_path, toy.RECIPE + source + SWEEP))
+    assert [recipe.source.accuracy for recipe in runs.values()] == ["61.1"] * 4 + ["", "", "0.9 of all", "0.9 of all"]
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if "sweep" in recipe_tables(name)])
+def test_every_sweep_of_the_package_has_runs(name):
+    assert len(plan(name)) > 1
 
 
 def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
@@ -265,12 +279,18 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
 
 
-def test_runs_share_the_cores(tmp_path, monkeypatch):
+def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
     runs = plan(written(tmp_path), seeds=[0, 1], overrides=["training.steps=1"])
-    run_sweep(runs, tmp_path / "sweep", jobs=2, say=lambda text: None)
+    (tmp_path / "sweep" / "seed=1").mkdir(parents=True)
+    (tmp_path / "sweep" / "seed=1" / "tensorboard").write_text("in the way")
+    said = []
+    run_sweep(runs, tmp_path / "sweep", jobs=2, say=said.append)
+    (warned,) = (i for i, line in enumerate(said) if "rotrnn: warning: " in line)
+    assert "seed=1: done after" in said[warned - 1]
+    assert "seed=1/tensorboard: cannot be written" in said[warned]
     for name in runs:
         run = Run(tmp_path / "sweep" / name)
         assert run.read_json(run.sessions)[0]["threads"] == 3

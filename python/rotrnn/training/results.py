@@ -191,6 +191,8 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 # ---- tables for people ----
 
 DAGGER = "†"
+CELL = 20
+"""Characters of a published figure; longer ones are remarks."""
 
 
 def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -211,7 +213,7 @@ def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
             if scaled:
                 found = row[name].get("scaled_accuracy")
                 cells[f"scaled %, {name}"] = _percent(found) + (mark if found and name == "best" else "")
-        cells["published"] = row["published"] or ""
+        cells["published"] = _published(rows, row)
         cells["parameters"] = f"{row['parameters']:,}" if row["parameters"] is not None else ""
         rate = row["steps_per_second"]["mean"] if row["steps_per_second"] else None
         cells["steps/s"] = "" if rate is None else f"{rate:.1f}" if rate >= 10 else f"{rate:.3g}"
@@ -229,11 +231,22 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
+    lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
     if any(row["recipe"].endswith(SMALL) and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     return lines
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """What is published in more words than a cell holds."""
+    return list(dict.fromkeys(row["published"] for row in rows if len(row["published"] or "") > CELL))
+
+
+def _published(rows: Sequence[Row], row: Row) -> str:
+    text = row["published"] or ""
+    return text if len(text) <= CELL else f"({_remarks(rows).index(text) + 1})"
 
 
 def curve_rows(rows: Sequence[Row]) -> list[Row]:

@@ -61,7 +61,8 @@ class Sweep:
     variants : dict
         Name -> settings "section.key" that change together, as a row of an ablation.
     published : dict
-        Name of a variant or a configuration ("rank=4") -> the figure that its source gives.
+        Name of a variant or a configuration ("rank=4") -> the figure that its source gives. Where there is no such
+        table, the accuracy in [source] is everyone's.
     """
 
     seeds: tuple[int, ...] = ()
@@ -183,9 +184,11 @@ def plan(
             try:
                 for some in (variant, changes, values, [("training.seed", seed)]):
                     change(one, some)
-                published = there.published.get(configuration, there.published.get(configuration.partition(",")[0]))
-                source = {"recipe": Path(name).stem, "configuration": configuration}
-                one["source"] = {**one.get("source", {}), **source, **({"accuracy": published} if published else {})}
+                source = {**one.get("source", {}), "recipe": Path(name).stem, "configuration": configuration}
+                if there.published:
+                    variant_alone = there.published.get(configuration.partition(",")[0], "")
+                    source["accuracy"] = there.published.get(configuration, variant_alone)
+                one["source"] = source
                 recipe = read_recipe(one)
             except ValueError as error:
                 raise ValueError(f"{name}, {label}: {error}") from error
@@ -250,8 +253,8 @@ class Worker:
         self.output.seek(max(0, self.output.tell() - 10_000))
         return str(self.output.read().decode(errors="replace"))
 
-    def end(self) -> str:
-        """Records how an ended process ended, and says it: "done", "failed" or "stopped"."""
+    def end(self) -> tuple[str, list[str]]:
+        """Records how an ended process ended, and says it: "done", "failed" or "stopped"; and what it warned of."""
         code, said = self.process.wait(), self.said()
         self.ask_to_stop()
         self.output.close()
@@ -264,7 +267,8 @@ class Worker:
                     error += ", perhaps by the system for its memory"
             self.run.fail(error, said)
         status = self.run.status()
-        return "stopped" if status == "unfinished" else status
+        warned = dict.fromkeys(line for line in said.splitlines() if line.startswith("rotrnn: warning: "))
+        return "stopped" if status == "unfinished" else status, list(warned)
 
 
 def stop_at_eof() -> None:
@@ -338,8 +342,10 @@ def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
             for worker in _ended(working):
                 ended += 1
                 took = time.monotonic() - worker.started
-                how = worker.end()
+                how, warned = worker.end()
                 say(f"[{ended}/{len(todo)}] {worker.run.folder.name}: {how} after {took:.0f} s{_outcome(worker.run)}")
+                for line in warned:
+                    say(f"    {line}")
     except KeyboardInterrupt as error:
         say(f"stopping {len(working)} runs after their step; Ctrl-C again kills them")
         _stop(working)
