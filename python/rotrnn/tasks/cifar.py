@@ -82,9 +82,7 @@ class CIFAR(Released):
                 store.array(f"{name}_pixels", pixels.shape, np.uint8)[:] = pixels
                 store.array(f"{name}_labels", labels.shape, np.uint8)[:] = labels
 
-        arrays = self.prepare(
-            f"cifar-{'colour' if self.colour else 'grey'}", (p for s in files.values() for p in s), make
-        )
+        arrays = self.prepare(f"cifar-{'colour' if self.colour else 'grey'}", [*files["train"], *files["test"]], make)
         count = {name: len(arrays[f"{name}_labels"]) for name in files}
         compare("CIFAR", count, IMAGES)
         train, val = divide("CIFAR", count["train"], self.val_fraction, self.seed)
@@ -119,7 +117,8 @@ class CIFAR(Released):
 def grey(images: Bytes) -> Bytes:
     """Images (n, 3, 1024) of red, green and blue in grey (n, 1024), by the integer formula of Pillow's mode "L"."""
     red, green, blue = images.astype(np.uint32).swapaxes(0, 1)
-    return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16).astype(np.uint8)
+    level: npt.NDArray[np.uint32] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    return level.astype(np.uint8)
 
 
 # ---- files ----
@@ -129,9 +128,7 @@ def read_binary(path: str | os.PathLike[str]) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 1024) and labels (n,) of a file of the binary version: a label and 3,072 pixels a record."""
     data = np.fromfile(path, np.uint8)
     if not len(data) or len(data) % RECORD:
-        raise ValueError(
-            f"{path}: has {len(data)} bytes, expected whole records of {RECORD}; it is cut off or no batch"
-        )
+        raise ValueError(f"{path}: has {len(data)} bytes, expected whole records of {RECORD}: it is cut off")
     records = data.reshape(-1, RECORD)
     labels = records[:, 0]
     _check_labels(path, labels)
@@ -179,7 +176,7 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_reconstruct: Callable[..., Any] = np.empty(0).__reduce__()[0]  # what NumPy pickles arrays by, wherever it lies
+_reconstruct: Any = np.empty(0).__reduce__()[0]  # what NumPy pickles arrays by, wherever it lies
 _KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,

@@ -27,8 +27,8 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     Parameters
     ----------
     known_hash : str, optional
-        "md5:..." or "sha256:..." as its publisher gives it. Where none is published, a warning tells the SHA-256 of what
-        came, which is kept beside the file (NAME.sha256) and expected from then on.
+        "md5:..." or "sha256:..." as its publisher gives it. Where none is published, a warning tells the SHA-256 of
+        what came, which is kept beside the file (NAME.sha256) and expected from then on.
 
     Raises
     ------

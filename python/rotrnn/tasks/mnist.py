@@ -89,9 +89,7 @@ class MNIST(Released):
             for name, (images, labels) in files.items():
                 pixels, classes = read_idx(images, (SIDE, SIDE)), read_idx(labels, ())
                 if len(pixels) != len(classes):
-                    raise ValueError(
-                        f"{labels}: has {len(classes)} labels, expected {len(pixels)} as {images.name} has"
-                    )
+                    raise ValueError(f"{labels}: has {len(classes)} labels, expected {len(pixels)}, as many as images")
                 if (wrong := np.flatnonzero(classes > 9)).size:
                     raise ValueError(f"{labels}, record {wrong[0]}: the label is {classes[wrong[0]]}, expected 0 to 9")
                 store.array(f"{name}_pixels", (len(pixels), PIXELS, 1), np.uint8)[:] = pixels.reshape(-1, PIXELS, 1)
@@ -141,13 +139,14 @@ def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Bytes:
             content = gzip.decompress(content)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: is cut off or damaged: {error}") from error
-    head = 4 + 4 * (1 + len(shape))
-    if content[:4] != bytes([0, 0, 8, 1 + len(shape)]) or len(content) < head:
+    ndim = 1 + len(shape)
+    head = 4 + 4 * ndim
+    if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < head:
+        begin, magic = content[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")
         raise ValueError(
-            f"{path}: begins with {content[:4].hex(' ')}, expected 00 00 08 {1 + len(shape):02x}, an idx file of bytes in "
-            f"{1 + len(shape)} dimensions"
+            f"{path}: begins with '{begin}', expected '{magic}', of bytes in {ndim} dimension(s), and these"
         )
-    n, *rest = np.frombuffer(content, ">u4", 1 + len(shape), 4).tolist()
+    n, *rest = np.frombuffer(content, ">u4", ndim, 4).tolist()
     if tuple(rest) != shape:
         raise ValueError(f"{path}: has images of {rest}, expected {list(shape)}")
     size = n * int(np.prod(shape, dtype=np.int64))
