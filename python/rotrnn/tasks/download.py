@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import os
 import shutil
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from rotrnn.files import atomic_file, synced
 
 TIMEOUT = 60  # seconds without a byte
+CHUNK = 2**16  # what a connection that breaks may lose
 
 
 def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> Path:
@@ -77,10 +77,6 @@ class Resuming:
 
         with open(self.part, "ab") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(f"{self.part}: another process is downloading it") from error
-            try:
                 self.fetch(url, file)
             except requests.RequestException as error:
                 if error.response is not None:  # not found, forbidden, ...
@@ -120,7 +116,7 @@ class Resuming:
             total = None if size is None else have + int(size)
             bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, disable=None, desc=url.rpartition("/")[2])
             with bar:
-                for chunk in response.iter_content(2**20):
+                for chunk in response.iter_content(CHUNK):
                     file.write(chunk)
                     bar.update(len(chunk))
             file.flush()
@@ -141,8 +137,8 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
         The archive is cut short or damaged, holds a name that leads outside, or no such folder; the error names it.
     """
     place = Path(place)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = place.with_name(f".{place.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
     temporary.mkdir(parents=True)
     try:
         with open(archive, "rb") as file:

@@ -30,11 +30,11 @@ IMAGES = {"train": 60_000, "test": 10_000}
 MEAN, STD = 0.1307, 0.3081  # of the training pixels, from 0 to 1, to four digits, as PyTorch's examples have them
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
-MD5 = {  # those of torchvision (pytorch/vision, torchvision/datasets/mnist.py)
-    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+MD5 = {  # those of torchvision (pytorch/vision, torchvision/datasets/mnist.py); `marks` comes last, when all are there
     "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from rotrnn.files import locked
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.prepared import Arrays, Store, prepared
 from rotrnn.tasks.task import Task
@@ -59,12 +60,22 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
     expected = f"expected a folder with {' or '.join(release.marks)}"
     if not data_dir:
         raise ValueError(f"{name}: data_dir is '', {expected}; download = true fetches the data there")
-    for place in release.places:
-        if any(Path(data_dir, place, mark).exists() for mark in release.marks):
-            return Path(data_dir, place)
-    if not download:
+    found = _find(release, data_dir)
+    if found is None and not download:
         places = ", ".join(str(Path(data_dir, place)) for place in release.places)
         raise FileNotFoundError(f"{name}: nothing is in {places}; {expected}, or download = true to fetch the data")
+    if found is None:
+        with locked(data_dir):
+            found = _find(release, data_dir) or _download(release, data_dir)
+    return found
+
+
+def _find(release: Release, data_dir: str) -> Path | None:
+    places = (Path(data_dir, place) for place in release.places)
+    return next((place for place in places if any((place / mark).exists() for mark in release.marks)), None)
+
+
+def _download(release: Release, data_dir: str) -> Path:
     target = Path(data_dir, release.places[0])
     for url, known_hash in release.urls.items():
         if release.inner is None:
