@@ -86,11 +86,11 @@ def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes
                     counts[: len(here)] += here
         shapes[name] = labels, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     ids = how.ids(counts)
-    width = np.min_scalar_type(int(ids.max()))
+    largest = max([int(ids.max()), *how.end])
     for name, (labels, offsets) in shapes.items():
         store.array(f"{name}_labels", (len(labels),), np.uint8)[:] = labels
         store.array(f"{name}_offsets", offsets.shape, np.int64)[:] = offsets
-        out = store.array(f"{name}_ids", (int(offsets[-1]),), width)
+        out = store.array(f"{name}_ids", (int(offsets[-1]),), np.min_scalar_type(largest))
         place = 0
         for _, texts in splits[name]():
             for text in texts:
@@ -98,7 +98,7 @@ def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes
                 out[offsets[place] : offsets[place] + len(row)] = row
                 place += 1
                 out[offsets[place] - len(how.end) : offsets[place]] = how.end
-    store.array("vocab", (), np.int64)[...] = ids.max() + 1
+    store.array("vocab", (), np.int64)[...] = largest + 1
 
 
 @dataclass(frozen=True)
