@@ -97,9 +97,9 @@ class SpeechCommands(Released):
         if self.normalise == "step":
             scale = deviation + FULL * EPSILON
         else:
-            overall = mean.mean()
-            scale = np.full(SAMPLES, np.sqrt((deviation**2 + (mean - overall) ** 2).mean()))
-            mean = np.full(SAMPLES, overall)
+            n, overall = len(arrays["train_labels"]), mean.mean()
+            variance = (deviation**2 * (n - 1) / n + (mean - overall) ** 2).mean()
+            mean, scale = np.full((2, SAMPLES), [[overall], [np.sqrt(variance)]])
 
         def split(name: str) -> SoundSplit:
             every = RATE // self.rate
