@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -143,9 +144,10 @@ def test_published_data_are_not_written(stand_ins, tmp_path, name, capsys):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.filterwarnings("default")
 def test_the_command_describes_them(stand_ins, capsys):
-    assert main(["data", "imdb", "--set", f"data_dir={stand_ins / 'imdb'}"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["data", "imdb", "--set", f"data_dir={stand_ins / 'imdb'}"]) == 0
     seen = capsys.readouterr()
     assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
     assert "rotrnn: warning: IMDB: this is not the whole published data set: train 12 instead of 25000" in seen.err
