@@ -150,7 +150,7 @@ def test_the_command_describes_them(stand_ins, capsys):
         assert main(["data", "imdb", "--set", f"data_dir={stand_ins / 'imdb'}"]) == 0
     seen = capsys.readouterr()
     assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
-    assert "rotrnn: warning: IMDB: this is not the whole published data set: train 12 instead of 25000" in seen.err
+    assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err
 
 
 @pytest.mark.parametrize(

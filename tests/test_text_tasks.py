@@ -104,7 +104,7 @@ def reviews(tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "aclImdb"])
 def test_imdb(tmp_path, reviews, inside):
-    with pytest.warns(UserWarning, match="IMDB: this is not the whole .*: train 6 instead of 25000, test 6 instead"):
+    with pytest.warns(UserWarning, match="IMDB: this is not the whole .*: train/neg 3 instead of 12500, train/pos 3 "):
         task = IMDB(data_dir=str(tmp_path / inside), max_length=20, min_frequency=3).load()
     flat = {split: labels["neg"] + labels["pos"] for split, labels in reviews.items()}
     for split in ("train", "test"):

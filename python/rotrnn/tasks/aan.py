@@ -52,7 +52,8 @@ class AAN(Released):
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
-        files = {name: self.folder() / file for name, file in FILES.items()}
+        folder = self.folder()
+        files = {name: folder / file for name, file in FILES.items()}
         arrays = self.prepare(
             f"aan-{self.tokens}-{self.max_length}",
             files.values(),

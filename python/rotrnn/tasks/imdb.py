@@ -21,7 +21,7 @@ LABELS = ("neg", "pos")
 SPLITS = ("train", "test")
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}
 FILE = re.compile(r"(\d+)_(\d+)\.txt")
-REVIEWS = 25_000  # of each split
+REVIEWS = 12_500  # of each split and label
 VOCABULARY = {"characters": 135, "bytes": 257}
 
 
@@ -81,8 +81,11 @@ class IMDB(Released):
         )
         train, test = (TextSplit.of(arrays, name) for name in SPLITS)
         vocab = int(arrays["vocab"])
-        whole = compare("IMDB", {"train": len(train), "test": len(test)}, dict.fromkeys(SPLITS, REVIEWS))
-        if whole and (self.max_length, self.min_frequency) == (4096, 15):
+        count = {f"{split}/{label}": len(paths) for split, labels in files.items() for label, paths in labels.items()}
+        if compare("IMDB", count, dict.fromkeys(count, REVIEWS)) and (self.max_length, self.min_frequency) == (
+            4096,
+            15,
+        ):
             compare("IMDB", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
         return Task("imdb", train, test, test, n_classes=2, vocab=vocab, n_features=None, labels=LABELS)
 
