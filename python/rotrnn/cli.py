@@ -326,9 +326,10 @@ rotrnn eval runs/digits-rotrnn --split val --checkpoint last""",
         _data,
         "describe a task's data, or write them as files",
         f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
-        f"tasks: {', '.join(TASKS)}; their settings are the keys of a recipe's section [task]\n\n"
-        f"{', '.join(_released())} are read from their published files, in the folder data_dir; download=true fetches\n"
-        "them there. What is random but of their format and length, to try a recipe with, comes from --stand-in.",
+        f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]\n\n"
+        f"{', '.join(_released())} are read from their published files, in the folder data_dir;\n"
+        "download=true fetches them there. Random data of their format and full length, to try a recipe with, come from\n"
+        "--stand-in.",
         """\
 rotrnn data digits
 rotrnn data imdb --set data_dir=data --set download=true

@@ -24,7 +24,7 @@ def torch_random_order(n: int, seed: int = 42) -> Index:
         raise ValueError(f"torch_random_order: seed is {seed}, expected an integer from 0 to 2**64 - 1")
     # NumPy keeps this old generator as it is for good (NEP 19); PyTorch seeds its own with the low half
     words = np.frombuffer(np.random.RandomState(seed & 0xFFFFFFFF).bytes(4 * n), "<u4")
-    steps = (words % np.arange(n, 0, -1, np.uint32)).tolist()
+    steps = (words % np.arange(n, 0, -1, dtype=np.int64)).tolist()
     order = list(range(n))
     for i, step in enumerate(steps):
         order[i], order[i + step] = order[i + step], order[i]
