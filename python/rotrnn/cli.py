@@ -328,8 +328,8 @@ rotrnn eval runs/digits-rotrnn --split val --checkpoint last""",
         f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
         f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]\n\n"
         f"{', '.join(_released())} are read from their published files, in the folder data_dir;\n"
-        "download=true fetches them there. Random data of their format and full length, to try a recipe with, come from\n"
-        "--stand-in.",
+        "download=true fetches them there. Random data of their format and full length come from --stand-in:\n"
+        "they are to try a recipe with.",
         """\
 rotrnn data digits
 rotrnn data imdb --set data_dir=data --set download=true
