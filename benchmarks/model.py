@@ -45,13 +45,13 @@ def training_step(size: Size, ctx: Context) -> Callable[[], None]:
     model = classifier(size)
     params = model.init(rng)
     optimiser = AdamW()
-    moments = optimiser.init(params)
+    moments, group_of = optimiser.init(params), optimiser.grouping(model.is_recurrent)
     tokens, labels = rng.integers(0, 18, (size.B, size.T)), rng.integers(0, 10, size.B)
 
     def run() -> None:
         logits, saved = model.forward(params, tokens, ctx)
         _, dlogits = cross_entropy(logits, labels)
-        optimiser.update(params, model.backward(params, saved, dlogits), moments, model.is_recurrent, 0, 100)
+        optimiser.update(params, model.backward(params, saved, dlogits), moments, group_of, 0, 100)
 
     return run
 

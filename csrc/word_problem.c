@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "philox.h"
 
-enum { ROUNDS = 8, SERIAL = 1 << 16 };
+enum { ROUNDS = 8, SERIAL = 1 << 13 };
 
 /* A word of stream `stream` for each number < 2^32. */
 static uint64_t scramble(uint64_t x, uint64_t seed, uint64_t stream) {

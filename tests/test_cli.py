@@ -39,7 +39,7 @@ def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsy
     )
     out = capsys.readouterr().out
     assert "lr / decay at step 0, 2 and 19" in out
-    assert "recurrent        1          4" in out
+    assert "recurrent              1          4" in out
     assert out.count("validation loss") == 4
     assert "step 20/20: training loss" in out
     assert "test, last parameters: loss" in out

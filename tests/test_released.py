@@ -48,6 +48,15 @@ def same(one, other):
     return all(a.shape == b.shape and (a == b).all() for a, b in zip(arrays(one), arrays(other), strict=True))
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_the_shape_is_known_without_the_data(data, name):
+    task, shape = KINDS[name](data_dir=str(data(name))).load(), KINDS[name]().shape
+    assert (task.n_classes, task.n_features, task.head) == (shape.n_classes, shape.n_features, shape.head)
+    published = {"imdb": 135, "aan": 98}.get(name)
+    assert shape.vocab == published
+    assert (task.vocab is None) == (published is None)
+
+
 def test_every_loader_is_here():
     assert set(KINDS) == set(LENGTH)
 
@@ -144,10 +153,11 @@ def test_published_data_are_not_written(stand_ins, tmp_path, name, capsys):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_command_describes_them(stand_ins, capsys):
+def test_the_command_describes_them(data, capsys):
+    folder = data("imdb")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert main(["data", "imdb", "--set", f"data_dir={stand_ins / 'imdb'}"]) == 0
+        assert main(["data", "imdb", "--set", f"data_dir={folder}"]) == 0
     seen = capsys.readouterr()
     assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
     assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err

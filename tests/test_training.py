@@ -28,7 +28,7 @@ from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loader import Loader, batch_order
 from rotrnn.training.loop import Interrupted, _Trainer, initial_state, train
-from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, table
+from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.schedule import learning_rate
@@ -161,12 +161,54 @@ def test_schedule_without_warmup_and_with_nothing_else():
     assert learning_rate(9, 10, 0.5, 50) == pytest.approx(0.45, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "step", "height"),
+    [
+        ("linear", 5, 0.5),
+        ("linear", 10, 1),
+        ("linear", 55, 0.5),
+        ("linear", 100, 0),
+        ("constant", 5, 0.5),
+        ("constant", 99, 1),
+        ("s5", 0, 1),  # the schedule begins to act after the first update
+        ("s5", 1, 0.1),
+        ("s5", 10, 1),
+        ("s5", 11, (1 + math.cos(math.pi * 10 / 90)) / 2),  # the cosine counts the steps of the warm-up too
+        ("s5", 46, 0.5),
+        ("s5", 91, 0),
+        ("s5", 99, 0),  # and so is over before the last of them
+    ],
+)
+def test_other_schedules(schedule, step, height):
+    for floor in (0, 1e-3):
+        expected = pytest.approx(floor + (1e-2 - floor) * height, rel=1e-14, abs=1e-17)
+        assert learning_rate(step, 100, 1e-2, 10, schedule, floor) == expected
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(4, 1), (3, 0), (5, 2)])
+def test_s5_schedule_is_that_of_its_loop_over_epochs(epochs, warmup):
+    """The released loop, in its own terms: a rate is in force, and after each update the epoch's function sets it."""
+    each, peak = 7, 3e-3
+    rate, step, seen = peak, 0, []
+    for epoch in range(epochs):
+        for _ in range(each):
+            seen.append(rate)
+            if epoch < warmup:
+                rate = peak * (step + 1) / (each * warmup)
+            else:
+                end = each * epochs - each * warmup
+                rate = peak * 0.5 * (1 + math.cos(math.pi * min(step, end) / end))
+            step += 1
+    ours = [learning_rate(i, each * epochs, peak, each * warmup, "s5", 0.0) for i in range(each * epochs)]
+    np.testing.assert_allclose(ours, seen, rtol=1e-14, atol=0)
+
+
 def test_groups():
     """The names, the rates and the decay of both groups, at the three moments."""
     recipe = load_recipe("digits-rotrnn", ["optimiser.lr=1e-2", "optimiser.recurrent_factor=0.25"])
     model = recipe.build(recipe.task.load())
     params = initial_state(model, recipe).params
-    rest, recurrent = describe_groups(recipe.optimiser, params, model.is_recurrent, 1000)
+    rest, recurrent = describe_groups(recipe.optimiser, params, recipe.optimiser.grouping(model.is_recurrent), 1000)
     assert {name.rsplit(".", 1)[1] for name in recurrent.parameters} == {"theta", "gamma_log", "M", "B"}
     assert len(recurrent.parameters) == 4 * recipe.model.n_layers
     assert "blocks.0.layer.C" in rest.parameters
@@ -182,6 +224,62 @@ def test_groups():
     assert f"{rest.numbers:,}" in text
 
 
+def parts(name):
+    """Parameters of a name's recipe: group -> the last parts of the names in it."""
+    recipe = load_recipe(name)
+    model = recipe.build(recipe.task.shape)
+    group_of = recipe.optimiser.grouping(model.is_recurrent)
+    params = model.init(np.random.default_rng(0))
+    groups = describe_groups(recipe.optimiser, params, group_of, recipe.training.steps)
+    return {group.name: {name.split(".", 2)[-1] for name in group.parameters} for group in groups}
+
+
+def test_groups_by_name():
+    """Parts of names and patterns; `no_decay` is of its own or follows `recurrent`."""
+    names = ("encoder.w", "blocks.0.norm.bias", "blocks.0.layer.B_re", "blocks.0.layer.C_re")
+    layer = lambda name: name.endswith("B_re")  # noqa: E731
+    for settings, expected in (
+        ({}, "global, global, recurrent, global"),
+        ({"recurrent": ("*_re",)}, "global, global, recurrent, recurrent"),
+        ({"recurrent": ()}, "global, global, global, global"),
+        ({"no_decay": ()}, "global, global, recurrent+, global"),
+        ({"no_decay": ("norm", "B_*")}, "global, global-, recurrent, global"),
+        ({"no_decay": ("bias", "encoder"), "recurrent": ("C_re",)}, "global-, global-, global, recurrent+"),
+    ):
+        group_of = AdamW(**settings).grouping(layer)
+        found = [group_of(name).replace(", no decay", "-").replace(", decay", "+") for name in names]
+        assert ", ".join(found) == expected
+
+
+def test_a_name_that_means_no_parameter():
+    params = {"a": {"b": np.ones(1)}}
+    for settings, message in (
+        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' is no part of any parameter's name"),
+        ({"no_decay": ("a.b",)}, r"optimiser\.no_decay: 'a\.b' is no part"),
+    ):
+        optimiser = AdamW(**settings)
+        with pytest.raises(ValueError, match=message):
+            describe_groups(optimiser, params, optimiser.grouping(bool), 10)
+
+
+def test_every_group_has_its_rate_and_decay():
+    optimiser = AdamW(
+        lr=0.1, recurrent_factor=0.5, weight_decay=0.5, warmup=0, schedule="constant", no_decay=("b", "d")
+    )
+    assert {group: (optimiser.rate(group, 3, 10), optimiser.decay(group)) for group in GROUPS} == {
+        "global": (0.1, 0.5),
+        "global, no decay": (0.1, 0),
+        "recurrent": (0.05, 0),
+        "recurrent, decay": (0.05, 0.5),
+    }
+    params = {name: np.full(2, 2.0) for name in "abcd"}
+    grads = {name: np.full(2, 3.0) for name in "abcd"}
+    group_of = optimiser.grouping(lambda name: name in "cd")
+    optimiser.update(params, grads, optimiser.init(params), group_of, 0, 10)
+    for name, step in {"a": 0.1 * (1 + 1), "b": 0.1, "c": 0.05 * (1 + 1), "d": 0.05}.items():
+        np.testing.assert_allclose(params[name], 2 - step, rtol=1e-7)
+
+
 def test_update_groups_buffers_and_clipping():
     params = {"a": np.full(3, 2.0), "b": {"running_mean": np.full(3, 2.0), "scale": np.full(4, 2.0)}}
     grads = {"a": np.full(3, 3.0), "b": {"scale": np.full(4, 0.75 * 4)}}
@@ -191,7 +289,8 @@ def test_update_groups_buffers_and_clipping():
         here = {"a": params["a"].copy(), "b": {name: array.copy() for name, array in params["b"].items()}}
         moments = optimiser.init(here)
         assert moments.keys() == {"m.a", "v.a", "m.b.scale", "v.b.scale"}
-        found = optimiser.update(here, grads, moments, lambda name: name == "b.scale", 0, 10)
+        group_of = optimiser.grouping(lambda name: name == "b.scale")
+        found = optimiser.update(here, grads, moments, group_of, 0, 10)
         assert found == pytest.approx(size)
         np.testing.assert_allclose(here["a"], 2 - 0.1 * (1 + 0.5 * 2), rtol=1e-7)
         np.testing.assert_allclose(here["b"]["scale"], 2 - 0.05, rtol=1e-7)
@@ -602,7 +701,7 @@ def test_a_second_moment_that_overflows_is_found_at_the_update():
     params = {"a": np.ones(3, np.float32)}
     moments = AdamW().init(params)
     with pytest.raises(NonFinite, match=r"second moment of a \(group global\) is not finite"):
-        AdamW().update(params, {"a": np.full(3, 1e21, np.float32)}, moments, lambda name: False, 0, 10)
+        AdamW().update(params, {"a": np.full(3, 1e21, np.float32)}, moments, lambda name: "global", 0, 10)
 
 
 @pytest.mark.parametrize(

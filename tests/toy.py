@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ class Toy:
     delay: float = 0.0
     nan_at: int = -1
     blow_up_at: int = -1
+    crash_at: int = -1
 
     def load(self) -> Task:
         rng = np.random.default_rng(0)
@@ -61,6 +64,8 @@ class ToyModel:
         mean = inputs.mean(1)
         if ctx.train:
             time.sleep(self.settings.delay)
+            if ctx.step == self.settings.crash_at:
+                os.kill(os.getpid(), signal.SIGSEGV)
             buffer = params["blocks"]["0"]["norm"]["running_mean"]
             buffer += np.asarray(0.1, buffer.dtype) * (mean.mean(0) - buffer)
             mean = mean * mean.dtype.type(np.nan if 0 <= self.settings.nan_at <= ctx.step else 1)

@@ -45,7 +45,7 @@ def training(problem: Training) -> Trial:
         dy, dhead = head.backward(params["head"], saved_head, dlogits)
         dy, _ = pool.backward({}, saved_pool, dy)
         _, dblock, _ = block.backward(params["block"], saved_block, dy)
-        optimiser.update(params, {"block": dblock, "head": dhead}, moments, lambda name: False, 0, 1)
+        optimiser.update(params, {"block": dblock, "head": dhead}, moments, lambda name: "global", 0, 1)
         return loss
 
     def answer(loss: float) -> dict[str, Array]:

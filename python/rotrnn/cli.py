@@ -1,4 +1,4 @@
-"""The command `rotrnn`: train, sweep, results, eval, data, plot, info."""
+"""The command `rotrnn`: train, sweep, results, eval, data, plot, groups, info."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.listops import Exhausted
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import Interrupted, initial_state, train
-from rotrnn.training.optimiser import NonFinite
+from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
 from rotrnn.training.results import collect, find_runs, render, write
 from rotrnn.training.run import Run
@@ -149,6 +149,17 @@ def _plot(args: argparse.Namespace) -> None:
 
     for path in plot(args.run):
         print(path)
+
+
+def _groups(args: argparse.Namespace) -> None:
+    recipe = load_recipe(args.recipe, args.set)
+    model = recipe.build(recipe.task.shape)
+    params = initial_state(model, recipe).params
+    group_of = recipe.optimiser.grouping(model.is_recurrent)
+    groups = describe_groups(recipe.optimiser, params, group_of, recipe.training.steps)
+    print(table(groups))
+    for group in groups:
+        print(f"\n{group.name}:\n{members(group)}")
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -360,6 +371,18 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
         "rotrnn plot runs/digits-rotrnn",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+
+    one = _command(
+        commands,
+        "groups",
+        _groups,
+        "how the optimiser groups the parameters of a recipe",
+        "Prints the optimiser's groups: how many arrays and numbers, their learning rate, and the share that decays\n"
+        "in a step, at the first step, after the warm-up and at the last step; and the names in each. Needs no data.",
+        'rotrnn groups listops-s5\nrotrnn groups digits-lru --set \'optimiser.no_decay=["layer", "norm"]\'',
+    )
+    one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    _add_set(one, "section.key=value", "replace a setting of the recipe")
 
     one = _command(
         commands,

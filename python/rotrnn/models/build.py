@@ -16,7 +16,7 @@ from rotrnn.nn.dense import Dense, Embedding
 from rotrnn.nn.feed_forward import FeedForward
 from rotrnn.nn.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.layer import Recurrent
-from rotrnn.nn.norm import NORMS
+from rotrnn.nn.norm import NORMS, BatchNorm, LayerNorm
 from rotrnn.nn.pool import POOLS
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.settings import settle
@@ -34,6 +34,7 @@ class ModelSettings:
 
     `block` is one of `BLOCKS`; `glu`, in a gated block, "full", "half1" or "half2" as `rotrnn.nn.Gate` has them, or
     "gelu" for none. `prenorm` off puts the norm behind the sum. `final_norm` adds one after the last block.
+    `norm_momentum` is batch norm's: what its running averages keep of themselves in a step.
     """
 
     layer: str
@@ -47,6 +48,7 @@ class ModelSettings:
     block: str = "gated"
     prenorm: bool = True
     final_norm: bool = False
+    norm_momentum: float = 0.9
 
     def __post_init__(self) -> None:
         settle(self)
@@ -62,23 +64,29 @@ class ModelSettings:
         for key, size in (("d_model", self.d_model), ("n_layers", self.n_layers)):
             if size < 1:
                 raise ValueError(f"model.{key}: got {size}, expected a positive integer")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout: got {self.dropout}, expected a number in [0, 1)")
+        for key, share in (("dropout", self.dropout), ("norm_momentum", self.norm_momentum)):
+            if not 0 <= share < 1:
+                raise ValueError(f"model.{key}: got {share}, expected a number in [0, 1)")
         if self.block == "transformer" and not self.prenorm:
             raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
 
+    def make_norm(self) -> BatchNorm | LayerNorm:
+        """The norm of each block."""
+        kind = NORMS[self.norm]
+        return kind(self.d_model, self.norm_momentum) if kind is BatchNorm else kind(self.d_model)
+
     def make_block(self, layer: Recurrent, place: int) -> Block:
         """Block number `place` of the stack; its dropouts are the sites 2 `place` and 2 `place` + 1."""
-        D, norm, site = self.d_model, NORMS[self.norm], 2 * place
+        D, site = self.d_model, 2 * place
         dropout = Dropout(self.dropout, self.dropout_over_time, site)
         if self.block == "gated":
             gate = Gate(D, self.glu, self.dropout, self.dropout_over_time, site) if self.glu in FORMS else None
-            return ResidualBlock(norm(D), layer, gate or Activation(dropout), self.prenorm)
-        plain = ResidualBlock(norm(D), layer, dropout, self.prenorm)
+            return ResidualBlock(self.make_norm(), layer, gate or Activation(dropout), self.prenorm)
+        plain = ResidualBlock(self.make_norm(), layer, dropout, self.prenorm)
         if self.block == "plain":
             return plain
         feed_forward = FeedForward(D, dropout=self.dropout, over_time=self.dropout_over_time, site=site + 1)
-        return FeedForwardBlock(plain, norm(D), feed_forward)
+        return FeedForwardBlock(plain, self.make_norm(), feed_forward)
 
 
 def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
@@ -131,7 +139,7 @@ def _at(layer: Recurrent, place: int) -> Recurrent:
 
 
 def _tail(settings: ModelSettings) -> dict[str, Any]:
-    return {"norm": NORMS[settings.norm](settings.d_model) if settings.final_norm else None}
+    return {"norm": settings.make_norm() if settings.final_norm else None}
 
 
 def _classifier(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:

@@ -11,7 +11,7 @@ from rotrnn.tasks.regular import Regular
 from rotrnn.tasks.released import Released
 from rotrnn.tasks.speech_commands import SpeechCommands
 from rotrnn.tasks.string_copy import Copy
-from rotrnn.tasks.task import Batch, Settings, Split, Task, describe
+from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
 from rotrnn.tasks.word_problem import WordProblem
 
 TASKS: dict[str, type[Settings]] = {
@@ -42,6 +42,7 @@ __all__ = [
     "Regular",
     "Released",
     "Settings",
+    "Shape",
     "SpeechCommands",
     "Split",
     "Task",

@@ -12,8 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.files import atomic_file
-from rotrnn.tasks.released import Release, Released, check_range, compare, lra
-from rotrnn.tasks.task import Task
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.released import Release, Released, compare, lra
+from rotrnn.tasks.task import Shape, Task
 from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
 
 FILES = {name: f"new_aan_pairs.{part}.tsv" for name, part in (("train", "train"), ("val", "eval"), ("test", "test"))}
@@ -48,7 +49,12 @@ class AAN(Released):
     def __post_init__(self) -> None:
         if self.tokens not in READINGS:
             raise ValueError(f"AAN: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
-        check_range("AAN", {"max_length": (self.max_length, 2, 2**31 - 1)})
+        check_ranges("AAN", self, (("max_length", 2, 2**31 - 1),))
+
+    @property
+    def shape(self) -> Shape:
+        """Two classes of pairs, the published papers' vocabulary."""
+        return Shape(2, VOCABULARY[self.tokens], None, "retrieval")
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""

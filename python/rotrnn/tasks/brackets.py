@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn import _cpu
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
-from rotrnn.tasks.task import Batch, Index, Task
+from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 OPERATORS = ("+-", "+-*")
 SYMBOLS = ("+", "-", "*", "(", ")", "=", "PAD")
@@ -98,6 +98,11 @@ class Brackets:
             limits += [(f"{prefix}min_length", 1, MAX_LENGTH), (f"{prefix}max_length", low, MAX_LENGTH)]
         check_ranges("Brackets", self, (*limits, ("seed", 0, 2**63 - 1)))
 
+    @property
+    def shape(self) -> Shape:
+        """Values are classes; digits and symbols are tokens."""
+        return Shape(self.modulus, self.modulus + len(SYMBOLS), None, "tagger")
+
     def load(self) -> Task:
         """The task. Nothing is stored: expressions are made when they are asked for."""
         return Task(
@@ -105,10 +110,7 @@ class Brackets:
             FreshExpressions("train", self.train, self, self.min_length, self.max_length),
             Expressions("val", self.val, self, self.val_min_length, self.val_max_length),
             Expressions("test", self.test, self, self.test_min_length, self.test_max_length),
-            n_classes=self.modulus,
-            vocab=self.modulus + len(SYMBOLS),
-            n_features=None,
-            head="tagger",
+            **self.shape._asdict(),
             curve="length",
             chance=1 / self.modulus,
         )

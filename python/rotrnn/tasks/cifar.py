@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide
 from rotrnn.tasks.prepared import Store
-from rotrnn.tasks.released import Release, Released, check_range, compare
-from rotrnn.tasks.task import Task
+from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.task import Shape, Task
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -66,7 +67,12 @@ class CIFAR(Released):
     )
 
     def __post_init__(self) -> None:
-        check_range("CIFAR", {"val_fraction": (self.val_fraction, 0.0, 1.0), "seed": (self.seed, 0, 2**32 - 1)})
+        check_ranges("CIFAR", self, (("seed", 0, 2**32 - 1),))
+
+    @property
+    def shape(self) -> Shape:
+        """Ten classes, one or three features."""
+        return Shape(len(LABELS), None, 3 if self.colour else 1)
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
@@ -96,9 +102,7 @@ class CIFAR(Released):
             split("train", train),
             split("train", val),
             split("test", np.arange(count["test"])),
-            n_classes=10,
-            vocab=None,
-            n_features=len(mean),
+            **self.shape._asdict(),
             labels=LABELS,
         )
 

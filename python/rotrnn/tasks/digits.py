@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.files import atomic_file
-from rotrnn.tasks.task import FeatureSplit, Index, Task, shuffled
+from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
 
 IMAGES = 1797
 PIXELS = 64
@@ -56,6 +56,11 @@ class Digits:
                 raise ValueError(
                     f"Digits: {key} is {fraction}, no image of the {IMAGES}; expected at least one, 1/{IMAGES}"
                 )
+
+    @property
+    def shape(self) -> Shape:
+        """Ten classes, one feature."""
+        return Shape(10, None, 1)
 
     def load(self) -> Task:
         """The task; ImportError where scikit-learn is missing."""

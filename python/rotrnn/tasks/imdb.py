@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.files import atomic_file
-from rotrnn.tasks.released import Release, Released, check_range, compare
-from rotrnn.tasks.task import Task
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.task import Shape, Task
 from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
 
 LABELS = ("neg", "pos")
@@ -61,10 +62,12 @@ class IMDB(Released):
     def __post_init__(self) -> None:
         if self.tokens not in READINGS:
             raise ValueError(f"IMDB: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
-        check_range(
-            "IMDB",
-            {"max_length": (self.max_length, 2, 2**31 - 1), "min_frequency": (self.min_frequency, 1, 2**31 - 1)},
-        )
+        check_ranges("IMDB", self, (("max_length", 2, 2**31 - 1), ("min_frequency", 1, 2**31 - 1)))
+
+    @property
+    def shape(self) -> Shape:
+        """Two classes, the published reviews' vocabulary."""
+        return Shape(2, VOCABULARY[self.tokens], None)
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.files import atomic_file
 from rotrnn.tasks.released import find, lra
-from rotrnn.tasks.task import Batch, Index, Split, Task
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -275,6 +275,11 @@ class ListOps:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"ListOps: {name} is {value}, expected an integer from {low} to {high}")
+
+    @property
+    def shape(self) -> Shape:
+        """Ten classes, and the ids of all tokens: a training split that lacks some has fewer."""
+        return Shape(10, EOS + 1 + len(TOKENS), None)
 
     def load(self) -> Task:
         """The task, generated or read from `data_dir`."""

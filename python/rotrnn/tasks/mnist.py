@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide
 from rotrnn.tasks.prepared import Store
-from rotrnn.tasks.released import Release, Released, check_range, compare
-from rotrnn.tasks.task import Index, Task, shuffled
+from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.task import Index, Shape, Task, shuffled
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -71,14 +72,12 @@ class MNIST(Released):
     )
 
     def __post_init__(self) -> None:
-        check_range(
-            "MNIST",
-            {
-                "permutation_seed": (self.permutation_seed, 0, 2**63 - 1),
-                "val_fraction": (self.val_fraction, 0.0, 1.0),
-                "seed": (self.seed, 0, 2**32 - 1),
-            },
-        )
+        check_ranges("MNIST", self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
+
+    @property
+    def shape(self) -> Shape:
+        """Ten classes, one feature."""
+        return Shape(10, None, 1)
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
@@ -109,9 +108,7 @@ class MNIST(Released):
             split("train", train),
             split("train", val),
             split("test", np.arange(count["test"])),
-            n_classes=10,
-            vocab=None,
-            n_features=1,
+            **self.shape._asdict(),
         )
 
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:

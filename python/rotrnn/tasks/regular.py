@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn import _cpu
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
-from rotrnn.tasks.task import Batch, Index, Task
+from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 LANGUAGES = ("parity", "even_pairs", "cycle", "arithmetic")
 """In the order of csrc/regular.c."""
@@ -107,23 +107,29 @@ class Regular:
         )
         check_ranges("Regular", self, limits)
 
+    @property
+    def shape(self) -> Shape:
+        """Classes and tokens of the language."""
+        binary = Shape(2, 2, None, "tagger")
+        return {
+            "parity": binary,
+            "even_pairs": binary,
+            "cycle": Shape(self.modulus, 3, None, "tagger"),
+            "arithmetic": Shape(self.modulus, self.modulus + 3, None, "tagger"),
+        }[self.language]
+
     def load(self) -> Task:
         """The task. Nothing is stored: strings are made when they are asked for."""
         val = ByLength(self.min_length, self.max_length, self.val_each)
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
-        binary = self.language in ("parity", "even_pairs")
-        classes = 2 if binary else self.modulus
         return Task(
             "regular",
             FreshWords("train", self.train, self, None),
             Words("val", len(val), self, val),
             Words("test", len(test), self, test),
-            n_classes=classes,
-            vocab=2 if binary else 3 if self.language == "cycle" else self.modulus + 3,
-            n_features=None,
-            head="tagger",
+            **self.shape._asdict(),
             curve="length",
-            chance=1 / classes,
+            chance=1 / self.shape.n_classes,
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rotrnn.files import locked
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.prepared import Arrays, Store, prepared
-from rotrnn.tasks.task import Task
+from rotrnn.tasks.task import Shape, Task
 
 
 class Release(NamedTuple):
@@ -105,6 +105,11 @@ class Released(ABC):
 
     release: ClassVar[Release]
 
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """As in `rotrnn.tasks.task.Settings`."""
+
     @abstractmethod
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
@@ -156,11 +161,3 @@ def compare(name: str, found: dict[str, int], published: dict[str, int]) -> bool
     if other:
         warnings.warn(f"{name}: this is not the whole published data set: {', '.join(other)}", stacklevel=3)
     return not other
-
-
-def check_range(name: str, values: dict[str, tuple[Any, Any, Any]]) -> None:
-    """ValueError where a setting, given with its least and largest value, is outside."""
-    for key, (value, low, high) in values.items():
-        if not low <= value <= high:
-            kind = "a number" if isinstance(low, float) else "an integer"
-            raise ValueError(f"{name}: {key} is {value}, expected {kind} from {low} to {high}")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rotrnn.files import atomic_file
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import Release, Released, compare
-from rotrnn.tasks.task import Batch, Index, Split, Task
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 WORDS = (
     *("bed", "cat", "down", "five", "forward", "go", "house", "left", "marvin", "no", "on", "right", "sheila", "tree"),
@@ -74,6 +74,11 @@ class SpeechCommands(Released):
                 f"SpeechCommands: normalise is {self.normalise!r}, expected one of {', '.join(NORMALISATIONS)}"
             )
 
+    @property
+    def shape(self) -> Shape:
+        """35 classes, one feature."""
+        return Shape(len(WORDS), None, 1)
+
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
         folder = self.folder()
@@ -110,9 +115,7 @@ class SpeechCommands(Released):
             split("train"),
             split("val"),
             split("test"),
-            n_classes=len(WORDS),
-            vocab=None,
-            n_features=1,
+            **self.shape._asdict(),
             labels=WORDS,
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 import numpy as np
 
 from rotrnn import _cpu
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
-from rotrnn.tasks.task import Batch, Index, Task
+from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 VARIANTS = ("copy", "prefix", "suffix", "duplicate")
 """In the order of csrc/string_copy.c."""
@@ -87,7 +88,8 @@ class Copy:
     beginning of one more. Only answers, with their ``.``, are labelled, and of whole examples alone. The state of a
     recurrence goes on from one example to the next. Validation and test have one example a row, where the last ``.`` is
     not labelled: the share of right labels is that of right letters, given the right ones before (which the input
-    holds), and a sequence is right if every letter of its answer is.
+    holds), and a sequence is right if every letter of its answer is. (Published character accuracies are means over
+    strings: the same for each length.)
 
     Parameters
     ----------
@@ -155,22 +157,24 @@ class Copy:
         )
         check_ranges("Copy", self, limits)
 
+    @property
+    def shape(self) -> Shape:
+        """Letters and ``$ | .``, as inputs and as labels."""
+        return Shape(self.letters + 3, self.letters + 3, None, "tagger")
+
     def load(self) -> Task:
         """The task. Nothing is stored: examples are made when they are asked for."""
         val = ByLength(self.min_length, self.max_length, self.val_each)
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
-        vocab = self.letters + 3
         return Task(
             "copy",
             PackedRows("train", self.train, self),
             Strings("val", len(val), self, self.variant, val),
             Strings("test", len(test), self, self.test_variant or self.variant, test),
-            n_classes=vocab,
-            vocab=vocab,
-            n_features=None,
-            head="tagger",
+            **self.shape._asdict(),
             metric="accuracy",
             curve="length",
+            labels=(*ascii_lowercase[: self.letters], "$", "|", ".") if self.letters <= 26 else None,
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:

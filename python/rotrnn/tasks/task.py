@@ -117,8 +117,22 @@ class Task:
         return "test" if self.val is self.test else "validation"
 
 
+class Shape(NamedTuple):
+    """What a model has to know of a task, as `Task` has it."""
+
+    n_classes: int
+    vocab: int | None
+    n_features: int | None
+    head: str = "classifier"
+
+
 class Settings(Protocol):
     """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``."""
+
+    @property
+    def shape(self) -> Shape:
+        """That of the task, known without its data; where they decide on a vocabulary, that of the published ones."""
+        ...
 
     def load(self) -> Task:
         """The task, ready to train on."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
-from rotrnn.tasks.task import Batch, Index, Split, Task, shuffled
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 """Their ids follow those of the elements."""
@@ -122,9 +122,9 @@ class Words(Protocol):
 class Generated:
     """`count` random sequences, no two of them the same, drawn from (seed, length, row) when they are asked for.
 
-    If there are no more than 2**62 sequences of that length (A5: up to length 10), row i is sequence p(i) for a random
+    If there are fewer than 2**62 sequences of that length (A5: up to length 10), row i is sequence p(i) for a random
     permutation p of all; so `count` of them are distinct, and all are there if `count` is their number. Else elements
-    are uniform, and that any two of a million rows agree has probability 1e-7 at most.
+    are uniform, and that any two of a million rows agree has probability 2e-7 at most.
     """
 
     order: int
@@ -205,7 +205,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
                         f"{path}, line {line + offset}: the row is {text!r:.60}, "
                         f"expected seed,input,target of {length} elements each, and a newline"
                     )
-            numbers = np.array(b" ".join(lines).replace(b",", b" ").split(), np.int64).reshape(len(lines), -1)
+            numbers = np.fromstring(b" ".join(lines).replace(b",", b" "), np.int64, sep=" ").reshape(len(lines), -1)
             elements, targets = np.ascontiguousarray(numbers[:, 1 : 1 + length]), numbers[:, 1 + length :]
             for offset in np.flatnonzero((elements >= group.order).any(1))[:1]:
                 raise ValueError(
@@ -324,6 +324,12 @@ class WordProblem:
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"WordProblem: val_fraction is {self.val_fraction}, expected a number between 0 and 1")
 
+    @property
+    def shape(self) -> Shape:
+        """Elements and special tokens, as inputs and as labels."""
+        ids = group(self.group).order + len(SPECIALS)
+        return Shape(ids, ids, None, "tagger")
+
     def load(self) -> Task:
         """The task, generated or read from `data_dir`."""
         return self._task(self._words())
@@ -367,16 +373,12 @@ class WordProblem:
                 "expected some for training and some for validation"
             )
         short = tuple((one, None) for one in words.values() if one.length < self.length)
-        vocab = G.order + len(SPECIALS)
         return Task(
             "word_problem",
             WordSplit(G, (*short, (whole, order[val:])), self.count_padding),
             WordSplit(G, ((whole, order[:val]),)),
             WordSplit(G, ((words[self.test_length], None),)),
-            n_classes=vocab,
-            vocab=vocab,
-            n_features=None,
-            head="tagger",
+            **self.shape._asdict(),
             metric="sequence_accuracy",
             curve="prefix",
             bos=True,

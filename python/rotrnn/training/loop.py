@@ -150,13 +150,14 @@ class _Trainer:
         self.training = recipe.training
         self.task: Task = recipe.task.load()
         self.model: Model = recipe.build(self.task)
+        self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training)
 
     # ---- a run ----
 
     def train(self) -> dict[str, Any]:
         state = self.load()
-        self.say(table(describe_groups(self.recipe.optimiser, state.params, self.model.is_recurrent, self.steps)))
+        self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
         records = self.run.records()
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
         if self.task.selected_on == "test":
@@ -298,7 +299,7 @@ class _Trainer:
         with self.blaming(state, state.step + 1):
             metrics, grads = self.gradients(state)
             size = self.recipe.optimiser.update(
-                state.params, grads, state.moments, self.model.is_recurrent, state.step, self.steps
+                state.params, grads, state.moments, self.group_of, state.step, self.steps
             )
         lr = self.recipe.optimiser.rate("global", state.step, self.steps)
         state.step += 1
@@ -311,7 +312,7 @@ class _Trainer:
             try:
                 yield
             except ValueError as error:
-                check_parameters("parameter", state.params, self.model.is_recurrent)
+                check_parameters("parameter", state.params, self.group_of)
                 raise NonFinite(str(error)) from error
         except NonFinite as error:
             raise NonFinite(f"step {step}: {error}") from error
@@ -342,10 +343,10 @@ class _Trainer:
             for name, grad in flatten(grads):
                 total[name] = total[name] + grad if name in total else grad
         if not math.isfinite(loss):
-            check_parameters(f"the loss is {loss}; parameter", state.params, self.model.is_recurrent)
+            check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
             norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
             fine = f"the loss is {loss}, every parameter is finite"
-            check_finite(f"{fine}; going backward, gradient", norms, self.model.is_recurrent)
+            check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
         metrics: dict[str, Any] = {"loss": loss / sum(counts), "accuracy": right / sum(counts)}
         return metrics | ({"layers": reports} if reports else {}), unflatten(total)
@@ -363,7 +364,7 @@ class _Trainer:
             found = self.look(state.params, val)
             if not math.isfinite(found["loss"]):
                 here = f"the validation loss is {found['loss']}"
-                check_parameters(f"{here}; parameter", state.params, self.model.is_recurrent)
+                check_parameters(f"{here}; parameter", state.params, self.group_of)
                 raise NonFinite(f"{here}, every parameter is finite")
             if (score := found[self.task.metric]) >= state.best_score:
                 state.best_step, state.best_score = state.step, score

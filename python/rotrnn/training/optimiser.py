@@ -1,22 +1,37 @@
-"""AdamW over a model's parameters in two groups, as the published recipes of LRU, S5 and RotRNN have it."""
+"""AdamW over a model's parameters in groups, as the published recipes of LRU, RotRNN, S4 and S5 have them."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
-from rotrnn.training.schedule import learning_rate, warmup_steps
+from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
 """AdamW's state: "m.<name>" and "v.<name>" of every parameter's flattened name."""
 
-GROUPS = ("global", "recurrent")
+GROUPS = {
+    "global": (False, True),
+    "global, no decay": (False, False),
+    "recurrent": (True, False),
+    "recurrent, decay": (True, True),
+}
+"""Group -> (whether its rate is the recurrent one, whether it decays)."""
+
+RECURRENT = "recurrent"
+"""Among what does not decay: every parameter with the recurrent rate."""
+
+GroupOf = Callable[[str], str]
+"""The group of a parameter by its flattened name."""
 
 
 class NonFinite(FloatingPointError):
@@ -25,10 +40,10 @@ class NonFinite(FloatingPointError):
 
 @dataclass(frozen=True)
 class AdamW:
-    """The [optimiser] section: AdamW (Loshchilov and Hutter 2019) under a warm-up and half a cosine.
+    """The [optimiser] section: AdamW (Loshchilov and Hutter 2019) under a schedule (`learning_rate`).
 
-    Group "recurrent", the parameters that ``model.is_recurrent`` names, has the scheduled rate times
-    `recurrent_factor` and no decay; group "global" is all the rest, norms and biases included.
+    The recurrent parameters have the scheduled rate times `recurrent_factor` and, unless `no_decay` says other, no
+    decay; all the rest, norms and biases included, has the scheduled rate and decays.
 
     Parameters
     ----------
@@ -37,13 +52,22 @@ class AdamW:
     recurrent_factor : float
         What the recurrent group's rate is of it.
     weight_decay : float
-        Decoupled, so a step takes ``rate * weight_decay`` of a global parameter away.
+        Decoupled, so a step takes ``rate * weight_decay`` of a parameter that decays away.
     betas, eps
         As in the paper.
     clip : float
         Gradients whose norm over all parameters is larger are scaled down to it; 0 for never.
     warmup : float
         Below 1 a share of the steps, from 1 on their number.
+    schedule : str
+        One of `SCHEDULES`.
+    floor : float
+        The rate that a schedule starts from and ends on.
+    recurrent : tuple of str, optional
+        Which parameters have the recurrent rate, instead of those that the layer names. A parameter is meant by any
+        part of its name (of "blocks.0.layer.B_re": "B_re", "layer"), and ``*`` in it stands for anything ("B_*").
+    no_decay : tuple of str
+        Which parameters do not decay, in the same way; "recurrent" stands for all those.
     """
 
     lr: float = 1e-3
@@ -53,17 +77,23 @@ class AdamW:
     eps: float = 1e-8
     clip: float = 0.0
     warmup: float = 0.1
+    schedule: str = "cosine"
+    floor: float = 1e-7
+    recurrent: tuple[str, ...] | None = None
+    no_decay: tuple[str, ...] = (RECURRENT,)
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr is {self.lr}, expected a positive number")
-        for key in ("recurrent_factor", "weight_decay", "clip", "warmup"):
+        for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
             if not getattr(self, key) >= 0:
                 raise ValueError(f"{key} is {getattr(self, key)}, expected a number from 0")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}, expected two numbers in [0, 1)")
         if not self.eps > 0:
             raise ValueError(f"eps is {self.eps}, expected a positive number")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule is '{self.schedule}', expected one of {', '.join(SCHEDULES)}")
 
     def init(self, params: Params) -> Moments:
         """Zero moments."""
@@ -72,20 +102,32 @@ class AdamW:
 
     def rate(self, group: str, step: int, steps: int) -> float:
         """Learning rate of a group at the update with number `step` (from 0) of `steps`."""
-        return learning_rate(step, steps, self.lr, self.warmup) * (
-            self.recurrent_factor if group == "recurrent" else 1.0
-        )
+        recurrent, _ = GROUPS[group]
+        rate = learning_rate(step, steps, self.lr, self.warmup, self.schedule, self.floor)
+        return rate * self.recurrent_factor if recurrent else rate
 
     def decay(self, group: str) -> float:
         """Weight decay of a group, before the rate multiplies it."""
-        return 0.0 if group == "recurrent" else self.weight_decay
+        _, decays = GROUPS[group]
+        return self.weight_decay if decays else 0.0
+
+    def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
+        """How parameters are grouped, where ``model.is_recurrent`` tells what the layers name."""
+        names = {kind: group for group, kind in GROUPS.items()}
+
+        def group_of(name: str) -> str:
+            recurrent = is_recurrent(name) if self.recurrent is None else _meant(name, self.recurrent)
+            spared = _meant(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
+            return names[recurrent, not spared]
+
+        return group_of
 
     def update(
         self,
         params: Params,
         grads: Params,
         moments: Moments,
-        is_recurrent: Callable[[str], bool],
+        group_of: GroupOf,
         step: int,
         steps: int,
     ) -> float:
@@ -100,13 +142,13 @@ class AdamW:
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
         norms = {name: optim.norm(gradient) for name, gradient in reversed(gradients.items())}
-        check_finite("gradient", norms, is_recurrent)
+        check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
         rates = {group: self.rate(group, step, steps) for group in GROUPS}
         updated = {}  # norms of the parameter and of its second moment
         for name, gradient in gradients.items():
-            group = group_of(name, is_recurrent)
+            group = group_of(name)
             updated[name] = optim.adamw(
                 arrays[name],
                 moments[f"m.{name}"],
@@ -121,28 +163,28 @@ class AdamW:
                 step=step + 1,
             )
         after = {name: updated[name][0] if name in updated else optim.norm(array) for name, array in arrays.items()}
-        check_finite("parameter", after, is_recurrent)
-        check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, is_recurrent)
+        check_finite("parameter", after, group_of)
+        check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, group_of)
         return size
 
 
-def group_of(name: str, is_recurrent: Callable[[str], bool]) -> str:
-    """The group of a parameter."""
-    return "recurrent" if is_recurrent(name) else "global"
+def _meant(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a part of the flattened name is one of those listed."""
+    return any(fnmatchcase(part, pattern) for part in name.split(".") for pattern in patterns)
 
 
-def check_finite(what: str, norms: dict[str, float], is_recurrent: Callable[[str], bool]) -> None:
+def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
     """Raises NonFinite for the first of the arrays whose norm is not finite."""
     for name, size in norms.items():
         if not math.isfinite(size):
-            group = f"group {group_of(name, is_recurrent)}" if is_parameter(name) else "a buffer"
+            group = f"group {group_of(name)}" if is_parameter(name) else "a buffer"
             raise NonFinite(f"{what} {name} ({group}) is not finite, its norm is {size}")
 
 
-def check_parameters(what: str, params: Params, is_recurrent: Callable[[str], bool]) -> None:
+def check_parameters(what: str, params: Params, group_of: GroupOf) -> None:
     """Raises NonFinite for the first parameter that is not finite. Buffers are passed over: what they hold follows."""
     norms = {name: optim.norm(array) for name, array in flatten(params) if is_parameter(name)}
-    check_finite(what, norms, is_recurrent)
+    check_finite(what, norms, group_of)
 
 
 class Group(NamedTuple):
@@ -156,28 +198,41 @@ class Group(NamedTuple):
     decay: tuple[float, ...]
 
 
-def describe_groups(
-    optimiser: AdamW, params: Params, is_recurrent: Callable[[str], bool], steps: int
-) -> tuple[Group, ...]:
-    """The groups at step 0, at the end of the warm-up, and at the last step; `decay` is the share a step takes away."""
+def describe_groups(optimiser: AdamW, params: Params, group_of: GroupOf, steps: int) -> tuple[Group, ...]:
+    """The groups that have parameters, at step 0, at the end of the warm-up, and at the last step.
+
+    `decay` is the share that a step takes away. ValueError where what is listed as `recurrent` or `no_decay` means no
+    parameter.
+    """
     at = (0, min(warmup_steps(steps, optimiser.warmup), steps - 1), steps - 1)
     arrays = {name: array for name, array in flatten(params) if is_parameter(name)}
+    for key in ("recurrent", "no_decay"):
+        for pattern in getattr(optimiser, key) or ():
+            if pattern != RECURRENT and not any(_meant(name, (pattern,)) for name in arrays):
+                raise ValueError(f"optimiser.{key}: '{pattern}' is no part of any parameter's name")
     groups = []
     for group in GROUPS:
-        names = tuple(name for name in arrays if group_of(name, is_recurrent) == group)
-        lr = tuple(optimiser.rate(group, step, steps) for step in at)
-        decay = tuple(optimiser.decay(group) * rate for rate in lr)
-        groups.append(Group(group, names, sum(arrays[name].size for name in names), at, lr, decay))
+        names = tuple(name for name in arrays if group_of(name) == group)
+        if names:
+            lr = tuple(optimiser.rate(group, step, steps) for step in at)
+            decay = tuple(optimiser.decay(group) * rate for rate in lr)
+            groups.append(Group(group, names, sum(arrays[name].size for name in names), at, lr, decay))
     return tuple(groups)
 
 
 def table(groups: tuple[Group, ...]) -> str:
     """The groups as text, one a line."""
     steps = groups[0].steps
-    head = f"{'group':<10} {'arrays':>7} {'numbers':>10}   lr / decay at step {steps[0]}, {steps[1]} and {steps[2]}"
+    head = f"{'group':<16} {'arrays':>7} {'numbers':>10}   lr / decay at step {steps[0]}, {steps[1]} and {steps[2]}"
     rows = [
-        f"{group.name:<10} {len(group.parameters):>7} {group.numbers:>10,}   "
+        f"{group.name:<16} {len(group.parameters):>7} {group.numbers:>10,}   "
         + "   ".join(f"{lr:.2e} / {decay:.2e}" for lr, decay in zip(group.lr, group.decay, strict=True))
         for group in groups
     ]
     return "\n".join([head, *rows])
+
+
+def members(group: Group) -> str:
+    """The names of a group's parameters as text, one a line, with how many blocks have one."""
+    blocks = Counter(re.sub(r"^blocks\.\d+\.", "blocks.*.", name) for name in group.parameters)
+    return "\n".join(f"  {name}" + (f"  x {n}" if n > 1 else "") for name, n in blocks.items())

@@ -23,7 +23,7 @@ from rotrnn.models.model import SequenceModel
 from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
-from rotrnn.tasks import TASKS, Settings, Task
+from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.training.optimiser import AdamW
 
 Table = dict[str, Any]
@@ -101,8 +101,8 @@ class Recipe:
     training: Training
     source: Source = field(default_factory=Source)
 
-    def build(self, task: Task) -> SequenceModel:
-        """The model for the loaded task."""
+    def build(self, task: Task | Shape) -> SequenceModel:
+        """The model for the loaded task, or for what is known of it without."""
         return build_model(
             self.model,
             self.layer,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn.files import atomic_file
-from rotrnn.training.recipe import Recipe
+from rotrnn.training.recipe import SMALL, Recipe
 from rotrnn.training.run import Run
 
 Row = dict[str, Any]
@@ -86,14 +86,16 @@ class Configuration:
         results = [one.result for one in self.done]
         costs = [one.costs for one in self.done]
         first = results[0] if results else {}
+        source = self.outcomes[0].recipe.source
         return {
+            "recipe": source.recipe,
             "configuration": self.name,
             **{status: self.count(status) for status in ("done", "failed", "unfinished")},
             "seeds": sorted(one.recipe.training.seed for one in self.done),
             "metric": first.get("metric"),
             "selected_on": first.get("selected_on"),
             **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
-            "published": self.outcomes[0].recipe.source.accuracy or None,
+            "published": source.accuracy or None,
             "parameters": first.get("parameters"),
             "steps": first.get("steps"),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
@@ -227,6 +229,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
+    if any(row["recipe"].endswith(SMALL) and row["published"] for row in rows):
+        lines.append("small variant: the published figures are those of the full recipe.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     return lines

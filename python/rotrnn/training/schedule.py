@@ -1,17 +1,26 @@
-"""The learning rate over training: linear warm-up, then half a cosine."""
+"""The learning rate over training: linear warm-up, then half a cosine, a line, or nothing more."""
 
 from __future__ import annotations
 
 import math
 
-FLOOR = 1e-7
+SCHEDULES = ("cosine", "linear", "constant", "s5")
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: float = 0.1) -> float:
-    """Learning rate of the update with number `step` (from 0) of `steps` (LRU, appendix C; RotRNN, appendix B.1).
+def learning_rate(
+    step: int, steps: int, peak: float, warmup: float = 0.1, schedule: str = "cosine", floor: float = 1e-7
+) -> float:
+    """Learning rate of the update with number `step` (from 0) of `steps`: ``floor + (peak - floor) height``.
 
-    It rises linearly from 1e-7 at step 0 to `peak` at step W, and from there falls as half a cosine to 1e-7 at step
-    `steps`, one past the last: ``1e-7 + (peak - 1e-7) (1 + cos(pi (step - W) / (steps - W))) / 2``.
+    Height rises linearly from 0 at step 0 to 1 at step W, the end of the warm-up, and from there, with
+    ``x = (step - W) / (steps - W)``, is by `schedule`
+
+    - "cosine": ``(1 + cos(pi x)) / 2`` (LRU, appendix D.2, with a floor of 1e-7);
+    - "linear": ``1 - x``;
+    - "constant": 1;
+    - "s5": as the released code of S5 has it, and that of minimal-LRU after it, which sets the rate after each update:
+      1 at step 0, then ``step / W`` up to step W, and from there ``(1 + cos(pi x)) / 2`` with
+      ``x = (step - 1) / (steps - W)`` to 1, so that the rate is at its floor for the last W - 1 steps.
 
     Parameters
     ----------
@@ -19,11 +28,17 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float = 0.1) -> fl
         Below 1 the share of all steps that W is, rounded; from 1 on W itself.
     """
     warm = warmup_steps(steps, warmup)
-    if step < warm:
+    late = schedule == "s5"
+    if late and step == 0:
+        height = 1.0
+    elif step < warm:
         height = step / warm
+    elif schedule == "constant" or steps == warm or (late and step == warm):
+        height = 1.0
     else:
-        height = 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm))) if steps > warm else 1.0
-    return FLOOR + (peak - FLOOR) * height
+        x = min((step - 1) / (steps - warm), 1) if late else (step - warm) / (steps - warm)
+        height = 1 - x if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * x))
+    return floor + (peak - floor) * height
 
 
 def warmup_steps(steps: int, warmup: float) -> int:

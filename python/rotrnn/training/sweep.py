@@ -77,7 +77,10 @@ class Sweep:
             chosen = list(zip(self.grid, values, strict=True))
             parts = [variant] if variant else []
             parts += [f"{_short(place, self.grid)}={_text(value)}" for place, value in chosen]
-            found[",".join(parts)] = [list(settings.items()), chosen]
+            name = ",".join(parts)
+            if name in found:
+                raise ValueError(f"two configurations of the sweep are called {name}")
+            found[name] = [list(settings.items()), chosen]
         return found
 
 
@@ -199,7 +202,7 @@ def _short(place: str, places: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
+    return "-".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _file_name(label: str) -> str:

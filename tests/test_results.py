@@ -1,0 +1,212 @@
+"""Tables of results, against numbers that were put into the runs' folders by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import statistics
+
+import pytest
+
+import toy
+from rotrnn.cli import main
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import load_recipe
+from rotrnn.training.results import collect, duration, find_runs, markdown, render
+from rotrnn.training.run import Run
+from rotrnn.training.sweep import plan
+
+BEST, LAST = (0.5, 0.75, 0.875), (0.25, 0.5, 1.0)
+CURVE = {"length": [2, 5], "n": [3, 3], "accuracy": [1.0, 0.5], "sequence_accuracy": [0.75, 0.25]}
+LOG = (
+    {"step": 1, "loss": 2.0, "seconds": 0.5},
+    {"step": 2, "loss": 1.0, "seconds": 1.5},
+    {"step": 2, "val_loss": 1.5, "seconds": 2.0, "elapsed": 9.0, "peak_memory": 3 << 20},
+)
+
+
+def put(folder, name, recipe, best=None, last=None, **result):
+    """A run's folder as training leaves it, finished where there are scores."""
+    run = Run(folder / name)
+    run.folder.mkdir(parents=True)
+    run.write(run.recipe, recipe.text())
+    run.write(run.log, "".join(json.dumps(one) + "\n" for one in LOG))
+    if best is not None:
+        test = {
+            at: {"loss": 1.0, "accuracy": score, "sequence_accuracy": score / 2, "n": 30, "curve": CURVE}
+            for at, score in (("best", best), ("last", last))
+        }
+        result = {"steps": 2, "metric": "accuracy", "selected_on": "validation", "parameters": 1234} | result
+        run.write(run.result, json.dumps({**result, "test": test}))
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A sweep over two rates: three seeds done; two done, chosen on test, one failed and one not there yet."""
+    (tmp_path / "toy.toml").write_text(toy.RECIPE + '[sweep.published]\n"lr=0.2" = "61.1 % test"\n' + GRID)
+    planned = plan(tmp_path / "toy.toml", seeds=[0, 1, 2, 3])
+    for seed, best, last in zip((0, 1, 2), BEST, LAST, strict=True):
+        name = f"lr=0.1,seed={seed}"
+        put(tmp_path / "sweep", name, planned[name], best, last)
+    for seed in (0, 1):
+        name = f"lr=0.2,seed={seed}"
+        put(tmp_path / "sweep", name, planned[name], 1.0, 0.5 + seed / 4, selected_on="test")
+    put(tmp_path / "sweep", "lr=0.2,seed=2", planned["lr=0.2,seed=2"]).fail("step 3: the loss is nan")
+    put(tmp_path / "sweep", "lr=0.2,seed=3", planned["lr=0.2,seed=3"])
+    return tmp_path / "sweep"
+
+
+GRID = '[sweep.grid]\n"optimiser.lr" = [0.1, 0.2]\n'
+
+
+def rows(*folders, by=()):
+    return [one.row() for one in collect(find_runs(folders), by)]
+
+
+def test_means_deviations_and_costs(runs):
+    first, second = rows(runs)
+    assert (first["recipe"], first["configuration"]) == ("toy", "lr=0.1")
+    assert (first["done"], first["failed"], first["unfinished"], first["seeds"]) == (3, 0, 0, [0, 1, 2])
+    for name, scores in (("best", BEST), ("last", LAST)):
+        assert first[name]["accuracy"] == {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores)}
+    # sqrt(((1/2 - 17/24)^2 + (3/4 - 17/24)^2 + (7/8 - 17/24)^2) / 2)
+    assert first["best"]["accuracy"]["sd"] == pytest.approx((14 / 24**2 * 3 / 2) ** 0.5)
+    assert first["steps_per_second"] == {"mean": 1.0, "sd": 0.0}  # two steps in two seconds, evaluations not counted
+    assert first["seconds"] == {"mean": 4.0, "sd": 0.0}
+    assert (first["peak_memory"], first["parameters"], first["published"]) == (3 << 20, 1234, None)
+    assert (second["done"], second["failed"], second["unfinished"]) == (2, 1, 1)
+    assert second["errors"] == {"lr=0.2,seed=2": "step 3: the loss is nan"}
+    assert second["published"] == "61.1 % test"
+
+
+def test_the_table(runs):
+    head, _, first, second, *notes = render(rows(runs)).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, first, second)]
+    assert cells[0] == [
+        *("configuration", "runs", "accuracy %, best", "accuracy %, last"),
+        *("published", "parameters", "steps/s", "peak memory", "time"),
+    ]
+    assert cells[1] == ["lr=0.1", "3", "70.83 ± 19.09", "58.33 ± 38.19", "", "1,234", "1", "3 MiB", "4 s"]
+    assert cells[2][:5] == ["lr=0.2", "2, 1 failed, 1 unfinished", "100.00 ± 0.00 †", "62.50 ± 17.68", "61.1 % test"]
+    assert "† the best parameters were selected on the test split" in "\n".join(notes)
+    assert "failed: lr=0.2 (lr=0.2,seed=2): step 3: the loss is nan" in notes
+    assert "†" not in render(rows(runs / "lr=0.1,seed=0"))
+
+
+def test_one_seed_has_no_deviation_and_none_no_numbers(runs):
+    (row,) = rows(runs / "lr=0.1,seed=1")
+    assert row["best"]["accuracy"] == {"mean": 0.75}
+    assert "| 75.00 " in render([row])
+    (row,) = rows(runs / "lr=0.2,seed=3")
+    assert row["best"] == {}
+    assert "0, 1 unfinished" in render([row])
+
+
+def test_runs_that_were_copied_elsewhere(runs, tmp_path):
+    for i, run in enumerate(find_runs([runs])):
+        shutil.copytree(run.folder, tmp_path / "elsewhere" / str(i % 2) / f"copy-{i}")
+    without_names = [{**row, "errors": None} for row in rows(tmp_path / "elsewhere")]
+    assert sorted(without_names, key=lambda row: row["configuration"]) == [
+        {**row, "errors": None} for row in rows(runs)
+    ]
+    assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
+
+
+def test_runs_of_no_sweep_are_called_by_what_differs(tmp_path):
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):
+        put(tmp_path / "runs", str(i), load_recipe(tmp_path / "toy.toml", [override]), 0.5, 0.5)
+    assert [row["configuration"] for row in rows(tmp_path / "runs")] == [f"layer.r_max={r}" for r in (0.5, 0.6, 1.0)]
+    assert [row["configuration"] for row in rows(tmp_path / "runs" / "1")] == ["task.name=toy,model.layer=lru"]
+
+
+def test_recipes_are_named_where_there_are_several(runs, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(toy.RECIPE.replace("0.05", {"one": "0.1", "two": "0.3"}[name]))
+        put(tmp_path / "more", name, plan(tmp_path / f"{name}.toml")["seed=0"], 0.5, 0.5)
+    assert [row["configuration"] for row in rows(tmp_path / "more")] == ["one", "two"]
+    names = [row["configuration"] for row in rows(tmp_path / "more" / "two", runs)]
+    assert names == ["two", "toy lr=0.1", "toy lr=0.2"]
+
+
+def test_published_figures_are_not_those_of_small_variants(runs):
+    small = [{**row, "recipe": "toy-small"} for row in rows(runs)]
+    assert "small variant: the published figures are those of the full recipe" in render(small)
+    assert "small variant" not in render(rows(runs))
+
+
+def test_by_settings(runs):
+    (row,) = rows(runs, by=["model.layer", "optimiser.recurrent_factor"])
+    assert row["configuration"] == "layer=lru,recurrent_factor=0.5"
+    assert (row["done"], row["failed"], row["unfinished"]) == (5, 1, 1)
+    assert len(rows(runs, by=["optimiser.lr"])) == 2
+    with pytest.raises(ValueError, match=r"--by layer.size: .* has no such setting"):
+        rows(runs, by=["layer.size"])
+
+
+def test_curves(runs):
+    text = render(rows(runs), curve=True)
+    head, _, *lines = text.split("\n\n")[0].splitlines()
+    assert [cell.strip() for cell in head.strip("|").split("|")][:3] == [
+        "length",
+        "lr=0.1: accuracy %",
+        "lr=0.1: sequences %",
+    ]
+    assert [cell.strip() for cell in lines[1].strip("|").split("|")][:3] == ["5", "50.00 ± 0.00", "25.00 ± 0.00"]
+    table = list(csv.DictReader(io.StringIO(render(rows(runs), ".csv", curve=True))))
+    assert len(table) == 8
+    assert (table[1]["configuration"], table[1]["sequence_accuracy.mean"]) == ("lr=0.1", "0.25")
+
+
+def test_csv_and_json_hold_all_numbers(runs):
+    table = list(csv.DictReader(io.StringIO(render(rows(runs), ".csv"))))
+    assert float(table[0]["best.accuracy.sd"]) == statistics.stdev(BEST)
+    assert (table[0]["seeds"], table[1]["selected_on"], table[1]["failed"]) == ("0 1 2", "test", "1")
+    assert json.loads(render(rows(runs), ".json")) == rows(runs)
+
+
+def test_the_command(runs, tmp_path, capsys):
+    assert main(["results", str(runs), "--out", str(tmp_path / "table.md")]) == 0
+    assert capsys.readouterr().out == (tmp_path / "table.md").read_text() == render(rows(runs))
+    assert main(["results", str(runs), "--curve", "--out", str(tmp_path / "curves.csv")]) == 0
+    assert (tmp_path / "curves.csv").read_text() == render(rows(runs), ".csv", curve=True)
+    capsys.readouterr()
+    for arguments, message in (
+        ([str(tmp_path / "nowhere")], "nowhere: no run is here, expected a folder with a recipe.toml"),
+        ([str(runs), "--out", "table.txt"], "--out: the file ends in '.txt', expected .md, .csv or .json"),
+        ([str(runs), "--by", "lr"], "--by lr: "),
+    ):
+        assert main(["results", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("rotrnn: error: ")
+        assert message in error
+
+
+def test_a_damaged_result_is_named(runs, tmp_path):
+    (runs / "lr=0.1,seed=0" / "result.json").write_text('{"steps": 2')
+    with pytest.raises(ValueError, match=r"lr=0\.1,seed=0/result\.json: is damaged, expected JSON"):
+        rows(runs)
+
+
+def test_a_task_without_curves_says_so(tmp_path):
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)
+    (row,) = rows(tmp_path / "run")
+    assert row["steps_per_second"]["mean"] > 0 < row["peak_memory"]
+    with pytest.raises(ValueError, match="--curve: no finished run has a curve"):
+        render([row], curve=True)
+
+
+def test_durations():
+    assert [duration(s) for s in (0.1234, 59.4, 60, 3599.6, 3600, 90061)] == [
+        *("0.123 s", "59.4 s", "1 min 0 s", "1 h 0 min", "1 h 0 min", "1 d 1 h"),
+    ]
+
+
+def test_markdown_is_aligned():
+    assert markdown([{"a": "1", "long": "x"}, {"a": "222", "long": ""}]) == (
+        "| a   | long |\n|-----|------|\n| 1   | x    |\n| 222 |      |\n"
+    )
