@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import report
+from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
@@ -142,3 +143,14 @@ def test_functions_take_turns_and_the_least_time_counts() -> None:
     assert turns >= 4  # two rounds at least
     assert 0 < first < 0.02
     assert 0 < second < 0.02
+
+
+def test_quick_run_of_loading() -> None:
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.loading", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["task"] for row in rows] == list(SIZES)
+    for row in rows:
+        assert row["ratio"] == row["seconds"] / row["limit_seconds"] > 0

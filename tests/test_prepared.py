@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def test_made_once_then_mapped(tmp_path):
         with pytest.raises(ValueError, match="read-only"):
             arrays["x"][0] = 1
     assert calls == [2]
-    assert os.listdir(tmp_path) == ["data"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "data"]
 
 
 def test_other_settings_make_it_anew(tmp_path):
@@ -51,7 +52,7 @@ def test_an_error_leaves_nothing(tmp_path):
 
     with pytest.raises(OSError, match="no more"):
         prepared(tmp_path, "data", SETTINGS, fails)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [".lock"]
 
 
 def test_a_kill_in_the_middle_is_not_taken_for_whole(tmp_path):
@@ -66,6 +67,28 @@ def test_a_kill_in_the_middle_is_not_taken_for_whole(tmp_path):
     calls = []
     prepared(tmp_path, "data", SETTINGS, maker(calls))
     assert calls == [2]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "data"]
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    """Started while the first makes the arrays, it maps what that one made: both print the process that did."""
+    script = (
+        "import os, sys, time; from rotrnn.tasks.prepared import prepared\n"
+        "def make(store):\n"
+        "    print('at work', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    store.array('x', (), 'int64')[...] = os.getpid()\n"
+        "print('asks', flush=True)\n"
+        f"print(prepared(sys.argv[1], 'data', {SETTINGS!r}, make)['x'])"
+    )
+    start = functools.partial(
+        subprocess.Popen, [sys.executable, "-c", script, str(tmp_path)], text=True, stdin=-1, stdout=-1
+    )
+    with start() as first:
+        assert [first.stdout.readline() for _ in range(2)] == ["asks\n", "at work\n"]
+        with start() as second:
+            assert second.stdout.readline() == "asks\n"
+            assert first.communicate()[0] == second.communicate()[0] == f"{first.pid}\n"
 
 
 def test_what_is_damaged_or_not_ours_is_told_and_kept(tmp_path):

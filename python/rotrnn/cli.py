@@ -18,7 +18,7 @@ from tqdm import tqdm
 from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
 from rotrnn.provenance import versions
-from rotrnn.tasks import TASKS, describe
+from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.listops import Exhausted
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
@@ -147,7 +147,23 @@ def _data(args: argparse.Namespace) -> None:
             raise ValueError(f"--set {one}: expected key=value")
         settings[key.strip()] = parse_value(value)
     task = build(kind, args.task, settings)
-    print(describe(task.write(args.out) if args.out else task.load()))
+    if args.stand_in is not None:
+        _stand_in(task, args)
+    else:
+        print(describe(task.write(args.out) if args.out else task.load()))
+
+
+def _stand_in(task: Any, args: argparse.Namespace) -> None:
+    if not isinstance(task, Released):
+        raise ValueError(f"--stand-in: {args.task} needs no files, expected one of {', '.join(_released())}")
+    if args.out is None or args.stand_in < 1:
+        raise ValueError(f"--stand-in {args.stand_in}: expected a positive number, and a folder, --out DIR")
+    task.stand_in(args.out, args.stand_in)
+    print(f"random data in {args.out}; use them with: --set task.data_dir={args.out}")
+
+
+def _released() -> list[str]:
+    return [name for name, kind in TASKS.items() if issubclass(kind, Released)]
 
 
 def _plot(args: argparse.Namespace) -> None:
@@ -374,13 +390,26 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         _data,
         "describe a task's data, or write them as files",
         f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
-        f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]",
+        f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]\n\n"
+        f"{', '.join(_released())} are read from their published files, in the folder data_dir;\n"
+        "download=true fetches them there. Random data of their format and full length come from --stand-in:\n"
+        "they are to try a recipe with.",
         """\
 rotrnn data digits
+rotrnn data imdb --set data_dir=data --set download=true
+rotrnn data imdb --stand-in --out data/random
 rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --set max_length=50""",
     )
     one.add_argument("task", metavar="TASK", help="name of a task")
     one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
+    one.add_argument(
+        "--stand-in",
+        type=int,
+        nargs="?",
+        const=128,
+        metavar="N",
+        help="write N random examples of each part instead (default: 128)",
+    )
     _add_set(one, "key=value", "a setting of the task")
 
     one = _command(

@@ -34,16 +34,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def locked(folder: str | os.PathLike[str], message: str) -> Iterator[None]:
-    """Creates a folder and holds it for this process; ValueError with the message while another process does.
+def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterator[None]:
+    """Creates a folder and holds it for this process.
 
-    However a process ends, it holds nothing any more.
+    While another process does, it waits, or raises a ValueError with the message if there is one. However a process
+    ends, it holds nothing any more.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX if message is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(f"{folder}: {message}") from error
         yield

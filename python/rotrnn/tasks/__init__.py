@@ -1,9 +1,15 @@
 """Data sets and generators, by the name that a recipe's ``[task]`` section gives. They know of no model."""
 
+from rotrnn.tasks.aan import AAN
 from rotrnn.tasks.brackets import Brackets
+from rotrnn.tasks.cifar import CIFAR
 from rotrnn.tasks.digits import Digits
+from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.listops import ListOps
+from rotrnn.tasks.mnist import MNIST
 from rotrnn.tasks.regular import Regular
+from rotrnn.tasks.released import Released
+from rotrnn.tasks.speech_commands import SpeechCommands
 from rotrnn.tasks.string_copy import Copy
 from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
 from rotrnn.tasks.word_problem import WordProblem
@@ -11,6 +17,11 @@ from rotrnn.tasks.word_problem import WordProblem
 TASKS: dict[str, type[Settings]] = {
     "listops": ListOps,
     "digits": Digits,
+    "imdb": IMDB,
+    "aan": AAN,
+    "cifar": CIFAR,
+    "mnist": MNIST,
+    "speech_commands": SpeechCommands,
     "word_problem": WordProblem,
     "copy": Copy,
     "brackets": Brackets,
@@ -18,6 +29,10 @@ TASKS: dict[str, type[Settings]] = {
 }
 
 __all__ = [
+    "AAN",
+    "CIFAR",
+    "IMDB",
+    "MNIST",
     "TASKS",
     "Batch",
     "Brackets",
@@ -25,8 +40,10 @@ __all__ = [
     "Digits",
     "ListOps",
     "Regular",
+    "Released",
     "Settings",
     "Shape",
+    "SpeechCommands",
     "Split",
     "Task",
     "WordProblem",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.files import atomic_file
+from rotrnn.tasks.released import find, lra
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 Tokens = npt.NDArray[np.uint8]
@@ -240,8 +241,10 @@ class ListOps:
     max_tokens : int
         Longer sequences are cut to this, before ``<eos>`` is appended.
     data_dir : str
-        Folder with the released files basic_train.tsv, basic_val.tsv and basic_test.tsv. With it nothing is generated:
-        the splits are the first `train`, `val` and `test` rows of these files.
+        Folder with the released files basic_train.tsv, basic_val.tsv and basic_test.tsv, or one above it. With it
+        nothing is generated: the splits are the first `train`, `val` and `test` rows of these files.
+    download : bool
+        Fetch these files into `data_dir` where they are not there, out of the archive of all of Long Range Arena, 8 GB.
     """
 
     train: int = 96_000
@@ -254,6 +257,7 @@ class ListOps:
     seed: int = 0
     max_tokens: int = 2047
     data_dir: str = ""
+    download: bool = False
 
     def __post_init__(self) -> None:
         largest = 2**31 - 1
@@ -291,8 +295,9 @@ class ListOps:
 
     def _splits(self) -> dict[str, Expressions]:
         counts = {"train": self.train, "val": self.val, "test": self.test}
-        if self.data_dir:
-            return {name: read_tsv(_file(self.data_dir, name), count) for name, count in counts.items()}
+        if self.data_dir or self.download:
+            folder = find("ListOps", RELEASE, self.data_dir, self.download)
+            return {name: read_tsv(_file(folder, name), count) for name, count in counts.items()}
         every = generate(
             sum(counts.values()),
             seed=self.seed,
@@ -308,6 +313,9 @@ class ListOps:
         ids = _vocabulary(splits["train"], self.max_tokens)
         train, val, test = (ListOpsSplit(splits[name], ids, self.max_tokens) for name in ("train", "val", "test"))
         return Task("listops", train, val, test, n_classes=10, vocab=int(ids.max()) + 1, n_features=None)
+
+
+RELEASE = lra("listops-1000", "basic_train.tsv")
 
 
 def _file(folder: str | os.PathLike[str], name: str) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file, synced
+from rotrnn.files import atomic_file, locked, synced
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -45,7 +45,8 @@ def prepared(
     """The arrays in ``folder/name``, read-only and memory-mapped; `make` writes them where they are not there yet.
 
     They are written under a temporary name, fsynced and renamed, with a manifest of `settings` and the size of every
-    file: a kill at any moment leaves nothing that is taken for whole. What other settings made is made anew.
+    file: a kill at any moment leaves nothing that is taken for whole. What other settings made is made anew. A process
+    that asks for what another is writing waits for it.
 
     Parameters
     ----------
@@ -59,13 +60,26 @@ def prepared(
     """
     place = Path(folder, name)
     wanted = json.loads(json.dumps({"format": FORMAT, "settings": settings}))
-    if place.exists():
-        manifest = _manifest(place)
-        if {key: manifest.get(key) for key in wanted} == wanted:
-            return _open(place, manifest["files"])
-    temporary = place.with_name(f".{name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    there = _current(place, wanted)
+    if there is not None:
+        return there
+    with locked(folder):
+        return _current(place, wanted) or _make(place, wanted, make)
+
+
+def _current(place: Path, wanted: dict[str, Any]) -> Arrays | None:
+    if not place.exists():
+        return None
+    manifest = _manifest(place)
+    if {key: manifest.get(key) for key in wanted} != wanted:
+        return None
+    return _open(place, manifest["files"])
+
+
+def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) -> Arrays:
+    temporary = place.with_name(f".{place.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
+    temporary.mkdir()
     try:
         store = Store(temporary)
         make(store)

@@ -173,6 +173,8 @@ def describe(task: Task) -> str:
     head = "" if task.head == "classifier" else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
     lines = [f"{task.name}: {task.n_classes} classes, {width}{head}"]
+    if task.val is task.test:
+        lines.append("there is no validation part: val is test")
     lines.append(
         f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
     )
@@ -188,9 +190,10 @@ def describe(task: Task) -> str:
         shown = np.sort(np.argsort(-shares["train"], kind="stable")[:MOST_LABELS])
         lines.append(f"of {task.n_classes} labels the {MOST_LABELS} most frequent in training:")
     names = [task.labels[label] if task.labels else str(label) for label in shown]
-    lines.append(f"{'label':<10}" + "".join(f"{name:>7}" for name in names))
+    wide = max(6, *map(len, names)) + 1
+    lines.append(f"{'label':<10}" + "".join(f"{name:>{wide}}" for name in names))
     for name, share in shares.items():
-        lines.append(f"{name:<10}" + "".join(f"{share[label]:>7.1%}" for label in shown))
+        lines.append(f"{name:<10}" + "".join(f"{share[label]:>{wide}.1%}" for label in shown))
     lines += [
         f"{name}: counted in {len(_looked_at(split))} examples, evenly spaced"
         for name, split in _splits(task).items()

@@ -1,0 +1,99 @@
+"""Time of making a batch beside the training step that it is for: what training would wait for, if it waited.
+
+    python -m benchmarks.loading [--json] [--quick]
+
+Each task reads random data of its published format and full length (ListOps: generated), and `batch` gathers random
+examples from the prepared arrays; the step is forward, backward and AdamW of RotRNN at the size of its paper's run
+(Table 3; MNIST, which is not there, as Image). A thread makes each batch while the step before it runs, so that a ratio
+below 1 is never waited for. Writes benchmarks/results/loading.json; `--quick` goes every way at small sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import RESULTS, arguments, origin, row, seconds_in_turn, show
+from benchmarks.model import Size
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.layer import Context
+from rotrnn.tasks import TASKS, Batch, Released, Task
+from rotrnn.training.optimiser import AdamW
+
+SIZES = {  # T is the task's
+    "listops": Size(32, 2048, 128, 256, 6),
+    "imdb": Size(32, 4096, 256, 192, 6),
+    "aan": Size(32, 4000, 128, 256, 6),
+    "cifar": Size(50, 1024, 512, 384, 6),
+    "mnist": Size(50, 784, 512, 384, 6),
+    "speech_commands": Size(16, 16_000, 96, 128, 6),
+}
+HEADS = 32
+
+
+def load(name: str, folder: str, examples: int) -> Task:
+    """A task of so many examples of full length."""
+    kind = TASKS[name]
+    if not issubclass(kind, Released):
+        return kind(train=examples, val=1, test=1).load()
+    kind().stand_in(folder, examples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of course they are not the published data
+        return kind(data_dir=folder).load()
+
+
+def training_step(task: Task, size: Size, batch: Batch) -> Callable[[], None]:
+    """A function that runs one training step on a batch."""
+    settings = ModelSettings(layer="rotrnn", d_model=size.D, n_layers=size.n_layers)
+    layer = {"d_state": size.N, "heads": HEADS}
+    kind = {"head": task.head, "n_classes": task.n_classes, "vocab": task.vocab, "n_features": task.n_features}
+    model = build_model(settings, layer, **kind)
+    params = model.init(np.random.default_rng(0))
+    optimiser = AdamW()
+    moments = optimiser.init(params)
+
+    def run() -> None:
+        logits, saved = model.forward(params, batch.inputs, Context(batch.lengths, train=True))
+        found = model.loss(logits, batch.labels, batch.lengths)
+        grads = model.backward(params, saved, found.dlogits)
+        optimiser.update(params, grads, moments, model.is_recurrent, 0, 100)
+
+    return run
+
+
+def rows(quick: bool) -> Iterator[dict[str, Any]]:
+    """One row a task: seconds of a batch beside seconds of a step."""
+    for name, size in SIZES.items():
+        if quick:
+            size = size._replace(B=2, D=8, N=2 * HEADS, n_layers=1)
+        with tempfile.TemporaryDirectory() as folder:
+            task = load(name, folder, 4 if quick else 4 * size.B)
+            split, rng = task.train, np.random.default_rng(0)
+
+            def batch(split: Any = split, rng: Any = rng, B: int = size.B) -> Batch:
+                return split.batch(rng.integers(0, len(split), B))
+
+            step = training_step(task, size, batch())
+            batch_s, step_s = seconds_in_turn([batch, step], window=0.1 if quick else 20.0)
+        more = {"limit": "training step of RotRNN", "task": name, **size._asdict()}
+        yield row(f"batch of {name}", batch_s, step_s, **more)
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    came_from = {**origin(), "command": "python -m benchmarks.loading"}
+    found = []
+    for one in rows(args.quick):
+        show([one], args.json)
+        found.append(one)
+    if not args.quick:
+        (RESULTS / "loading.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Retrieval of Long Range Arena: does one paper of the ACL Anthology Network cite the other?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.released import Release, Released, compare, lra
+from rotrnn.tasks.task import Shape, Task
+from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
+
+FILES = {name: f"new_aan_pairs.{part}.tsv" for name, part in (("train", "train"), ("val", "eval"), ("test", "test"))}
+PAIRS = {"train": 147_086, "val": 18_090, "test": 17_437}
+VOCABULARY = {"characters": 98, "bytes": 257}
+LABELS = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
+COLUMNS = "label, two paper ids, two texts"
+
+
+@dataclass(frozen=True)
+class AAN(Released):
+    """Pairs of papers (Radev et al. 2013), read character by character by one encoder; 1 where they cite one another.
+
+    The published files are new_aan_pairs.{train,eval,test}.tsv, without a header: label, two paper ids and two texts a
+    line, between tabs. Quotation marks are nothing special in them. Parameters `data_dir`, `download` and `cache_dir`
+    are those of `rotrnn.tasks.released.Released`; the archive is that of all of Long Range Arena, 8 GB.
+
+    Parameters
+    ----------
+    tokens : str
+        "characters", as S4 and S5 have it (`rotrnn.tasks.text.Characters`; 98 ids), or "bytes", as Long Range Arena's
+        own pipeline (`rotrnn.tasks.text.Bytes`; 257 ids).
+    max_length : int
+        Longer texts are cut: tokens of each in all, ``<eos>`` among them.
+    """
+
+    tokens: str = "characters"
+    max_length: int = 4000
+
+    release: ClassVar[Release] = lra("tsv_data", FILES["train"])
+
+    def __post_init__(self) -> None:
+        if self.tokens not in READINGS:
+            raise ValueError(f"AAN: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
+        check_ranges("AAN", self, (("max_length", 2, 2**31 - 1),))
+
+    @property
+    def shape(self) -> Shape:
+        """Two classes of pairs, the published papers' vocabulary."""
+        return Shape(2, VOCABULARY[self.tokens], None, "retrieval")
+
+    def load(self) -> Task:
+        """The task; its arrays are prepared the first time."""
+        folder = self.folder()
+        files = {name: folder / file for name, file in FILES.items()}
+        arrays = self.prepare(
+            f"aan-{self.tokens}-{self.max_length}",
+            files.values(),
+            lambda store: prepare_texts(
+                store,
+                {name: partial(read_tsv, path, PAIRS[name]) for name, path in files.items()},
+                reading(self.tokens, self.max_length),
+            ),
+        )
+        train, val, test = (TextSplit.of(arrays, name, texts=2) for name in FILES)
+        vocab = int(arrays["vocab"])
+        if compare("AAN", {"train": len(train), "val": len(val), "test": len(test)}, PAIRS) and self.max_length == 4000:
+            compare("AAN", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
+        return Task("aan", train, val, test, n_classes=2, vocab=vocab, n_features=None, head="retrieval")
+
+    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+        """Writes `examples` pairs of random texts of `max_length` characters for each split."""
+        rng = np.random.default_rng(0)
+        place = Path(folder, "tsv_data")
+        place.mkdir(parents=True, exist_ok=True)
+        for name in FILES.values():
+            with atomic_file(place / name) as file:
+                for i in range(examples):
+                    one, other = (rng.integers(32, 127, self.max_length, np.uint8).tobytes() for _ in range(2))
+                    file.write(b"%d.0\tP%d\tQ%d\t%b\t%b\n" % (i % 2, i, i, one, other))
+
+
+def read_tsv(path: str | os.PathLike[str], published: int | None = None) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Label and both texts of each line of a published file.
+
+    What is not as expected raises a ValueError that names file and line. A last line that nothing ends is taken for cut
+    off, unless it is number `published`, the last that was published.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                if not line.endswith(b"\n") and number != published:
+                    raise ValueError("the line is cut off, expected a line feed at its end")
+                yield _parse(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
+
+
+def _parse(line: bytes) -> tuple[int, tuple[str, ...]]:
+    columns = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
+    if len(columns) != 5:
+        raise ValueError(f"the line has {len(columns)} column(s), expected 5: {COLUMNS}")
+    label, _, _, *texts = columns
+    if label not in LABELS:
+        raise ValueError(f"the label is {label[:20].decode(errors='backslashreplace')!r}, expected 0 or 1")
+    try:
+        return LABELS[label], tuple(text.decode() for text in texts)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a text is no UTF-8: {error}") from None

@@ -1,0 +1,51 @@
+"""Images as sequences of pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.tasks.order import torch_random_order
+from rotrnn.tasks.task import Batch, Index, Split
+
+
+@dataclass(frozen=True)
+class ImageSplit(Split):
+    """Some images of a set, one pixel a step, in raster order or in that of `steps`; normalised as they are drawn.
+
+    `pixels` (n, T, F) uint8, `labels` (n,) uint8, `rows` those of this split, `mean` and `std` (F,) of a pixel / 255.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.uint8]
+    rows: Index
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    steps: Index | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The images at `index`: (B, T, F) in `dtype`, all of one length."""
+        rows = self.rows[index]
+        pixels = self.pixels[rows] if self.steps is None else self.pixels[rows][:, self.steps]
+        x: npt.NDArray[Any] = pixels / np.asarray(255, dtype)
+        x -= np.asarray(self.mean, dtype)
+        x /= np.asarray(self.std, dtype)
+        return Batch(x, self.labels[rows].astype(np.int64), None)
+
+
+def divide(name: str, n: int, val_fraction: float, seed: int) -> tuple[Index, Index]:
+    """Rows for training and for validation, as PyTorch's random_split with a generator of that seed divides n.
+
+    ValueError, in the `name` of a task, where either has none.
+    """
+    train = int(n * (1 - val_fraction))
+    if not 0 < train < n:
+        raise ValueError(f"{name}: val_fraction is {val_fraction} of {n} images, expected one at least on either side")
+    order = torch_random_order(n, seed)
+    return order[:train], order[train:]

@@ -1,0 +1,130 @@
+"""Text of Long Range Arena: is a film review of IMDB for or against?"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.task import Shape, Task
+from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
+
+LABELS = ("neg", "pos")
+SPLITS = ("train", "test")
+RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}
+FILE = re.compile(r"(\d+)_(\d+)\.txt")
+REVIEWS = 12_500  # of each split and label
+VOCABULARY = {"characters": 135, "bytes": 257}
+
+
+@dataclass(frozen=True)
+class IMDB(Released):
+    """Reviews (Maas et al. 2011), read character by character; 0 is a bad one, 1 a good one.
+
+    There is no validation part: the test split is evaluated on the way, and the best of these evaluations is what the
+    benchmark's tables show. `val` of the task is `test` itself.
+
+    The published files are ``{train,test}/{neg,pos}/<id>_<rating>.txt``, 12,500 in each folder, in UTF-8; their markup
+    stays as it is. Parameters `data_dir`, `download` and `cache_dir` are those of `rotrnn.tasks.released.Released`.
+
+    Parameters
+    ----------
+    tokens : str
+        "characters", as S4 and S5 have it (`rotrnn.tasks.text.Characters`; 135 ids), or "bytes", as Long Range Arena's
+        own pipeline (`rotrnn.tasks.text.Bytes`; 257 ids).
+    max_length : int
+        Longer texts are cut: tokens in all, ``<eos>`` among them.
+    min_frequency : int
+        Characters that are rarer in the training texts are ``<unk>``.
+    """
+
+    tokens: str = "characters"
+    max_length: int = 4096
+    min_frequency: int = 15
+
+    release: ClassVar[Release] = Release(
+        # the hash is torchtext's (pytorch/text, torchtext/datasets/imdb.py)
+        {"https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "md5:7c2ac02c03563afcf9b574c7e56c153a"},
+        marks=("train/neg",),
+        places=("aclImdb", "."),
+        inner="aclImdb",
+    )
+
+    def __post_init__(self) -> None:
+        if self.tokens not in READINGS:
+            raise ValueError(f"IMDB: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
+        check_ranges("IMDB", self, (("max_length", 2, 2**31 - 1), ("min_frequency", 1, 2**31 - 1)))
+
+    @property
+    def shape(self) -> Shape:
+        """Two classes, the published reviews' vocabulary."""
+        return Shape(2, VOCABULARY[self.tokens], None)
+
+    def load(self) -> Task:
+        """The task; its arrays are prepared the first time."""
+        folder = self.folder()
+        files = {split: {label: _files(folder / split / label) for label in LABELS} for split in SPLITS}
+        arrays = self.prepare(
+            f"imdb-{self.tokens}-{self.max_length}-{self.min_frequency}",
+            (path for split in files.values() for paths in split.values() for path in paths),
+            lambda store: prepare_texts(
+                store,
+                {name: partial(_rows, split) for name, split in files.items()},
+                reading(self.tokens, self.max_length, self.min_frequency),
+            ),
+        )
+        train, test = (TextSplit.of(arrays, name) for name in SPLITS)
+        vocab = int(arrays["vocab"])
+        count = {f"{split}/{label}": len(paths) for split, labels in files.items() for label, paths in labels.items()}
+        if compare("IMDB", count, dict.fromkeys(count, REVIEWS)) and (self.max_length, self.min_frequency) == (
+            4096,
+            15,
+        ):
+            compare("IMDB", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
+        return Task("imdb", train, test, test, n_classes=2, vocab=vocab, n_features=None, labels=LABELS)
+
+    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+        """Writes `examples` random reviews of `max_length` characters for each split."""
+        rng = np.random.default_rng(0)
+        for split in SPLITS:
+            for i in range(examples):
+                label = LABELS[i % 2]
+                place = Path(folder, "aclImdb", split, label)
+                place.mkdir(parents=True, exist_ok=True)
+                with atomic_file(place / f"{i}_{RATINGS[label][0]}.txt") as file:
+                    file.write(rng.integers(32, 127, self.max_length, np.uint8).tobytes())
+
+
+def _files(folder: Path) -> list[Path]:
+    """The reviews in a folder in the order of their ids; ValueError for a file that can be none."""
+    found = []
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        name = FILE.fullmatch(path.name)
+        ratings = RATINGS[folder.name]
+        if name is None or int(name[2]) not in ratings:
+            raise ValueError(
+                f"{path}: expected a name <id>_<rating>.txt with a rating from {ratings[0]} to {ratings[-1]}, as label "
+                f"'{folder.name}' has it"
+            )
+        found.append((int(name[1]), path))
+    return [path for _, path in sorted(found)]
+
+
+def _rows(files: dict[str, list[Path]]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for label, name in enumerate(LABELS):
+        for path in files[name]:
+            try:
+                yield label, (path.read_bytes().decode(),)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}: is no UTF-8: {error}") from None

@@ -1,0 +1,159 @@
+"""MNIST as sequences of pixels: sequential, and permuted."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.files import atomic_file
+from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.images import ImageSplit, divide
+from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.task import Index, Shape, Task, shuffled
+
+Bytes = npt.NDArray[np.uint8]
+
+SIDE = 28
+PIXELS = SIDE * SIDE
+FILES = {
+    name: (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    for name, part in (("train", "train"), ("test", "t10k"))
+}
+IMAGES = {"train": 60_000, "test": 10_000}
+MEAN, STD = 0.1307, 0.3081  # of the training pixels, from 0 to 1, to four digits, as PyTorch's examples have them
+
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
+MD5 = {  # those of torchvision (pytorch/vision, torchvision/datasets/mnist.py); `marks` comes last, when all are there
+    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+}
+
+
+@dataclass(frozen=True)
+class MNIST(Released):
+    """The 70,000 handwritten digits of 28 x 28 pixels of MNIST (LeCun et al. 1998), 784 steps.
+
+    The published files are {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with .gz or without.
+    Parameters `data_dir`, `download` and `cache_dir` are those of `rotrnn.tasks.released.Released`.
+
+    Parameters
+    ----------
+    permuted : bool
+        Pixels come in one random order instead of the raster's. Papers do not share one: with another order, accuracies
+        are about the same, not the same.
+    permutation_seed : int
+        Of that order: that of the pixels' Philox numbers.
+    val_fraction : float
+        Share of the training images that are for validation.
+    seed : int
+        Of PyTorch's random_split, which says which they are.
+    """
+
+    permuted: bool = False
+    permutation_seed: int = 0
+    val_fraction: float = 0.1
+    seed: int = 42
+
+    release: ClassVar[Release] = Release(
+        {f"{MIRROR}/{name}.gz": f"md5:{md5}" for name, md5 in MD5.items()},
+        marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
+        places=(".", "MNIST/raw"),
+        inner=None,
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges("MNIST", self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
+
+    @property
+    def shape(self) -> Shape:
+        """Ten classes, one feature."""
+        return Shape(10, None, 1)
+
+    def load(self) -> Task:
+        """The task; its arrays are prepared the first time."""
+        folder = self.folder()
+        files = {name: [_plain_or_gz(folder / file) for file in pair] for name, pair in FILES.items()}
+
+        def make(store: Store) -> None:
+            for name, (images, labels) in files.items():
+                pixels, classes = read_idx(images, (SIDE, SIDE)), read_idx(labels, ())
+                if len(pixels) != len(classes):
+                    raise ValueError(f"{labels}: has {len(classes)} labels, expected {len(pixels)}, as many as images")
+                if (wrong := np.flatnonzero(classes > 9)).size:
+                    raise ValueError(f"{labels}, record {wrong[0]}: the label is {classes[wrong[0]]}, expected 0 to 9")
+                store.array(f"{name}_pixels", (len(pixels), PIXELS, 1), np.uint8)[:] = pixels.reshape(-1, PIXELS, 1)
+                store.array(f"{name}_labels", classes.shape, np.uint8)[:] = classes
+
+        arrays = self.prepare("mnist", (path for pair in files.values() for path in pair), make)
+        count = {name: len(arrays[f"{name}_labels"]) for name in files}
+        compare("MNIST", count, IMAGES)
+        train, val = divide("MNIST", count["train"], self.val_fraction, self.seed)
+        steps = shuffled(PIXELS, self.permutation_seed, 0) if self.permuted else None
+
+        def split(name: str, rows: Index) -> ImageSplit:
+            return ImageSplit(arrays[f"{name}_pixels"], arrays[f"{name}_labels"], rows, (MEAN,), (STD,), steps)
+
+        return Task(
+            "mnist",
+            split("train", train),
+            split("train", val),
+            split("test", np.arange(count["test"])),
+            **self.shape._asdict(),
+        )
+
+    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+        """Writes random images: `examples` for training and validation, and as many to test."""
+        rng = np.random.default_rng(0)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for images, labels in FILES.values():
+            write_idx(Path(folder, f"{images}.gz"), rng.integers(0, 256, (examples, SIDE, SIDE), np.uint8))
+            write_idx(Path(folder, f"{labels}.gz"), rng.integers(0, 10, examples, np.uint8))
+
+
+def _plain_or_gz(path: Path) -> Path:
+    return path if path.exists() else path.with_name(path.name + ".gz")
+
+
+def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Bytes:
+    """The array (n, *shape) of bytes in an idx file, unpacked where its name ends in .gz.
+
+    Such a file is: two zero bytes, 8 for the dtype, the number of dimensions; each of them as a big-endian integer of
+    four bytes; then the array. ValueError where it is none, of another shape, or cut off.
+    """
+    content = Path(path).read_bytes()
+    if Path(path).suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: is cut off or damaged: {error}") from error
+    ndim = 1 + len(shape)
+    head = 4 + 4 * ndim
+    if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < head:
+        begin, magic = content[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")
+        raise ValueError(
+            f"{path}: begins with '{begin}', expected '{magic}', of bytes in {ndim} dimension(s), and these"
+        )
+    n, *rest = np.frombuffer(content, ">u4", ndim, 4).tolist()
+    if tuple(rest) != shape:
+        raise ValueError(f"{path}: has images of {rest}, expected {list(shape)}")
+    size = n * int(np.prod(shape, dtype=np.int64))
+    if len(content) != head + size:
+        raise ValueError(f"{path}: has {len(content) - head} bytes of data, expected {size} for {n} records")
+    return np.frombuffer(content, np.uint8, offset=head).reshape(n, *shape)
+
+
+def write_idx(path: str | os.PathLike[str], array: Bytes) -> None:
+    """The inverse of `read_idx`."""
+    content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+    with atomic_file(path) as file:
+        file.write(gzip.compress(content, 1, mtime=0) if Path(path).suffix == ".gz" else content)

@@ -1,0 +1,163 @@
+"""What all loaders of published data sets share: where their files are, and the arrays prepared from them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from rotrnn.files import locked
+from rotrnn.tasks.download import fetch, unpack
+from rotrnn.tasks.prepared import Arrays, Store, prepared
+from rotrnn.tasks.task import Shape, Task
+
+
+class Release(NamedTuple):
+    """Where a data set was published, and where its files lie.
+
+    Parameters
+    ----------
+    urls : dict
+        Address of an archive, or of each file, and its hash ("md5:...", "sha256:..."), None where none is published.
+    marks : tuple of str
+        Files or folders of which a folder with the data has one.
+    places : tuple of str
+        Where that folder may lie in `data_dir`; what is downloaded goes to the first.
+    inner : str, optional
+        Folder of the archive that holds the data; None where the files come without an archive.
+    """
+
+    urls: dict[str, str | None]
+    marks: tuple[str, ...]
+    places: tuple[str, ...]
+    inner: str | None
+
+
+def lra(folder: str, *marks: str) -> Release:
+    """A folder of the archive of Long Range Arena, which holds ListOps, Retrieval and Pathfinder (google-research/
+    long-range-arena; no hash is published)."""
+    inner = f"lra_release/lra_release/{folder}"
+    url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+    return Release({url: None}, marks, (folder, ".", inner), inner)
+
+
+def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
+    """The folder with the files of a release; downloaded where it is not in `data_dir` and `download` is on.
+
+    Raises
+    ------
+    ValueError
+        `data_dir` is empty.
+    FileNotFoundError
+        The files are not there, and `download` is off.
+    """
+    expected = f"expected a folder with {' or '.join(release.marks)}"
+    if not data_dir:
+        raise ValueError(f"{name}: data_dir is '', {expected}; download = true fetches the data there")
+    found = _find(release, data_dir)
+    if found is None and not download:
+        places = ", ".join(str(Path(data_dir, place)) for place in release.places)
+        raise FileNotFoundError(f"{name}: nothing is in {places}; {expected}, or download = true to fetch the data")
+    if found is None:
+        with locked(data_dir):
+            found = _find(release, data_dir) or _download(release, data_dir)
+    return found
+
+
+def _find(release: Release, data_dir: str) -> Path | None:
+    places = (Path(data_dir, place) for place in release.places)
+    return next((place for place in places if any((place / mark).exists() for mark in release.marks)), None)
+
+
+def _download(release: Release, data_dir: str) -> Path:
+    target = Path(data_dir, release.places[0])
+    for url, known_hash in release.urls.items():
+        if release.inner is None:
+            fetch(url, known_hash, target)
+        else:
+            unpack(fetch(url, known_hash, data_dir), release.inner, target)
+    return target
+
+
+@dataclass(frozen=True)
+class Released(ABC):
+    """Settings of a data set that is read from the files it was published in.
+
+    Parameters
+    ----------
+    data_dir : str
+        Folder with the published files, or one above it.
+    download : bool
+        Fetch the files into `data_dir` where they are not there.
+    cache_dir : str
+        Folder for the arrays that are prepared from the files, once; .rotrnn in `data_dir` where none is given.
+    """
+
+    data_dir: str = ""
+    download: bool = False
+    cache_dir: str = ""
+
+    release: ClassVar[Release]
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """As in `rotrnn.tasks.task.Settings`."""
+
+    @abstractmethod
+    def load(self) -> Task:
+        """The task; its arrays are prepared the first time."""
+
+    @abstractmethod
+    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+        """Writes random data of the released format and full length, `examples` in each part: to try a recipe with."""
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Raises ValueError: published files are read, not written."""
+        raise ValueError(
+            f"{type(self).__name__}: is read from published files and not written (asked to, into {folder}); "
+            "random data of their format come from --stand-in"
+        )
+
+    def folder(self) -> Path:
+        """The folder with the files, as `find`."""
+        return find(type(self).__name__, self.release, self.data_dir, self.download)
+
+    def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None]) -> Arrays:
+        """The arrays that `make` makes of `files`, by `prepared`: `name` says which, of several settings."""
+        folder = Path(self.cache_dir or Path(self.data_dir, ".rotrnn"))
+        try:
+            return prepared(folder, name, {"files": fingerprint(files)}, make)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise OSError(
+                f"{type(self).__name__}: prepared data cannot be written to {folder} ({error.strerror}); "
+                "set cache_dir to a folder for them"
+            ) from error
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """SHA-256 of the names, sizes and times of files: another one when any of them was changed."""
+    digest = hashlib.sha256()
+    for path in files:
+        about = path.stat()
+        digest.update(f"{path.parent.name}/{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def compare(name: str, found: dict[str, int], published: dict[str, int]) -> bool:
+    """Whether counts are those of the published data set; a warning tells where they are not.
+
+    They may well be a part of it, so this is no error.
+    """
+    other = [f"{key} {found[key]} instead of {count}" for key, count in published.items() if found[key] != count]
+    if other:
+        warnings.warn(f"{name}: this is not the whole published data set: {', '.join(other)}", stacklevel=3)
+    return not other

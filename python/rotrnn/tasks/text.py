@@ -1,0 +1,132 @@
+"""Texts as sequences of characters or bytes: vocabulary, ids, and the split that training draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.tasks.prepared import Arrays, Store
+from rotrnn.tasks.task import Batch, Index, Split
+
+PAD, UNKNOWN, EOS = 0, 1, 2
+SPECIALS = 3
+UNICODE = 0x110000
+
+Rows = Callable[[], Iterator[tuple[int, tuple[str, ...]]]]
+"""A split's labels and texts, as often as one asks."""
+
+Units = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Characters (Unicode code points) and an ``<eos>``, `max_length` in all, as S4 and S5 read texts.
+
+    Ids are ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then by decreasing frequency in the training texts, as they are cut,
+    the characters that occur there `min_frequency` times or more; ties in the order of their code points.
+    """
+
+    max_length: int
+    min_frequency: int = 1
+    end: tuple[int, ...] = (EOS,)
+
+    def units(self, text: str) -> Units:
+        return np.frombuffer(text[: self.max_length - 1].encode("utf-32-le"), np.uint32)
+
+    def ids(self, counts: Index) -> npt.NDArray[np.int64]:
+        """The id of each character, from how often each occurs."""
+        (present,) = np.nonzero(counts >= self.min_frequency)
+        ids = np.full(UNICODE, UNKNOWN, np.int64)
+        ids[present[np.argsort(-counts[present], kind="stable")]] = SPECIALS + np.arange(len(present))
+        return ids
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """The first `max_length` bytes of the UTF-8 text, id = byte + 1, as Long Range Arena's own pipeline reads texts."""
+
+    max_length: int
+    end: tuple[int, ...] = ()
+
+    def units(self, text: str) -> Units:
+        return np.frombuffer(text.encode()[: self.max_length], np.uint8)
+
+    def ids(self, counts: Index) -> npt.NDArray[np.int64]:
+        return np.arange(1, 257)
+
+
+READINGS = ("characters", "bytes")
+
+
+def reading(tokens: str, max_length: int, min_frequency: int = 1) -> Characters | Bytes:
+    """How texts are read, by the name that is a task's setting `tokens`."""
+    return Characters(max_length, min_frequency) if tokens == "characters" else Bytes(max_length)
+
+
+def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes) -> None:
+    """Writes ids (characters in all), offsets (texts + 1) and labels (rows) of each split; the first is for training.
+
+    Texts are read twice, since they need not fit into memory: for the vocabulary and the sizes, then for the ids.
+    """
+    counts = np.zeros(UNICODE, np.int64)
+    shapes = {}
+    for name, rows in splits.items():
+        labels, lengths = [], []
+        for label, texts in rows():
+            labels.append(label)
+            for text in texts:
+                units = how.units(text)
+                lengths.append(max(1, len(units) + len(how.end)))  # an empty text has one <pad>
+                if name == next(iter(splits)):
+                    here = np.bincount(units)
+                    counts[: len(here)] += here
+        shapes[name] = labels, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    ids = how.ids(counts)
+    largest = max([int(ids.max()), *how.end])
+    for name, (labels, offsets) in shapes.items():
+        store.array(f"{name}_labels", (len(labels),), np.uint8)[:] = labels
+        store.array(f"{name}_offsets", offsets.shape, np.int64)[:] = offsets
+        out = store.array(f"{name}_ids", (int(offsets[-1]),), np.min_scalar_type(largest))
+        place = 0
+        for _, texts in splits[name]():
+            for text in texts:
+                row = ids[how.units(text)]
+                out[offsets[place] : offsets[place] + len(row)] = row
+                place += 1
+                out[offsets[place] - len(how.end) : offsets[place]] = how.end
+    store.array("vocab", (), np.int64)[...] = largest + 1
+
+
+@dataclass(frozen=True)
+class TextSplit(Split):
+    """Rows of one text, or of `texts` of them: ids of text i are ``ids[offsets[i]:offsets[i + 1]]``."""
+
+    ids: npt.NDArray[Any]
+    offsets: Index
+    labels: npt.NDArray[np.uint8]
+    texts: int = 1
+
+    @classmethod
+    def of(cls, arrays: Arrays, name: str, texts: int = 1) -> TextSplit:
+        """The split of that name as `prepare_texts` wrote it."""
+        return cls(arrays[f"{name}_ids"], arrays[f"{name}_offsets"], arrays[f"{name}_labels"], texts)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The texts at `index`; ids are int64 whatever `dtype`, (B, T), or (B, texts, T) where there are several."""
+        rows = (np.asarray(index)[:, None] * self.texts + np.arange(self.texts)).ravel()
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - starts
+        inputs = np.full((len(rows), lengths.max(initial=0)), PAD, np.int64)
+        for row, start, end in zip(inputs, starts.tolist(), ends.tolist(), strict=True):
+            row[: end - start] = self.ids[start:end]
+        labels = self.labels[index].astype(np.int64)
+        if self.texts == 1:
+            return Batch(inputs, labels, lengths)
+        return Batch(inputs.reshape(len(labels), self.texts, -1), labels, lengths.reshape(len(labels), self.texts))

@@ -1,0 +1,433 @@
+"""CIFAR-10 and MNIST on small files of the published formats: pixels, orders, splits, and what is malformed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from rotrnn.tasks import CIFAR, MNIST, describe
+from rotrnn.tasks.cifar import LABELS, grey, read_binary, read_python, write_binary
+from rotrnn.tasks.images import divide
+from rotrnn.tasks.mnist import read_idx
+from rotrnn.tasks.order import torch_random_order
+from rotrnn.tasks.task import shuffled
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*not the whole published data set")
+
+rng = np.random.default_rng(0)
+
+
+def everything(split, dtype=np.float64):
+    return split.batch(np.arange(len(split)), dtype)
+
+
+# ---- CIFAR-10 ----
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Images (n, 32, 32, 3) and labels of training and test."""
+    return {
+        "train": (rng.integers(0, 256, (40, 32, 32, 3), np.uint8), rng.integers(0, 10, 40)),
+        "test": (rng.integers(0, 256, (7, 32, 32, 3), np.uint8), rng.integers(0, 10, 7)),
+    }
+
+
+def planes(images):
+    """(n, 3072): red, green and blue, each row by row."""
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def batches(images):
+    parts = zip(*(np.array_split(array, 5) for array in images["train"]), strict=True)
+    yield from ((f"data_batch_{i}", *part) for i, part in enumerate(parts, 1))
+    yield ("test_batch", *images["test"])
+
+
+def write_bin(folder, images):
+    folder.mkdir(parents=True)
+    for name, some, labels in batches(images):
+        records = (bytes([label]) + row.tobytes() for label, row in zip(labels, planes(some), strict=True))
+        (folder / f"{name}.bin").write_bytes(b"".join(records))
+
+
+def write_py(folder, images, protocol=2):
+    folder.mkdir(parents=True)
+    for name, some, labels in batches(images):
+        batch = {
+            b"batch_label": name.encode(),
+            b"labels": labels.tolist(),
+            b"data": planes(some),
+            b"filenames": [b"%d.png" % i for i in range(len(some))],
+        }
+        (folder / name).write_bytes(pickle.dumps(batch, protocol))
+
+
+WRITE = {"cifar-10-batches-bin": write_bin, "cifar-10-batches-py": write_py}
+
+
+def test_grey_is_pillows_to_the_bit(images):
+    """A random million of the 2**24 colours, and all greys."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.concatenate(
+        [rng.integers(0, 256, (2**20, 3), np.uint8), np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(-1, 3)]
+    )
+    theirs = np.array(image.fromarray(pixels[None]).convert("L"))[0]
+    np.testing.assert_array_equal(grey(pixels.T[None])[0], theirs)
+
+
+@pytest.mark.parametrize("version", WRITE)
+@pytest.mark.parametrize("inside", [True, False])
+def test_cifar_in_grey(tmp_path, images, version, inside):
+    WRITE[version](tmp_path / version, images)
+    data_dir = tmp_path / version if inside else tmp_path
+    with pytest.warns(UserWarning, match="CIFAR: .*: train 40 instead of 50000, test 7 instead of 10000"):
+        task = CIFAR(data_dir=str(data_dir)).load()
+    order = torch_random_order(40, 42)
+    for split, name, rows in (
+        (task.train, "train", order[:36]),
+        (task.val, "train", order[36:]),
+        (task.test, "test", np.arange(7)),
+    ):
+        pixels, labels = images[name]
+        red, green, blue = pixels[rows].astype(int).transpose(3, 0, 1, 2)
+        level = (19595 * red + 38470 * green + 7471 * blue + 32768) // 2**16
+        batch = everything(split)
+        assert batch.inputs.shape == (len(rows), 1024, 1)
+        for row, column in ((0, 0), (0, 31), (17, 5), (31, 31)):
+            normalised = (level[:, row, column] / 255 - 122.6 / 255) / (61.0 / 255)
+            np.testing.assert_allclose(batch.inputs[:, 32 * row + column, 0], normalised, rtol=1e-14, atol=1e-14)
+        np.testing.assert_array_equal(batch.labels, labels[rows])
+        assert batch.lengths is None
+    assert (task.n_classes, task.n_features, task.vocab, task.labels) == (10, 1, None, LABELS)
+    assert "cifar: 10 classes, 1 feature(s) a step" in describe(task)
+
+
+def test_cifar_in_colour(tmp_path, images):
+    write_bin(tmp_path / "cifar-10-batches-bin", images)
+    task = CIFAR(data_dir=str(tmp_path), colour=True).load()
+    batch = everything(task.test)
+    assert batch.inputs.shape == (7, 1024, 3)
+    mean, std = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
+    for row, column in ((0, 0), (0, 31), (17, 5), (31, 31)):
+        normalised = (images["test"][0][:, row, column] / 255 - mean) / std
+        np.testing.assert_allclose(batch.inputs[:, 32 * row + column], normalised, rtol=1e-14, atol=1e-14)
+    assert task.n_features == 3
+    grey_task = CIFAR(data_dir=str(tmp_path)).load()
+    assert grey_task.n_features == 1
+    np.testing.assert_array_equal(everything(grey_task.train).labels, everything(task.train).labels)
+
+
+def test_pixels_of_the_published_mean_and_deviation_become_0_and_1(tmp_path):
+    """Levels one deviation, 61, on either side of 123 become -1 and 1 but for their shift from the mean, 122.6."""
+    level = np.where(np.arange(32 * 32 * 10) % 2, 184, 62).reshape(10, 32, 32, 1).astype(np.uint8)
+    pixels = np.repeat(level, 3, 3)
+    write_bin(
+        tmp_path / "cifar-10-batches-bin", {"train": (pixels, np.zeros(10, int)), "test": (pixels, np.ones(10, int))}
+    )
+    x = everything(CIFAR(data_dir=str(tmp_path)).load().test).inputs
+    assert x.mean() == pytest.approx(0.4 / 61, abs=1e-12)
+    assert x.std() == pytest.approx(1, abs=1e-12)
+
+
+def test_batch_of_images(tmp_path, images):
+    write_bin(tmp_path / "cifar-10-batches-bin", images)
+    split = CIFAR(data_dir=str(tmp_path), colour=True).load().train
+    index = np.array([5, 0, 5])
+    batch = split.batch(index)
+    assert batch.inputs.dtype == np.float32
+    assert batch.labels.dtype == np.int64
+    np.testing.assert_array_equal(batch.inputs, split.batch(np.arange(6)).inputs[index])
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "train"), [(50_000, 0.1, 45_000), (50_000, 0.01, 49_500), (60_000, 0.1, 54_000)]
+)
+def test_published_sizes_of_splits(n, fraction, train):
+    one, other = divide("T", n, fraction, 42)
+    assert (len(one), len(other)) == (train, n - train)
+    assert sorted([*one.tolist(), *other.tolist()]) == list(range(n))
+
+
+def test_other_fraction_and_seed(tmp_path, images):
+    write_bin(tmp_path / "cifar-10-batches-bin", images)
+    task = CIFAR(data_dir=str(tmp_path), val_fraction=0.5, seed=7).load()
+    order = torch_random_order(40, 7)
+    np.testing.assert_array_equal(everything(task.val).labels, images["train"][1][order[20:]])
+    for fraction in (0.0, 1.0, 0.99, 1.5, -0.5):
+        with pytest.raises(ValueError, match=f"CIFAR: val_fraction is {fraction} of 40 images, expected one at least"):
+            CIFAR(data_dir=str(tmp_path), val_fraction=fraction).load()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: data[:-1], r": has 24583 bytes, expected whole records of 3073: it is cut off"),
+        (lambda data: b"", r": has 0 bytes, expected whole records"),
+        (
+            lambda data: data[: 2 * 3073] + b"\x0a" + data[2 * 3073 + 1 :],
+            r", record 2: the label is 10, expected an integer",
+        ),
+    ],
+)
+def test_malformed_binary_batches(tmp_path, images, spoil, message):
+    write_bin(tmp_path / "cifar-10-batches-bin", images)
+    path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}{message}"):
+        CIFAR(data_dir=str(tmp_path)).load()
+    assert os.listdir(tmp_path / ".rotrnn") == [".lock"]
+
+
+def test_a_missing_batch(tmp_path, images):
+    write_bin(tmp_path / "cifar-10-batches-bin", images)
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"data_batch_3\.bin"):
+        CIFAR(data_dir=str(tmp_path)).load()
+
+
+# ---- pickles ----
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_every_protocol_up_to_4_is_read(tmp_path, images, protocol):
+    write_py(tmp_path / "py", images, protocol)
+    write_bin(tmp_path / "bin", images)
+    for name in ("data_batch_1", "test_batch"):
+        for ours, theirs in zip(
+            read_python(tmp_path / "py" / name), read_binary(tmp_path / "bin" / f"{name}.bin"), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def python_2_batch(pixels, labels):
+    """A batch as Python 2 with an old NumPy pickled it (protocol 2): texts are byte strings, arrays of numpy.core."""
+
+    def short(text):
+        return b"U" + bytes([len(text)]) + text
+
+    return (
+        b"\x80\x02}("
+        + short(b"data")
+        + b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        + b"(K\x01J" + struct.pack("<i", len(pixels)) + b"M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+        + b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+        + b"T" + struct.pack("<i", pixels.size) + pixels.tobytes() + b"tb"
+        + short(b"labels")
+        + b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+        + b"u."
+    )  # fmt: skip
+
+
+def test_a_batch_of_python_2(tmp_path, images):
+    pixels, labels = images["test"]
+    (tmp_path / "test_batch").write_bytes(python_2_batch(planes(pixels), labels.tolist()))
+    found, classes = read_python(tmp_path / "test_batch")
+    np.testing.assert_array_equal(found.reshape(7, -1), planes(pixels))
+    np.testing.assert_array_equal(classes, labels)
+
+
+class Evil:
+    def __init__(self, call, *args):
+        self.call = call, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        (lambda path: Evil(os.system, f"touch {path}"), r"it asks for (posix|nt)\.system"),
+        (lambda path: Evil(eval, f"open({str(path)!r}, 'w')"), r"it asks for (__)?builtins?(__)?\.eval"),
+        (lambda path: Evil(np.load, str(path)), r"it asks for numpy\.load"),
+        (lambda path: Evil(getattr, "x", "join"), r"it asks for (__)?builtins?(__)?\.getattr"),
+        (lambda path: {b"data": Evil(open, str(path), "w")}, r"it asks for io\.open|it asks for _io\.open"),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_malicious_pickle_runs_nothing(tmp_path, what, asked, protocol):
+    trace = tmp_path / "trace"
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps(what(trace), protocol))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is no batch of CIFAR-10: {asked}"):
+        read_python(path)
+    assert not trace.exists()
+
+
+def test_a_name_within_a_module_is_not_looked_up(tmp_path):
+    """Protocol 4 could name an attribute of what is allowed; and codecs are none but latin1."""
+    for code in (
+        b"\x80\x04\x8c\x05numpy\x8c\x10ndarray.__init__\x93.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0clib.npyio.os\x93.",
+    ):
+        (tmp_path / "data_batch_1").write_bytes(code)
+        with pytest.raises(ValueError, match=r"it asks for numpy\."):
+            read_python(tmp_path / "data_batch_1")
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R.")
+    with pytest.raises(ValueError, match="bytes in 'zlib', expected 'latin1'"):
+        read_python(tmp_path / "data_batch_1")
+
+
+GOOD = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ([1, 2], ": is no batch of CIFAR-10, expected a dictionary of data and labels"),
+        ({b"data": GOOD[b"data"]}, ": is no batch of CIFAR-10, expected a dictionary"),
+        ({**GOOD, b"data": [1]}, r": data are no array \(n, 3072\) of bytes"),
+        ({**GOOD, b"data": np.zeros((2, 3072))}, ": data are no array"),
+        ({**GOOD, b"data": np.zeros((2, 3071), np.uint8)}, ": data are no array"),
+        ({**GOOD, b"data": np.zeros(3072, np.uint8)}, ": data are no array"),
+        ({**GOOD, b"labels": [1]}, ": labels are no list of 2 numbers"),
+        ({**GOOD, b"labels": (1, 2)}, ": labels are no list of 2 numbers"),
+        ({**GOOD, b"labels": [1, 10]}, ", record 1: the label is 10, expected an integer from 0 to 9"),
+        ({**GOOD, b"labels": [-1, 1]}, ", record 0: the label is -1"),
+        ({**GOOD, b"labels": [1, "2"]}, ", record 1: the label is '2'"),
+        ({**GOOD, b"labels": [1, True]}, ", record 1: the label is True"),
+    ],
+)
+def test_malformed_python_batches(tmp_path, batch, message):
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps(batch, 2))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}{message}"):
+        read_python(path)
+
+
+def test_a_cut_pickle(tmp_path):
+    whole = pickle.dumps(GOOD, 2)
+    for size in (0, 1, 50, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "data_batch_1").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="data_batch_1: is no batch of CIFAR-10"):
+            read_python(tmp_path / "data_batch_1")
+
+
+# ---- MNIST ----
+
+
+def idx(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return {
+        "train": (rng.integers(0, 256, (30, 28, 28), np.uint8), rng.integers(0, 10, 30).astype(np.uint8)),
+        "t10k": (rng.integers(0, 256, (6, 28, 28), np.uint8), rng.integers(0, 10, 6).astype(np.uint8)),
+    }
+
+
+def write_mnist(folder, digits, packed):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (images, labels) in digits.items():
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            content = idx(array)
+            path = folder / f"{name}-{kind}-ubyte{'.gz' if packed else ''}"
+            path.write_bytes(gzip.compress(content) if packed else content)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("inside", ["", "MNIST/raw"])
+def test_mnist(tmp_path, digits, packed, inside):
+    write_mnist(tmp_path / inside, digits, packed)
+    with pytest.warns(UserWarning, match="MNIST: .*: train 30 instead of 60000, test 6 instead of 10000"):
+        task = MNIST(data_dir=str(tmp_path)).load()
+    order = torch_random_order(30, 42)
+    for split, name, rows in (
+        (task.train, "train", order[:27]),
+        (task.val, "train", order[27:]),
+        (task.test, "t10k", np.arange(6)),
+    ):
+        images, labels = digits[name]
+        batch = everything(split)
+        normalised = (images[rows].reshape(len(rows), 784, 1) / 255 - 0.1307) / 0.3081
+        np.testing.assert_allclose(batch.inputs, normalised, rtol=1e-14, atol=1e-14)
+        np.testing.assert_array_equal(batch.labels, labels[rows])
+    assert "mnist: 10 classes" in describe(task)
+
+
+def test_permuted_mnist(tmp_path, digits):
+    write_mnist(tmp_path, digits, True)
+    plain = MNIST(data_dir=str(tmp_path)).load()
+    for seed in (0, 5):
+        task = MNIST(data_dir=str(tmp_path), permuted=True, permutation_seed=seed).load()
+        for ours, theirs in ((task.train, plain.train), (task.test, plain.test)):
+            np.testing.assert_array_equal(everything(ours).inputs, everything(theirs).inputs[:, shuffled(784, seed, 0)])
+            np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
+
+
+IMAGES, CLASSES = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (IMAGES, gzip.compress(idx(np.zeros((6, 28, 28), np.uint8)))[:-9], ": is cut off or damaged: "),
+        (IMAGES, b"", ": (is cut off or damaged|begins with '')"),
+        (IMAGES, b"no gzip at all", ": is cut off or damaged: Not a gzipped file"),
+        (
+            IMAGES,
+            gzip.compress(idx(np.zeros((6, 28, 28), np.uint8))[:-1]),
+            ": has 4703 bytes of data, expected 4704 for 6",
+        ),
+        (IMAGES, gzip.compress(idx(np.zeros((6, 28, 28), np.uint8)) + b"x"), ": has 4705 bytes of data, expected 4704"),
+        (IMAGES, gzip.compress(idx(np.zeros((6, 28, 28), np.uint8))[:10]), ": begins with '00 00 08 03', expected"),
+        (IMAGES, gzip.compress(idx(np.zeros(6, np.uint8))), ": begins with '00 00 08 01', expected '00 00 08 03'"),
+        (IMAGES, gzip.compress(b"\0\0\x0d" + idx(np.zeros((6, 28, 28), np.uint8))[3:]), ": begins with '00 00 0d 03'"),
+        (
+            IMAGES,
+            gzip.compress(idx(np.zeros((6, 28, 27), np.uint8))),
+            r": has images of \[28, 27\], expected \[28, 28\]",
+        ),
+        (CLASSES, gzip.compress(idx(np.zeros(5, np.uint8))), ": has 5 labels, expected 6, as many as images"),
+        (
+            CLASSES,
+            gzip.compress(idx(np.array([0, 9, 1, 10, 11, 0], np.uint8))),
+            ", record 3: the label is 10, expected 0",
+        ),
+    ],
+)
+def test_malformed_idx_files(tmp_path, digits, name, content, message):
+    write_mnist(tmp_path, digits, True)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / name))}{message}"):
+        MNIST(data_dir=str(tmp_path)).load()
+    assert os.listdir(tmp_path / ".rotrnn") == [".lock"]
+
+
+def test_a_size_that_no_memory_holds(tmp_path):
+    (tmp_path / "huge").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 2**32 - 1, 28, 28))
+    with pytest.raises(ValueError, match="huge: has 0 bytes of data, expected 3367254359280 for 4294967295 records"):
+        read_idx(tmp_path / "huge", (28, 28))
+
+
+# ---- settings, and the formats that the package writes ----
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CIFAR(seed=-1), "CIFAR: seed is -1, expected an integer from 0 to 4294967295"),
+        (lambda: MNIST(seed=2**32), "MNIST: seed is 4294967296"),
+        (lambda: MNIST(permutation_seed=-1), "MNIST: permutation_seed is -1"),
+        (lambda: CIFAR().load(), r"CIFAR: data_dir is '', expected a folder with test_batch\.bin or test_batch"),
+    ],
+)
+def test_settings_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_written_binary_batches_are_those_of_the_format(tmp_path, images):
+    write_bin(tmp_path / "bin", images)
+    pixels, labels = images["test"]
+    write_binary(tmp_path / "test_batch.bin", planes(pixels).reshape(7, 3, 1024), labels.astype(np.uint8))
+    assert (tmp_path / "test_batch.bin").read_bytes() == (tmp_path / "bin" / "test_batch.bin").read_bytes()

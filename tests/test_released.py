@@ -1,0 +1,180 @@
+"""What all loaders share: prepared once, made anew when files change, random data to try recipes with, the command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from rotrnn.cli import main
+from rotrnn.tasks import TASKS, Released
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import read_recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*not the whole published data set")
+
+KINDS = {name: kind for name, kind in TASKS.items() if issubclass(kind, Released)}
+LENGTH = {"imdb": 4096, "aan": 4000, "cifar": 1024, "mnist": 784, "speech_commands": 16_000}
+EXAMPLES = 12
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory):
+    """A folder of random data of each task."""
+    folder = tmp_path_factory.mktemp("stand_ins")
+    for name in KINDS:
+        assert main(["data", name, "--stand-in", str(EXAMPLES), "--out", str(folder / name)]) == 0
+    return folder
+
+
+@pytest.fixture
+def data(stand_ins, tmp_path):
+    """A copy of the folder of a task."""
+    return lambda name: shutil.copytree(stand_ins / name, tmp_path / name)
+
+
+def arrays(task):
+    return [array for split in (task.train, task.val, task.test) for array in split.batch(np.arange(len(split)))[:2]]
+
+
+def same(one, other):
+    return all(a.shape == b.shape and (a == b).all() for a, b in zip(arrays(one), arrays(other), strict=True))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_shape_is_known_without_the_data(data, name):
+    task, shape = KINDS[name](data_dir=str(data(name))).load(), KINDS[name]().shape
+    assert (task.n_classes, task.n_features, task.head) == (shape.n_classes, shape.n_features, shape.head)
+    published = {"imdb": 135, "aan": 98}.get(name)
+    assert shape.vocab == published
+    assert (task.vocab is None) == (published is None)
+
+
+def test_every_loader_is_here():
+    assert set(KINDS) == set(LENGTH)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_recipe_trains_on_stand_in_data_of_full_length(data, tmp_path, name):
+    recipe = read_recipe(
+        {
+            "task": {"name": name, "data_dir": str(data(name))},
+            "model": {"layer": "lru", "d_model": 4, "n_layers": 1},
+            "layer": {"d_state": 4},
+            "training": {"batch": 4, "steps": 2},
+        }
+    )
+    task = recipe.task.load()
+    assert task.train.batch(np.arange(4)).inputs.shape[-1 if task.vocab else 1] == LENGTH[name]
+    result = train(recipe, tmp_path / "run", progress=False)
+    assert result["steps"] == 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_prepared_once_and_anew_when_a_file_changes(data, monkeypatch, name):
+    folder, kind = data(name), KINDS[name]
+    first = kind(data_dir=str(folder)).load()
+    with monkeypatch.context() as patch:  # a second making would fail
+        patch.setattr("rotrnn.tasks.prepared.Store.array", None)
+        assert same(kind(data_dir=str(folder)).load(), first)
+    every = sorted(path for path in folder.rglob("*") if path.is_file() and ".rotrnn" not in path.parts)
+    content = {path: path.read_bytes() for path in every}
+    os.utime(every[0], (1, 1))
+    os.utime(every[-1], (1, 1))
+    assert same(kind(data_dir=str(folder)).load(), first)
+    kind(**({"max_length": 100} if name in ("imdb", "aan") else {})).stand_in(folder, EXAMPLES + 3)
+    again = kind(data_dir=str(folder)).load()
+    assert len(again.test) == EXAMPLES + 3
+    assert all(path.exists() for path in content)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_where_the_data_cannot_be_written_to(data, monkeypatch, tmp_path, name):
+    folder, kind = data(name), KINDS[name]
+
+    def read_only(path):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rotrnn.tasks.prepared.locked", read_only)
+        with pytest.raises(OSError, match=rf"{kind.__name__}: .* {folder}/\.rotrnn \(Read-only.*; set cache_dir"):
+            kind(data_dir=str(folder)).load()
+    elsewhere = kind(data_dir=str(folder), cache_dir=str(tmp_path / "cache")).load()
+    assert not (folder / ".rotrnn").exists()
+    assert (tmp_path / "cache").exists()
+    beside = kind(data_dir=str(folder)).load()
+    assert same(elsewhere, beside)
+    monkeypatch.setattr("rotrnn.tasks.prepared.locked", read_only)
+    assert same(kind(data_dir=str(folder)).load(), beside)  # what is prepared is only read
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kill_while_preparing_is_not_taken_for_whole(data, name):
+    folder, kind = data(name), KINDS[name]
+    script = (
+        "import os, signal, sys; from rotrnn.tasks import TASKS; from rotrnn.tasks.prepared import Store\n"
+        "array = Store.array\n"
+        "def killed(store, name, shape, dtype):\n"
+        "    if name.startswith('test'):\n"
+        "        store.flush()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return array(store, name, shape, dtype)\n"
+        "Store.array = killed\n"
+        f"TASKS['{name}'](data_dir=sys.argv[1]).load()"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(folder)]).returncode == -9
+    left = os.listdir(folder / ".rotrnn")
+    assert [name for name in left if not name.startswith(".")] == []
+    assert len(left) == 2  # the lock, and half of the arrays
+    task = kind(data_dir=str(folder)).load()
+    assert len(task.test) == EXAMPLES
+    assert [name for name in os.listdir(folder / ".rotrnn") if name.startswith(".")] == [".lock"]
+
+
+def test_two_readings_of_the_same_texts_do_not_replace_one_another(data):
+    folder = data("imdb")
+    for _ in range(2):
+        assert KINDS["imdb"](data_dir=str(folder)).load().vocab == 98
+        assert KINDS["imdb"](data_dir=str(folder), tokens="bytes").load().vocab == 257
+    assert len([name for name in os.listdir(folder / ".rotrnn") if name.startswith("imdb")]) == 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_published_data_are_not_written(stand_ins, tmp_path, name, capsys):
+    assert main(["data", name, "--out", str(tmp_path), "--set", f"data_dir={stand_ins / name}"]) == 2
+    assert "is read from published files and not written" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_command_describes_them(data, capsys):
+    folder = data("imdb")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["data", "imdb", "--set", f"data_dir={folder}"]) == 0
+    seen = capsys.readouterr()
+    assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
+    assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["listops", "--stand-in", "3", "--out", "x"], "--stand-in: listops needs no files, expected one of imdb, aan"),
+        (["imdb", "--stand-in", "3"], "--stand-in 3: expected a positive number, and a folder, --out DIR"),
+        (["imdb", "--stand-in", "0", "--out", "x"], "--stand-in 0: expected a positive number"),
+        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg; download = true fetches the data there"),
+        (["aan", "--set", "data_dir=none"], "AAN: nothing is in none/tsv_data, none, none/lra_release/lra_release/tsv"),
+    ],
+)
+def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", *arguments]) == 2
+    assert re.match(rf"rotrnn: error: {re.escape(message)}", capsys.readouterr().err)
+    assert os.listdir(tmp_path) == []
