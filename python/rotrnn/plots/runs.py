@@ -1,0 +1,332 @@
+"""Pictures of run folders: of one, and of several that differ in their seeds and settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rotrnn.files import atomic_file
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.plots.accuracy import accuracy_by_length
+from rotrnn.plots.confusion import confusion_matrix
+from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
+from rotrnn.plots.learning import compare_learning, learning_curves, scores
+from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
+from rotrnn.plots.style import DPI, Series
+from rotrnn.tasks import Task
+from rotrnn.training import evaluation
+from rotrnn.training.recipe import Recipe
+from rotrnn.training.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOOK = 1024
+"""Training examples that are looked at for how long they are."""
+GAP_SEQUENCES, GAP_STEPS = 8, 256
+"""Of the first test sequences, what parallel and sequential inference are compared on."""
+
+
+# ---- one run ----
+
+
+def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Writes the pictures of a run (`run_figures`) into its folder's ``plots/``, or into `out`; returns their paths."""
+    return _write(run_figures(run_dir), Path(run_dir, "plots") if out is None else Path(out))
+
+
+def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
+    """The pictures of a run by their names.
+
+    Always learning curves. Where the layer has them, the eigenvalues of each layer at the start and at the last
+    checkpoint, and |h_t| along the sequence for the first validation batch and over training (its mean). Where it
+    iterates, iterations over training, and how far parallel and sequential inference are apart. Of the best parameters,
+    on the test split, the confusion matrix; once the run has ended, accuracy against length, if the task tells it.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    FileNotFoundError, ValueError
+        There is no run in the folder, none that has come to its first checkpoint, or one that is damaged.
+    """
+    run = Run(Path(run_dir))
+    recipe = run.load_recipe()
+    initial, trained = run.load_params("init"), run.load_params("last")
+    records, result = run.records(), result_of(run)
+    task = recipe.task.load()
+    model = recipe.build(task)
+    size, dtype = recipe.training.batch, recipe.training.dtype
+    figures: dict[str, Figure] = {}
+
+    counts = baseline = None
+    if run.checkpoint("best").exists():
+        counts = evaluation.confusion(model, run.load_params("best"), task, task.test, batch=size, dtype=dtype)
+        baseline = counts.sum(1).max() / counts.sum()
+    train, val = (
+        {
+            name: series
+            for name in ("loss", "accuracy", "sequence_accuracy")
+            if (series := series_of(records, prefix + name))
+        }
+        for prefix in ("", "val_")
+    )
+    if task.metric != "sequence_accuracy":
+        val.pop("sequence_accuracy", None)
+    test = None if result is None else (result["best_step"], result["test"]["best"][task.metric])
+    figures["learning"] = learning_curves(train, val, baseline, test, split=task.selected_on)
+
+    if eigenvalues := model.eigenvalues(initial):
+        figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
+    batch = task.val.batch(np.arange(min(size, len(task.val))), dtype)
+    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths))
+    if len(norms):
+        figures["norms"] = norms_along_sequence(norms)
+    if (series := series_of(records, "state_norms")) and series[1].size:
+        figures["norms_over_training"] = norms_over_training(series)
+
+    if (iterations := layer_series(records, "iterations")) is not None:
+        tol = recipe.tables()["layer"]["tol"]
+        largest, residual = layer_series(records, "max_iterations"), layer_series(records, "residual")
+        assert largest is not None
+        assert residual is not None
+        figures["iterations"] = iterations_over_training(iterations, largest, residual, tol=tol)
+        if (gaps := _gaps(model, {"initial": initial, "trained": trained}, task, dtype)) is not None:
+            figures["inference"] = inference_gap(gaps, tol=tol)
+    if counts is not None:
+        right = 100 * counts.trace() / counts.sum()
+        title = f"Best parameters on the test split: {right:.1f} % right"
+        figures["confusion"] = confusion_matrix(counts, task.labels, title=title)
+    if result is not None and "curve" in result["test"]["best"]:
+        curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
+        found = _iterations(model, run.load_params("best"), task, size, dtype)
+        figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
+    return figures
+
+
+def _iterations(model: SequenceModel, params: Params, task: Task, size: int, dtype: str) -> float | None:
+    """Mean iterations of the blocks on the first test sequences; None for a model without."""
+    batch = task.test.batch(np.arange(min(size, len(task.test))), dtype)
+    _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
+    found = [value for name, value in model.report(saved).items() if name.endswith(".iterations")]
+    return float(np.mean(found)) if found else None
+
+
+def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype: str) -> dict[str, Array] | None:
+    """`evaluation.inference_gap` of each, on the first test sequences; None for a model that does not stream."""
+    batch = task.test.batch(np.arange(min(GAP_SEQUENCES, len(task.test))), dtype)
+    blocks = model.stack.blocks
+    if task.head == "retrieval" or any(getattr(block.layer, "bidirectional", False) for block in blocks):
+        return None
+    steps = min(GAP_STEPS, batch.inputs.shape[1], *([] if batch.lengths is None else batch.lengths.tolist()))
+    inputs = batch.inputs[:, :steps]
+    return {name: evaluation.inference_gap(model, one, inputs) for name, one in params.items()} if steps else None
+
+
+def result_of(run: Run) -> dict[str, Any] | None:
+    """result.json; None before the run has ended."""
+    return json.loads(run.result.read_text()) if run.result.exists() else None
+
+
+def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
+    """The steps at which `key` was logged and its values; None if it never was."""
+    found = [(record["step"], record[key]) for record in records if key in record]
+    if not found:
+        return None
+    steps, values = zip(*found, strict=True)
+    return np.array(steps), np.array(values, np.float64)
+
+
+def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
+    """The steps at which blocks reported `name` ("layers" of a record: "0.name", ...), and (K, L) of L blocks."""
+    end = f".{name}"
+    keys = sorted({key for one in records for key in one.get("layers", ()) if key.endswith(end)}, key=_block)
+    found = [one for one in records if all(key in one.get("layers", ()) for key in keys)]
+    if not keys or not found:
+        return None
+    values = [[one["layers"][key] for key in keys] for one in found]
+    return np.array([one["step"] for one in found]), np.array(values, np.float64)
+
+
+def _block(key: str) -> int:
+    return int(key.partition(".")[0])
+
+
+def longest(task: Task) -> int:
+    """The longest of the training examples, as far as some spread over all of them tell."""
+    split = task.train
+    index = np.unique(np.linspace(0, len(split) - 1, min(LOOK, len(split))).astype(np.int64))
+    batch = split.batch(index)
+    if task.curve == "prefix":
+        return int(batch.labels.shape[1]) - task.bos
+    lengths: Array = split.curve_lengths(index, batch)
+    return int(lengths.max())
+
+
+# ---- several runs ----
+
+
+def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
+    """Writes the pictures of several runs (`comparison_figures`) into `out`; returns their paths."""
+    return _write(comparison_figures(folders), Path(out))
+
+
+def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, Figure]:
+    """The pictures of runs beside each other, those that differ in their seed alone as one, by their names.
+
+    Learning curves; accuracies on the test split; accuracy against length, sizes of hidden states, and iterations of
+    fixed points, where runs tell them.
+
+    Parameters
+    ----------
+    folders : paths
+        Runs, or folders of runs, as a sweep makes them. Runs without an evaluation are left out, with a warning.
+
+    Raises
+    ------
+    ImportError, ValueError
+        As `run_figures`; or there is nothing to draw.
+    """
+    runs = find_runs(folders)
+    records = {run.folder: run.records() for run in runs}
+    young = [str(run.folder) for run in runs if series_of(records[run.folder], "val_loss") is None]
+    if young:
+        warnings.warn(f"left out, for they have no evaluation yet: {', '.join(young)}", stacklevel=2)
+    groups = grouped([run for run in runs if str(run.folder) not in young])
+    if not groups:
+        raise ValueError(f"nothing to draw: none of {len(runs)} runs has an evaluation yet")
+    results = {label: [one for run in some if (one := result_of(run))] for label, some in groups.items()}
+    ended = [one for some in results.values() for one in some]
+
+    def series(key: str) -> dict[str, list[Series]]:
+        found = {label: [series_of(records[run.folder], key) for run in some] for label, some in groups.items()}
+        return {label: [one for one in some if one is not None] for label, some in found.items()}
+
+    metrics = {one["metric"] for one in ended}
+    metric = metrics.pop() if len(metrics) == 1 else "accuracy"
+    words = metric.replace("_", " ")
+    selected = {one["selected_on"] for one in ended} or {"validation"}
+    name = f"{'test' if 'test' in selected else 'validation'} {words}"
+    figures = {"learning": compare_learning(series("loss"), series("val_loss"), series(f"val_{metric}"), name=name)}
+    if ended:
+        best, last = (
+            {label: [one["test"][which][metric] for one in some] for label, some in results.items()}
+            for which in ("best", "last")
+        )
+        figures["scores"] = scores(best, last, name=words)
+    curves = {label: [c for one in some if (c := one["test"]["best"].get("curve"))] for label, some in results.items()}
+    curves = {label: some for label, some in curves.items() if some}
+    if curves:
+        settings = {some[0].load_recipe().task for label, some in groups.items() if label in curves}
+        tasks = [one.load() for one in settings]
+        chances = {task.chance for task in tasks}
+        chance = chances.pop() if len(chances) == 1 else None
+        figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
+    norms = {label: [one for one in some if one[1].size] for label, some in series("state_norms").items()}
+    if norms := {label: some for label, some in norms.items() if some}:
+        figures["norms_over_training"] = compare_norms(norms)
+    if iterations := _over_blocks(groups, records, "iterations", np.mean):
+        figures["iterations"] = compare_iterations(iterations, _over_blocks(groups, records, "residual", np.max))
+    return figures
+
+
+def _over_blocks(
+    groups: Mapping[str, Sequence[Run]], records: Mapping[Path, Sequence[dict[str, Any]]], name: str, over: Any
+) -> dict[str, list[Series]]:
+    """What blocks reported as `name`, put together by `over`; of the configurations whose layers report it."""
+    found = {label: [layer_series(records[run.folder], name) for run in some] for label, some in groups.items()}
+    put = {label: [(at, over(x, 1)) for at, x in filter(None, some)] for label, some in found.items()}
+    return {label: some for label, some in put.items() if some}
+
+
+def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """The runs in these folders: those a folder holds, else the one that it is; ValueError where it is neither."""
+    runs = []
+    for folder in map(Path, folders):
+        inside = sorted(path.parent for path in folder.glob("*/recipe.toml"))
+        if not inside and not (folder / "recipe.toml").is_file():
+            raise ValueError(f"{folder}: no run is here, expected a folder with a recipe.toml, or one of such folders")
+        runs += [Run(one) for one in inside or [folder]]
+    return runs
+
+
+def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by what they are: those whose recipes differ in ``training.seed`` alone are together, under a label that
+    says what sets them apart from the others (`labels_of`)."""
+    kinds: dict[str, tuple[Recipe, list[Run]]] = {}
+    for run in runs:
+        recipe = run.load_recipe()
+        settings = {key: value for key, value in flat_settings(recipe).items() if key != "training.seed"}
+        kinds.setdefault(json.dumps(settings), (recipe, []))[1].append(run)
+    labels = labels_of([flat_settings(recipe) for recipe, _ in kinds.values()])
+    return {label: some for label, (_, some) in zip(labels, kinds.values(), strict=True)}
+
+
+def flat_settings(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as dotted keys, less its source."""
+
+    def flat(table: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            elif value is not None:
+                yield f"{prefix}{key}", value
+
+    return {key: value for key, value in flat(recipe.tables(), "") if not key.startswith("source.")}
+
+
+NAMES = ("model.layer", "task.name")
+"""Settings that are said first, and by their value alone."""
+ORDER = ("layer", "model", "task", "optimiser", "training")
+
+
+def labels_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each configuration what tells it from the others: its layer and task where they differ, then as few settings
+    as do, those of the layer before those of model, task, optimiser and training."""
+    keys = dict.fromkeys(key for one in settings for key in one if key != "training.seed")
+    differing = [key for key in keys if len({_text(one.get(key)) for one in settings}) > 1]
+    chosen = [key for key in NAMES if key in differing]
+    rest = sorted((key for key in differing if key not in chosen), key=lambda key: ORDER.index(key.split(".")[0]))
+    split = _distinct(settings, chosen)
+    for key in rest:
+        if _distinct(settings, [*chosen, key]) > split:
+            chosen.append(key)
+            split = _distinct(settings, chosen)
+    ends = [key.rpartition(".")[2] for key in chosen]
+    short = {key: end if ends.count(end) == 1 else key for key, end in zip(chosen, ends, strict=True)}
+
+    def label(one: Mapping[str, Any]) -> str:
+        parts = [_text(one[key]) if key in NAMES else f"{short[key]}={_text(one[key])}" for key in chosen if key in one]
+        return ", ".join(parts) or str(one["model.layer"])
+
+    return [label(one) for one in settings]
+
+
+def _distinct(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    return len({tuple(_text(one.get(key)) for key in keys) for one in settings})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# ---- files ----
+
+
+def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        with atomic_file(paths[-1]) as file:
+            figure.savefig(file, dpi=DPI, format="png")
+    return paths
