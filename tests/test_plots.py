@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import toy
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toy
 from rotrnn import plots
 from rotrnn.cli import main
 from rotrnn.plots.accuracy import merged
