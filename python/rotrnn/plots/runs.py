@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,14 +18,16 @@ from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
 from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
-from rotrnn.plots.style import DPI, Series
+from rotrnn.plots.style import DPI, Groups, Series
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
-from rotrnn.training.recipe import Recipe
+from rotrnn.training.results import collect, find_runs
 from rotrnn.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+T = TypeVar("T")
 
 LOOK = 1024
 """Training examples that are looked at for how long they are."""
@@ -60,7 +61,7 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     run = Run(Path(run_dir))
     recipe = run.load_recipe()
     initial, trained = run.load_params("init"), run.load_params("last")
-    records, result = run.records(), result_of(run)
+    records, result = run.records(), run.read_json(run.result)
     task = recipe.task.load()
     model = recipe.build(task)
     size, dtype = recipe.training.batch, recipe.training.dtype
@@ -130,11 +131,6 @@ def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype:
     return {name: evaluation.inference_gap(model, one, inputs) for name, one in params.items()} if steps else None
 
 
-def result_of(run: Run) -> dict[str, Any] | None:
-    """result.json; None before the run has ended."""
-    return json.loads(run.result.read_text()) if run.result.exists() else None
-
-
 def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
     """The steps at which `key` was logged and its values; None if it never was."""
     found = [(record["step"], record[key]) for record in records if key in record]
@@ -187,136 +183,70 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     Parameters
     ----------
     folders : paths
-        Runs, or folders of runs, as a sweep makes them. Runs without an evaluation are left out, with a warning.
+        Runs, or folders of runs, as a sweep makes them: `rotrnn.training.results` says how they are taken together and
+        what they are called. Runs without an evaluation are left out, with a warning.
 
     Raises
     ------
     ImportError, ValueError
         As `run_figures`; or there is nothing to draw.
     """
-    runs = find_runs(folders)
-    records = {run.folder: run.records() for run in runs}
-    young = [str(run.folder) for run in runs if series_of(records[run.folder], "val_loss") is None]
+    groups = {one.name: one.outcomes for one in collect(find_runs(folders))}
+    every = [one for some in groups.values() for one in some]
+    records = {one.run: one.run.records() for one in every}
+    young = [one.run for one in every if series_of(records[one.run], "val_loss") is None]
     if young:
-        warnings.warn(f"left out, for they have no evaluation yet: {', '.join(young)}", stacklevel=2)
-    groups = grouped([run for run in runs if str(run.folder) not in young])
+        told = ", ".join(str(run.folder) for run in young)
+        warnings.warn(f"left out, for they have no evaluation yet: {told}", stacklevel=2)
+    groups = {name: [one for one in some if one.run not in young] for name, some in groups.items()}
+    groups = {name: some for name, some in groups.items() if some}
     if not groups:
-        raise ValueError(f"nothing to draw: none of {len(runs)} runs has an evaluation yet")
-    results = {label: [one for run in some if (one := result_of(run))] for label, some in groups.items()}
-    ended = [one for some in results.values() for one in some]
+        raise ValueError(f"nothing to draw: none of {len(every)} runs has an evaluation yet")
+    results = {name: [one.result for one in some if one.result] for name, some in groups.items()}
+    ended = [result for some in results.values() for result in some]
 
-    def series(key: str) -> dict[str, list[Series]]:
-        found = {label: [series_of(records[run.folder], key) for run in some] for label, some in groups.items()}
-        return {label: [one for one in some if one is not None] for label, some in found.items()}
+    def series(read: Callable[..., Series | None], key: str) -> dict[str, list[Series]]:
+        found = {name: [read(records[one.run], key) for one in some] for name, some in groups.items()}
+        return {name: [one for one in some if one is not None] for name, some in found.items()}
 
     metrics = {one["metric"] for one in ended}
     metric = metrics.pop() if len(metrics) == 1 else "accuracy"
     words = metric.replace("_", " ")
     selected = {one["selected_on"] for one in ended} or {"validation"}
     name = f"{'test' if 'test' in selected else 'validation'} {words}"
-    figures = {"learning": compare_learning(series("loss"), series("val_loss"), series(f"val_{metric}"), name=name)}
+    loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
+    figures = {"learning": compare_learning(loss, val_loss, accuracy, name=name)}
     if ended:
         best, last = (
             {label: [one["test"][which][metric] for one in some] for label, some in results.items()}
             for which in ("best", "last")
         )
         figures["scores"] = scores(best, last, name=words)
-    curves = {label: [c for one in some if (c := one["test"]["best"].get("curve"))] for label, some in results.items()}
-    curves = {label: some for label, some in curves.items() if some}
+    curves = _some({name: [one["test"]["best"].get("curve") for one in some] for name, some in results.items()})
     if curves:
-        settings = {some[0].load_recipe().task for label, some in groups.items() if label in curves}
+        settings = {groups[name][0].recipe.task for name in curves}
         tasks = [one.load() for one in settings]
         chances = {task.chance for task in tasks}
         chance = chances.pop() if len(chances) == 1 else None
         figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
-    norms = {label: [one for one in some if one[1].size] for label, some in series("state_norms").items()}
-    if norms := {label: some for label, some in norms.items() if some}:
+    norms = series(series_of, "state_norms")
+    if norms := _some({name: [one if one[1].size else None for one in some] for name, some in norms.items()}):
         figures["norms_over_training"] = compare_norms(norms)
-    if iterations := _over_blocks(groups, records, "iterations", np.mean):
-        figures["iterations"] = compare_iterations(iterations, _over_blocks(groups, records, "residual", np.max))
+    if iterations := _some(series(layer_series, "iterations")):
+        residual = _some(series(layer_series, "residual"))
+        figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
     return figures
 
 
-def _over_blocks(
-    groups: Mapping[str, Sequence[Run]], records: Mapping[Path, Sequence[dict[str, Any]]], name: str, over: Any
-) -> dict[str, list[Series]]:
-    """What blocks reported as `name`, put together by `over`; of the configurations whose layers report it."""
-    found = {label: [layer_series(records[run.folder], name) for run in some] for label, some in groups.items()}
-    put = {label: [(at, over(x, 1)) for at, x in filter(None, some)] for label, some in found.items()}
-    return {label: some for label, some in put.items() if some}
+def _some(groups: Mapping[str, Sequence[T | None]]) -> dict[str, list[T]]:
+    """The groups less what is None, and less those of which nothing is left."""
+    found = {name: [one for one in some if one is not None] for name, some in groups.items()}
+    return {name: some for name, some in found.items() if some}
 
 
-def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """The runs in these folders: those a folder holds, else the one that it is; ValueError where it is neither."""
-    runs = []
-    for folder in map(Path, folders):
-        inside = sorted(path.parent for path in folder.glob("*/recipe.toml"))
-        if not inside and not (folder / "recipe.toml").is_file():
-            raise ValueError(f"{folder}: no run is here, expected a folder with a recipe.toml, or one of such folders")
-        runs += [Run(one) for one in inside or [folder]]
-    return runs
-
-
-def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by what they are: those whose recipes differ in ``training.seed`` alone are together, under a label that
-    says what sets them apart from the others (`labels_of`)."""
-    kinds: dict[str, tuple[Recipe, list[Run]]] = {}
-    for run in runs:
-        recipe = run.load_recipe()
-        settings = {key: value for key, value in flat_settings(recipe).items() if key != "training.seed"}
-        kinds.setdefault(json.dumps(settings), (recipe, []))[1].append(run)
-    labels = labels_of([flat_settings(recipe) for recipe, _ in kinds.values()])
-    return {label: some for label, (_, some) in zip(labels, kinds.values(), strict=True)}
-
-
-def flat_settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as dotted keys, less its source."""
-
-    def flat(table: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
-        for key, value in table.items():
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{key}.")
-            elif value is not None:
-                yield f"{prefix}{key}", value
-
-    return {key: value for key, value in flat(recipe.tables(), "") if not key.startswith("source.")}
-
-
-NAMES = ("model.layer", "task.name")
-"""Settings that are said first, and by their value alone."""
-ORDER = ("layer", "model", "task", "optimiser", "training")
-
-
-def labels_of(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each configuration what tells it from the others: its layer and task where they differ, then as few settings
-    as do, those of the layer before those of model, task, optimiser and training."""
-    keys = dict.fromkeys(key for one in settings for key in one if key != "training.seed")
-    differing = [key for key in keys if len({_text(one.get(key)) for one in settings}) > 1]
-    chosen = [key for key in NAMES if key in differing]
-    rest = sorted((key for key in differing if key not in chosen), key=lambda key: ORDER.index(key.split(".")[0]))
-    split = _distinct(settings, chosen)
-    for key in rest:
-        if _distinct(settings, [*chosen, key]) > split:
-            chosen.append(key)
-            split = _distinct(settings, chosen)
-    ends = [key.rpartition(".")[2] for key in chosen]
-    short = {key: end if ends.count(end) == 1 else key for key, end in zip(chosen, ends, strict=True)}
-
-    def label(one: Mapping[str, Any]) -> str:
-        parts = [_text(one[key]) if key in NAMES else f"{short[key]}={_text(one[key])}" for key in chosen if key in one]
-        return ", ".join(parts) or str(one["model.layer"])
-
-    return [label(one) for one in settings]
-
-
-def _distinct(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    return len({tuple(_text(one.get(key)) for key in keys) for one in settings})
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
+    """Series of all blocks (K, L), put together by `over`."""
+    return {name: [(at, over(values, 1)) for at, values in some] for name, some in groups.items()}
 
 
 # ---- files ----
