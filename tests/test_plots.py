@@ -136,6 +136,18 @@ def test_many_configurations_have_no_thin_lines() -> None:
     assert len(legend(figure)) == 12
 
 
+def test_a_configuration_keeps_its_look_where_others_are_missing() -> None:
+    runs = [(np.arange(3), np.ones((3, 1)))]
+    for figure in (
+        plots.compare_norms({"a": [], "b": runs}),
+        plots.compare_iterations({"a": [], "b": [(np.arange(3), np.ones(3))]}, {"a": [], "b": []}),
+    ):
+        assert legend(figure) == ["b"]
+        assert figure.axes[0].get_lines()[0].get_color() == looks(2)[1]["color"]
+    deep = [(np.arange(3), np.ones((3, 2)))]
+    assert [axes.get_title() for axes in plots.compare_norms({"a": [], "b": deep}).axes] == ["b"]
+
+
 def test_scores_are_dots_a_run_and_a_bar_for_the_mean() -> None:
     (axes,) = plots.scores({"a": [0.5, 0.7], "b": [0.9]}, {"a": [0.4, 0.4], "b": [0.8]}, name="accuracy").axes
     dots = [collection.get_offsets()[:, 0] for collection in axes.collections[:4]]
@@ -256,6 +268,9 @@ def test_of_many_classes_the_most_confused_come_first() -> None:
     counts[:-1, 0] += FEW + 1 - right[:-1]
     assert most_confused(counts)[:2].tolist() == [1, 2]  # the first class is always right
     assert len(most_confused(counts)) == FEW + 1
+    answered = counts.copy()
+    answered[1, FEW + 1] = 1  # and now answered once
+    assert most_confused(answered)[-1] == FEW + 1
     figure = plots.confusion_matrix(counts)
     np.testing.assert_allclose(figure.axes[0].images[0].get_array()[0, 0], 100 * 2 / (FEW + 1))
     assert figure.get_suptitle() == "Confusion matrix\nmost confused first"

@@ -24,7 +24,8 @@ def most_confused(counts: Array) -> Array:
     there = np.flatnonzero(counts.sum(0) + counts.sum(1))
     if len(there) <= FEW:
         return there
-    right = counts.diagonal()[there] / np.maximum(counts.sum(1)[there], 1)
+    n = counts.sum(1)[there]
+    right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # never there, only answered: at the end
     return there[np.argsort(right, kind="stable")][:MOST]
 
 

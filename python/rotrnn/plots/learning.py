@@ -37,6 +37,7 @@ def learning_curves(
     test: tuple[int, float] | None = None,
     *,
     split: str = "validation",
+    sequences: bool = False,
 ) -> Figure:
     """Loss and accuracy over training.
 
@@ -50,6 +51,8 @@ def learning_curves(
         Accuracy on the test set, of the parameters at a step.
     split : str
         What the second is called: "test", where a data set has no validation part.
+    sequences : bool
+        The accuracy on the test set is that of whole sequences.
     """
     figure, ((left, right),) = new_figure(7.2, 2.9, 1, 2)
     for axes, quantity, factor, colour, label in (
@@ -72,8 +75,8 @@ def learning_curves(
         label = f"most frequent class ({100 * baseline:.1f} %)"
         right.axhline(100 * baseline, color=GREY, linestyle="--", linewidth=1.2, label=label)
     if test is not None:
-        label = f"test ({100 * test[1]:.1f} %)"
-        right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, label=label)
+        label = f"test{', whole sequences' if sequences else ''} ({100 * test[1]:.1f} %)"
+        right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, clip_on=False, label=label)
     right.set_ylim(bottom=0)
     lines, labels = right.get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=max(1, len(lines) if len(lines) <= 4 else 3))

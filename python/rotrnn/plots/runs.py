@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,8 +26,6 @@ from rotrnn.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-T = TypeVar("T")
 
 LOOK = 1024
 """Training examples that are looked at for how long they are."""
@@ -79,10 +77,11 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
         }
         for prefix in ("", "val_")
     )
-    if task.metric != "sequence_accuracy":
+    sequences = task.metric == "sequence_accuracy"
+    if not sequences:
         val.pop("sequence_accuracy", None)
     test = None if result is None else (result["best_step"], result["test"]["best"][task.metric])
-    figures["learning"] = learning_curves(train, val, baseline, test, split=task.selected_on)
+    figures["learning"] = learning_curves(train, val, baseline, test, split=task.selected_on, sequences=sequences)
 
     if eigenvalues := model.eigenvalues(initial):
         figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
@@ -222,26 +221,20 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
             for which in ("best", "last")
         )
         figures["scores"] = scores(best, last, name=words)
-    curves = _some({name: [one["test"]["best"].get("curve") for one in some] for name, some in results.items()})
-    if curves:
-        settings = {groups[name][0].recipe.task for name in curves}
+    curves = {name: [c for one in some if (c := one["test"]["best"].get("curve"))] for name, some in results.items()}
+    if any(curves.values()):
+        settings = {groups[name][0].recipe.task for name, some in curves.items() if some}
         tasks = [one.load() for one in settings]
         chances = {task.chance for task in tasks}
         chance = chances.pop() if len(chances) == 1 else None
         figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
-    norms = series(series_of, "state_norms")
-    if norms := _some({name: [one if one[1].size else None for one in some] for name, some in norms.items()}):
+    norms = {name: [one for one in some if one[1].size] for name, some in series(series_of, "state_norms").items()}
+    if any(norms.values()):
         figures["norms_over_training"] = compare_norms(norms)
-    if iterations := _some(series(layer_series, "iterations")):
-        residual = _some(series(layer_series, "residual"))
+    iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))
+    if any(iterations.values()):
         figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
     return figures
-
-
-def _some(groups: Mapping[str, Sequence[T | None]]) -> dict[str, list[T]]:
-    """The groups less what is None, and less those of which nothing is left."""
-    found = {name: [one for one in some if one is not None] for name, some in groups.items()}
-    return {name: some for name, some in found.items() if some}
 
 
 def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:

@@ -107,6 +107,7 @@ def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
         panels = [axes]
         axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM)
     else:
+        groups = {label: runs for label, runs in groups.items() if runs}
         columns = min(len(groups), 4)
         rows = -(-len(groups) // columns)
         size = max(4.6, 2.3 * columns + 1.3), height_for(layers, 2.3 * rows + 0.4)

@@ -135,7 +135,7 @@ def draw_runs(
 
 
 def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:
-    """`draw_runs` of each configuration, in the looks of their order."""
+    """`draw_runs` of each configuration that has runs, in the looks of their order, those without counted too."""
     for (label, runs), look in zip(groups.items(), looks(len(groups)), strict=True):
         if runs:
             dots = marker(across(runs).at) if len(groups) <= len(COLOURS) else None  # they would hide dashes
