@@ -22,7 +22,7 @@ from rotrnn.plots.runs import layer_series, longest, series_of
 from rotrnn.plots.style import across, looks, smooth
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
-from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.recipe import load_recipe
 from rotrnn.training.results import telling
 
 
@@ -332,9 +332,9 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
 def test_a_run_of_a_layer_without_eigenvalues(
     layer: str, settings: dict[str, Any], names: list[str], tmp_path: Path
 ) -> None:
-    tables = load_recipe("digits-rotrnn", ["training.steps=2", "model.d_model=8"]).tables()
-    tables["model"]["layer"], tables["layer"] = layer, {"d_state": 4, **settings}
-    train(read_recipe(tables), tmp_path / "run", progress=False)
+    overrides = [f"layer.{key}={json.dumps(value)}" for key, value in {"d_state": 4, **settings}.items()]
+    recipe = load_recipe("digits-lru", [f"model.layer={layer}", "training.steps=2", "model.d_model=8", *overrides])
+    train(recipe, tmp_path / "run", progress=False)
     assert list(plots.run_figures(tmp_path / "run")) == names
 
 
@@ -368,7 +368,7 @@ def test_a_sweep_is_drawn(sweep: Path) -> None:
     np.testing.assert_allclose(drawn[:, 1], 100 * np.mean(found, 0))
 
 
-def test_lengths_of_a_sweep_are_drawn_from_its_results(sweep: Path, tmp_path: Path) -> None:
+def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
     for seed, accuracy in ((0, 0.5), (1, 0.9)):
         folder = tmp_path / f"seed={seed}"
         toy_run(folder, f"training.seed={seed}")
@@ -379,6 +379,24 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(sweep: Path, tmp_path: Pa
     (axes,) = plots.comparison_figures([tmp_path])["length"].axes
     np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[5, 70]])
     np.testing.assert_allclose(lines(axes)[f"longest in training ({toy.T})"][:, 0], toy.T)
+
+
+def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
+    for seed, accuracies in ((0, [0.5, 0.9]), (1, [0.7, 0.7])):
+        toy_run(tmp_path / f"seed={seed}", f"training.seed={seed}")
+        found = [{"point": f"max_iterations={n}", "accuracy": a} for n, a in zip((8, 2), accuracies, strict=True)]
+        (tmp_path / f"seed={seed}" / "iterations.json").write_text(json.dumps(found))
+    (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
+    np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[2, 80], [8, 60]])
+    for text, message in (
+        ("{", "iterations.json: is damaged"),
+        ('[{"point": "rank=1", "accuracy": 1}]', "is no accuracy at max_iterations=N"),
+        ('[{"point": "max_iterations=1", "loss": 1}]', "is no accuracy at max_iterations=N"),
+        ("[3]", "3 is no accuracy at max_iterations=N"),
+    ):
+        (tmp_path / "seed=0" / "iterations.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            plots.comparison_figures([tmp_path])
 
 
 def test_the_command_draws_runs_and_sweeps(

@@ -335,7 +335,7 @@ combination of their values is evaluated.""",
 rotrnn eval runs/digits-rotrnn
 rotrnn eval runs/digits-rotrnn --split val --checkpoint last
 rotrnn eval runs/words --set task.test_length=100
-rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out iterations.json""",
+rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/iterations.json""",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     _add_set(one, "section.key=value", "another setting than in training")
@@ -398,7 +398,8 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
 One run: learning curves and, where its layers have them, eigenvalues in the unit disc before and after training, the
 norm of the hidden states along the sequence and over training, iterations to the fixed point and how far parallel and
 sequential inference are apart; of its best parameters, on the test split, the confusion matrix and, where the task
-tells it, accuracy against length. In RUN/plots.
+tells it, accuracy against length; accuracy against the most iterations at test, if `rotrnn eval RUN --grid
+layer.max_iterations=2,4,8 --out RUN/iterations.json` was run. In RUN/plots.
 
 Several runs, or a folder of runs: learning curves, accuracies on the test split, and accuracy against length, hidden
 states and iterations where runs tell them. Runs whose recipes differ in the seed alone are one line, their mean, with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from rotrnn.files import atomic_file
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
-from rotrnn.plots.accuracy import accuracy_by_length
+from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LOOK = 1024
 """Training examples that are looked at for how long they are."""
+CAPS = "iterations.json"
+"""In a run's folder, what ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out RUN/iterations.json`` found."""
 GAP_SEQUENCES, GAP_STEPS = 8, 256
 """Of the first test sequences, what parallel and sequential inference are compared on."""
 
@@ -48,6 +51,7 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     checkpoint, and |h_t| along the sequence for the first validation batch and over training (its mean). Where it
     iterates, iterations over training, and how far parallel and sequential inference are apart. Of the best parameters,
     on the test split, the confusion matrix; once the run has ended, accuracy against length, if the task tells it.
+    Accuracy against the most iterations at test, where the folder holds that (`CAPS`).
 
     Raises
     ------
@@ -108,6 +112,8 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
         curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
         found = _iterations(model, run.load_params("best"), task, size, dtype)
         figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
+    if (caps := caps_of(run, task.metric)) is not None:
+        figures["caps"] = accuracy_by_iterations({"this run": [caps]}, name=task.metric.replace("_", " "))
     return figures
 
 
@@ -150,6 +156,24 @@ def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
     return np.array([one["step"] for one in found]), np.array(values, np.float64)
 
 
+def caps_of(run: Run, metric: str) -> Series | None:
+    """The most iterations at test and `metric` there, from `CAPS`; None where there is no such file.
+
+    ValueError if the file holds anything else.
+    """
+    path = run.folder / CAPS
+    found = []
+    for one in run.read_json(path, []):
+        point = re.fullmatch(r"max_iterations=(\d+)", one.get("point", "")) if isinstance(one, dict) else None
+        if point is None or metric not in one:
+            raise ValueError(f"{path}: {one!r:.80} is no {metric} at max_iterations=N, expected what rotrnn eval wrote")
+        found.append((int(point[1]), one[metric]))
+    if not found:
+        return None
+    caps, values = zip(*sorted(found), strict=True)
+    return np.array(caps), np.array(values, np.float64)
+
+
 def _block(key: str) -> int:
     return int(key.partition(".")[0])
 
@@ -176,8 +200,8 @@ def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[st
 def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, Figure]:
     """The pictures of runs beside each other, those that differ in their seed alone as one, by their names.
 
-    Learning curves; accuracies on the test split; accuracy against length, sizes of hidden states, and iterations of
-    fixed points, where runs tell them.
+    Learning curves; accuracies on the test split; accuracy against length and against the most iterations at test,
+    sizes of hidden states, and iterations of fixed points, where runs tell them.
 
     Parameters
     ----------
@@ -231,6 +255,9 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     norms = {name: [one for one in some if one[1].size] for name, some in series(series_of, "state_norms").items()}
     if any(norms.values()):
         figures["norms_over_training"] = compare_norms(norms)
+    caps = {name: [s for one in some if (s := caps_of(one.run, metric))] for name, some in groups.items()}
+    if any(caps.values()):
+        figures["caps"] = accuracy_by_iterations(caps, name=words)
     iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))
     if any(iterations.values()):
         figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
