@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
 
 import toy
 from rotrnn import plots
@@ -19,7 +20,7 @@ from rotrnn.cli import main
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
 from rotrnn.plots.runs import layer_series, longest, series_of
-from rotrnn.plots.style import across, looks, smooth
+from rotrnn.plots.style import BLUE, ORANGE, across, looks, smooth
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -285,6 +286,22 @@ def test_of_many_classes_the_most_confused_come_first() -> None:
 def test_a_confusion_matrix_that_is_none(counts: np.ndarray, labels: list[str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plots.confusion_matrix(counts, labels)
+
+
+# ---- Pathfinder ----
+
+
+def test_pathfinder_sheet_shows_every_image_framed_by_its_label() -> None:
+    images = np.arange(10 * 4 * 4, dtype=np.uint8).reshape(10, 4, 4)
+    labels = np.arange(10) % 2
+    figure = plots.pathfinder_sheet(images, labels)
+    shown = [axes for axes in figure.axes if axes.get_images()]
+    assert len(shown) == 10
+    for axes, image, label in zip(shown, images, labels, strict=True):
+        np.testing.assert_array_equal(axes.get_images()[0].get_array(), image)
+        assert axes.get_images()[0].get_clim() == (0, 255)
+        assert axes.spines["left"].get_edgecolor() == to_rgba((ORANGE, BLUE)[label])
+    assert legend(figure) == ["markers on two contours (label 0)", "on one (label 1)"]
 
 
 # ---- run folders ----

@@ -9,6 +9,7 @@ from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
+from rotrnn.plots.pathfinder import pathfinder_sheet
 from rotrnn.plots.runs import compare, comparison_figures, plot, run_figures
 from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
 
@@ -26,6 +27,7 @@ __all__ = [
     "learning_curves",
     "norms_along_sequence",
     "norms_over_training",
+    "pathfinder_sheet",
     "plot",
     "run_figures",
     "scores",
