@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from rotrnn import RNN, diagonal_scan
 from rotrnn.nn.layer import Array, Params
-from rotrnn.plots import BLUE, DPI, ORANGE, STYLE
+from rotrnn.plots.style import BLUE, DPI, ORANGE, STYLE
 from rotrnn.training.optimiser import AdamW
 
 Settings = dict[str, Any]

@@ -16,10 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rotrnn import diagonal_scan, tiir_scan, wrope_angle
-from rotrnn.plots import BLUE, DPI, GREY, ORANGE, STYLE
+from rotrnn.plots.style import BLUE, DPI, GREEN, GREY, ORANGE, STYLE
 
 LENGTH = 100
-GREEN = "#009E73"
 ANGLES = {
     "uniform": ("RoPE", GREY, "-"),
     "warped": ("WRoPE", BLUE, "-"),

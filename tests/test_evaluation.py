@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import Loss
+from rotrnn.nn.layer import astype
+from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.task import Batch, Split, Task
-from rotrnn.training.evaluation import evaluate
+from rotrnn.training.evaluation import confusion, evaluate, inference_gap
 
 N, T, CLASSES = 23, 6, 3
 
@@ -91,3 +94,60 @@ def test_no_validation_part_is_told():
     assert task_of(split).selected_on == "test"
     task = Task("tagged", split, other, split, CLASSES, CLASSES, None)
     assert task.selected_on == "validation"
+
+
+class Sure(Echo):
+    """As `Echo`, with logits (B, T, C)."""
+
+    def forward(self, params, inputs, ctx):
+        return np.eye(CLASSES)[inputs], None
+
+    def loss(self, logits, labels, lengths):
+        return super().loss(logits.argmax(2), labels, lengths)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_confusion_counts_every_label_that_counts(batch):
+    split = Tagged()
+    expected = np.zeros((CLASSES, CLASSES), int)
+    for i in range(N):
+        for t in range(T):
+            if split.labels[i, t] >= 0:
+                expected[split.labels[i, t], split.answers[i, t]] += 1
+    found = confusion(Sure(), {}, task_of(split), split, batch=batch, dtype="float64")
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_confusion_of_a_classifier_is_its_accuracy():
+    task = Digits().load()
+    model = model_of("lru", {})
+    params = model.init(np.random.default_rng(0))
+    counts = confusion(model, params, task, task.val, batch=50, dtype="float32")
+    assert counts.sum(1).tolist() == np.bincount(task.val.labels, minlength=10).tolist()
+    found = evaluate(model, params, task, task.val, batch=50, dtype="float32")
+    assert counts.trace() / counts.sum() == pytest.approx(found["accuracy"])
+
+
+def model_of(layer, settings):
+    return build_model(
+        ModelSettings(layer=layer, d_model=8, n_layers=2, norm="layer"),
+        {"d_state": 4, **settings},
+        n_classes=10,
+        n_features=1,
+    )
+
+
+def test_one_step_after_the_other_is_the_whole_but_for_the_tolerance():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((3, 12, 1))
+    model = model_of("lru", {})
+    params = astype(model.init(rng), "float64")
+    gap = inference_gap(model, params, x)
+    assert gap.shape == (12,)
+    assert gap.max() < 1e-13  # float64: some hundred roundings of numbers below the largest
+    gaps = {}
+    for tol in (1e-1, 1e-6):
+        model = model_of("fixed_point", {"tol": tol})
+        params = astype(model.init(np.random.default_rng(2)), "float64")
+        gaps[tol] = inference_gap(model, params, x).max()
+    assert 0 < gaps[1e-6] < 1e-3 * gaps[1e-1]

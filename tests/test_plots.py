@@ -1,28 +1,51 @@
-"""The figures of a run: what they show, and that they come from a run's folder alone."""
+"""Pictures: that the lines drawn are the numbers given, and that run folders alone give them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
 
+import toy
 from rotrnn import plots
+from rotrnn.cli import main
+from rotrnn.plots.accuracy import merged
+from rotrnn.plots.confusion import FEW, MOST, most_confused
+from rotrnn.plots.runs import layer_series, longest, series_of
+from rotrnn.plots.style import BLUE, ORANGE, across, looks, smooth
+from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
-from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.recipe import load_recipe
+from rotrnn.training.results import telling
 
 
-def lines(axes: object) -> dict[str, np.ndarray]:
+def lines(axes: Any) -> dict[str, np.ndarray]:
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
+
+
+def bands(axes: Any) -> list[np.ndarray]:
+    """Of every band its (least, largest) y."""
+    found = [collection.get_paths()[0].vertices[:, 1] for collection in axes.collections]
+    return [(y.min(), y.max()) for y in found]
+
+
+def legend(figure: Any) -> list[str]:
+    return [text.get_text() for one in figure.legends for text in one.get_texts()]
 
 
 def test_smooth_is_the_mean_of_what_there_is() -> None:
     x = np.arange(7.0)
-    np.testing.assert_allclose(plots.smooth(x, 1), x)
-    np.testing.assert_allclose(plots.smooth(x, 3), [0.5, 1, 2, 3, 4, 5, 5.5])
-    np.testing.assert_allclose(plots.smooth(np.ones(2), 101), 1)
+    np.testing.assert_allclose(smooth(x, 1), x)
+    np.testing.assert_allclose(smooth(x, 3), [0.5, 1, 2, 3, 4, 5, 5.5])
+    np.testing.assert_allclose(smooth(np.ones(2), 101), 1)
 
 
 def test_learning_curves_show_percent_baseline_and_test() -> None:
@@ -36,6 +59,13 @@ def test_learning_curves_show_percent_baseline_and_test() -> None:
     np.testing.assert_allclose(lines(accuracy)["test (45.0 %)"], [[90, 45]])
     np.testing.assert_allclose(lines(accuracy)["most frequent class (10.0 %)"][:, 1], 10)
     assert plots.learning_curves({}, {}).axes  # a run that has logged nothing yet
+
+
+def test_learning_curves_of_whole_sequences_and_without_a_validation_part() -> None:
+    one = (np.array([5, 10]), np.array([0.25, 0.5]))
+    figure = plots.learning_curves({}, {"accuracy": one, "sequence_accuracy": one}, split="test")
+    assert sorted(lines(figure.axes[1])) == ["test", "test, whole sequences"]
+    np.testing.assert_allclose(lines(figure.axes[1])["test, whole sequences"], [[5, 25], [10, 50]])
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5])
@@ -62,36 +92,396 @@ def test_norms() -> None:
 
 def test_series_of_a_log() -> None:
     records = [{"step": 1, "loss": 2.0}, {"step": 2, "val_loss": 3.0, "state_norms": [1.0, 2.0]}]
-    steps, values = plots.series_of(records, "state_norms")
+    steps, values = series_of(records, "state_norms")
     assert steps.tolist() == [2]
     assert values.tolist() == [[1.0, 2.0]]
-    assert plots.series_of(records, "accuracy") is None
+    assert series_of(records, "accuracy") is None
+
+
+# ---- several runs in one picture ----
+
+
+def test_runs_are_put_together_where_all_of_them_are() -> None:
+    whole = np.array([2, 4, 6]), np.array([1.0, 2, 3])
+    short = np.array([2, 4]), np.array([3.0, 6])
+    at, mean, low, high = across([whole, short])
+    assert at.tolist() == [2, 4]
+    assert mean.tolist() == [2, 4]
+    assert low.tolist() == [1, 2]
+    assert high.tolist() == [3, 6]
+
+
+def test_every_configuration_looks_different() -> None:
+    assert len({str(look) for look in looks(28)}) == 28
+
+
+def test_learning_of_configurations() -> None:
+    steps = np.arange(1, 11)
+    group = [(steps, np.linspace(0, 0.5, 10)), (steps, np.linspace(0, 0.9, 10))]
+    one = [(steps, np.full(10, 0.25))]
+    figure = plots.compare_learning({"a": group, "b": one}, {"a": group, "b": one}, {"a": group, "b": one})
+    for axes, factor in zip(figure.axes, (1, 1, 100), strict=True):
+        np.testing.assert_allclose(lines(axes)["a (2 runs)"][:, 1], factor * np.linspace(0, 0.7, 10))
+        np.testing.assert_allclose(lines(axes)["b"][:, 1], factor * 0.25)
+        assert len(axes.get_lines()) == 4  # two means, and a thin line for each run of "a"
+        np.testing.assert_allclose(bands(axes), [(0, 0.9 * factor)])
+    assert legend(figure) == ["a (2 runs)", "b"]
+
+
+def test_many_configurations_have_no_thin_lines() -> None:
+    runs = [(np.arange(3), np.arange(3.0)), (np.arange(3), np.arange(3.0) + 1)]
+    groups = {f"{i}": runs for i in range(12)}
+    figure = plots.compare_iterations(groups, groups)
+    for axes in figure.axes:
+        assert len(axes.get_lines()) == 12
+    assert len(legend(figure)) == 12
+
+
+def test_a_configuration_keeps_its_look_where_others_are_missing() -> None:
+    runs = [(np.arange(3), np.ones((3, 1)))]
+    for figure in (
+        plots.compare_norms({"a": [], "b": runs}),
+        plots.compare_iterations({"a": [], "b": [(np.arange(3), np.ones(3))]}, {"a": [], "b": []}),
+    ):
+        assert legend(figure) == ["b"]
+        assert figure.axes[0].get_lines()[0].get_color() == looks(2)[1]["color"]
+    deep = [(np.arange(3), np.ones((3, 2)))]
+    assert [axes.get_title() for axes in plots.compare_norms({"a": [], "b": deep}).axes] == ["b"]
+
+
+def test_scores_are_dots_a_run_and_a_bar_for_the_mean() -> None:
+    (axes,) = plots.scores({"a": [0.5, 0.7], "b": [0.9]}, {"a": [0.4, 0.4], "b": [0.8]}, name="accuracy").axes
+    dots = [collection.get_offsets()[:, 0] for collection in axes.collections[:4]]
+    for found, expected in zip(dots, ([50, 70], [40, 40], [90], [80]), strict=True):
+        np.testing.assert_allclose(found, expected)
+    bars = [line.get_xdata() for line in axes.get_lines() if len(line.get_xdata())]
+    np.testing.assert_allclose(bars, [[60, 60], [90, 90]])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_norms_of_configurations() -> None:
+    steps = np.array([0, 10])
+    deep = [(steps, np.array([[1.0, 2], [3, 4]])), (steps, np.array([[3.0, 4], [5, 6]]))]
+    figure = plots.compare_norms({"lru": deep, "rotrnn": deep[:1]})
+    lru, rotrnn = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["lru (2 runs)", "rotrnn"]
+    np.testing.assert_allclose(lines(lru)["layer 2"], [[0, 3], [10, 5]])
+    np.testing.assert_allclose(lines(rotrnn)["layer 2"], [[0, 2], [10, 4]])
+    assert lru.get_ylim() == rotrnn.get_ylim()
+    (axes,) = plots.compare_norms({"lru": [(at, norms[:, :1]) for at, norms in deep]}).axes
+    np.testing.assert_allclose(lines(axes)["lru (2 runs)"], [[0, 2], [10, 4]])
+
+
+# ---- accuracy against length and iterations ----
+
+
+@given(st.lists(st.tuples(st.integers(1, 250), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
+def test_merged_lengths_keep_the_mean(rows: list[tuple[int, float, float]]) -> None:
+    n, accuracy, whole = (np.array(column, float) for column in zip(*rows, strict=True))
+    length = np.arange(3, 3 + len(n))
+    found = merged({"length": length, "n": n, "accuracy": accuracy, "sequence_accuracy": whole})
+    assert sum(found["n"]) == n.sum()
+    assert min(found["n"]) >= min(100, n.sum())
+    for name, values in (("length", length), ("accuracy", accuracy), ("sequence_accuracy", whole)):
+        mean = np.average(found[name], weights=found["n"])
+        np.testing.assert_allclose(mean, np.average(values, weights=n), rtol=1e-12, atol=1e-15)
+    if n.min() >= 100:
+        assert found["length"] == length.tolist()
+
+
+def test_accuracy_by_length() -> None:
+    curve = {"length": [1, 2, 3], "n": [200] * 3, "accuracy": [1.0, 0.8, 0.6], "sequence_accuracy": [1.0, 0.7, 0.4]}
+    other = {**curve, "sequence_accuracy": [0.8, 0.5, 0.2]}
+    figure = plots.accuracy_by_length({"a": [curve, other]}, trained=[2, 2], chance=0.2, iterations=1.5)
+    labels, whole = figure.axes
+    np.testing.assert_allclose(lines(labels)["a (2 runs)"], [[1, 100], [2, 80], [3, 60]])
+    np.testing.assert_allclose(lines(whole)["a (2 runs)"], [[1, 90], [2, 60], [3, 30]])
+    np.testing.assert_allclose(bands(whole), [(20, 100)])
+    np.testing.assert_allclose(lines(whole)["longest in training (2)"][:, 0], 2)
+    np.testing.assert_allclose(lines(whole)["iterations at test (1.5)"][:, 0], 1.5)
+    np.testing.assert_allclose(lines(labels)["guessing (20.0 %)"][:, 1], 20)
+    assert "guessing (20.0 %)" not in lines(whole)
+    assert len(legend(figure)) == 4
+
+
+def test_one_panel_where_sequences_have_one_label() -> None:
+    curve = {"length": [1, 2], "n": [200] * 2, "accuracy": [1.0, 0.8], "sequence_accuracy": [1.0, 0.8]}
+    (axes,) = plots.accuracy_by_length({"a": [curve]}).axes
+    np.testing.assert_allclose(lines(axes)["a"], [[1, 100], [2, 80]])
+
+
+def test_accuracy_by_iterations() -> None:
+    caps = np.array([2, 8, 32])
+    figure = plots.accuracy_by_iterations({"a": [(caps, caps / 64)]}, length=40, trained=20)
+    (axes,) = figure.axes
+    np.testing.assert_allclose(lines(axes)["a"], np.stack([caps, 100 * caps / 64], 1))
+    np.testing.assert_allclose(lines(axes)["longest sequence (40)"][:, 0], 40)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "8", "32"]
+
+
+# ---- fixed points ----
+
+
+def test_iterations_of_a_log() -> None:
+    records = [
+        {"step": 1, "loss": 1.0, "layers": {"0.iterations": 2.0, "10.iterations": 3.0, "2.iterations": 4.0}},
+        {"step": 1, "val_loss": 1.0},
+        {"step": 2, "loss": 1.0, "layers": {"0.iterations": 5.0, "10.iterations": 6.0, "2.iterations": 7.0}},
+    ]
+    steps, values = layer_series(records, "iterations")
+    assert steps.tolist() == [1, 2]
+    assert values.tolist() == [[2, 4, 3], [5, 7, 6]]  # blocks in their order
+    assert layer_series(records, "residual") is None
+
+
+def test_iterations_over_training() -> None:
+    steps = np.arange(5)
+    means = np.stack([steps + 1.0, steps + 2.0], 1)
+    figure = plots.iterations_over_training((steps, means), (steps, 2 * means), (steps, means / 100), tol=0.1)
+    left, right = figure.axes
+    np.testing.assert_allclose(lines(left)["block 2"][:, 1], steps + 2)
+    np.testing.assert_allclose(lines(right)["block 1"][:, 1], (steps + 1) / 100)
+    np.testing.assert_allclose(lines(right)["asked for (0.1)"][:, 1], 0.1)
+    np.testing.assert_allclose(right.get_ylim(), [1e-3, 1])  # whole decades around 0.01 and 0.1, with a margin
+
+
+def test_inference_gap() -> None:
+    gap = np.array([1e-7, 1e-5, 1e-3])
+    (axes,) = plots.inference_gap({"initial": gap, "trained": 2 * gap}, tol=0.1).axes
+    np.testing.assert_allclose(lines(axes)["trained"], np.stack([[1, 2, 3], 2 * gap], 1))
+    assert plots.inference_gap({"initial": np.zeros(2)}).axes[0].get_yscale() == "linear"
+
+
+# ---- confusion ----
+
+
+def test_confusion_matrix_has_shares_of_rows() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 0], [2, 0, 2]])
+    axes, _ = plots.confusion_matrix(counts, ["a", "b", "c"]).axes
+    np.testing.assert_allclose(axes.images[0].get_array(), [[75, 25, 0], [0, 0, 0], [50, 0, 50]])
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["75", "25", "50", "50"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "c"]
+
+
+def test_of_many_classes_the_most_confused_come_first() -> None:
+    right = np.array([*range(1, FEW + 2), 0])  # the last class is never there, nor answered
+    counts = np.diag(right)
+    counts[:-1, 0] += FEW + 1 - right[:-1]
+    assert most_confused(counts)[:2].tolist() == [1, 2]  # the first class is always right
+    assert len(most_confused(counts)) == FEW + 1
+    answered = counts.copy()
+    answered[1, FEW + 1] = 1  # and now answered once
+    assert most_confused(answered)[-1] == FEW + 1
+    figure = plots.confusion_matrix(counts)
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array()[0, 0], 100 * 2 / (FEW + 1))
+    assert figure.get_suptitle() == "Confusion matrix\nmost confused first"
+    figure = plots.confusion_matrix(np.eye(MOST + 5, dtype=int))
+    assert figure.get_suptitle().endswith(f"most confused first, {MOST} of {MOST + 5}")
+
+
+@pytest.mark.parametrize(
+    ("counts", "labels", "message"),
+    [(np.ones((2, 3)), None, "counts has shape"), (np.ones((2, 2)), ["a"], "1 labels, expected 2")],
+)
+def test_a_confusion_matrix_that_is_none(counts: np.ndarray, labels: list[str] | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plots.confusion_matrix(counts, labels)
+
+
+# ---- Pathfinder ----
+
+
+def test_pathfinder_sheet_shows_every_image_framed_by_its_label() -> None:
+    images = np.arange(10 * 4 * 4, dtype=np.uint8).reshape(10, 4, 4)
+    labels = np.arange(10) % 2
+    figure = plots.pathfinder_sheet(images, labels)
+    shown = [axes for axes in figure.axes if axes.get_images()]
+    assert len(shown) == 10
+    for axes, image, label in zip(shown, images, labels, strict=True):
+        np.testing.assert_array_equal(axes.get_images()[0].get_array(), image)
+        assert axes.get_images()[0].get_clim() == (0, 255)
+        assert axes.spines["left"].get_edgecolor() == to_rgba((ORANGE, BLUE)[label])
+    assert legend(figure) == ["markers on two contours (label 0)", "on one (label 1)"]
+
+
+# ---- run folders ----
 
 
 def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
     recipe = load_recipe("digits-rotrnn", ["training.steps=4", "training.eval_every=2", "model.d_model=8"])
-    train(recipe, tmp_path / "run", progress=False)
+    result = train(recipe, tmp_path / "run", progress=False)
     paths = plots.plot(tmp_path / "run")
-    names = ["learning", "eigenvalues", "norms", "norms_over_training"]
+    names = ["learning", "eigenvalues", "norms", "norms_over_training", "confusion"]
     assert paths == [tmp_path / "run" / "plots" / f"{name}.png" for name in names]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
-    assert plots.plot(tmp_path / "run") == paths  # again, over what is there
+    there = plots.plot(tmp_path / "run", tmp_path / "run" / "plots")  # elsewhere, or over what is there
+    assert there == paths
+
+    figures = plots.run_figures(tmp_path / "run")
+    best = 100 * result["test"]["best"]["accuracy"]
+    assert figures["confusion"].get_suptitle() == f"Best parameters on the test split: {best:.1f} % right"
+    test = recipe.task.load().test
+    baseline = 100 * np.bincount(test.labels).max() / len(test)
+    np.testing.assert_allclose(
+        lines(figures["learning"].axes[1])[f"most frequent class ({baseline:.1f} %)"][:, 1], baseline
+    )
 
 
 @pytest.mark.parametrize(
-    ("layer", "names"), [("mamba", ["learning"]), ("lstm", ["learning", "norms", "norms_over_training"])]
+    ("layer", "settings", "names"),
+    [
+        ("mamba", {}, ["learning", "confusion"]),
+        ("lstm", {}, ["learning", "norms", "norms_over_training", "confusion"]),
+        (
+            "fixed_point",
+            {"max_iterations": 5},
+            ["learning", "norms", "norms_over_training", "iterations", "inference", "confusion"],
+        ),
+        (
+            "fixed_point",
+            {"max_iterations": 5, "bidirectional": True},
+            ["learning", "norms", "norms_over_training", "iterations", "confusion"],
+        ),
+    ],
 )
-def test_a_run_of_a_layer_without_eigenvalues(layer: str, names: list[str], tmp_path: Path) -> None:
-    tables = load_recipe("digits-rotrnn", ["training.steps=2", "model.d_model=8"]).tables()
-    tables["model"]["layer"], tables["layer"] = layer, {"d_state": 4}
-    train(read_recipe(tables), tmp_path / "run", progress=False)
-    assert [path.stem for path in plots.plot(tmp_path / "run")] == names
+@pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
+def test_a_run_of_a_layer_without_eigenvalues(
+    layer: str, settings: dict[str, Any], names: list[str], tmp_path: Path
+) -> None:
+    overrides = [f"layer.{key}={json.dumps(value)}" for key, value in {"d_state": 4, **settings}.items()]
+    recipe = load_recipe("digits-lru", [f"model.layer={layer}", "training.steps=2", "model.d_model=8", *overrides])
+    train(recipe, tmp_path / "run", progress=False)
+    assert list(plots.run_figures(tmp_path / "run")) == names
 
 
-def test_a_folder_without_a_run(tmp_path: Path) -> None:
+def toy_run(folder: Path, *overrides: str) -> None:
+    path = folder.parent / "toy.toml"
+    path.write_text(toy.RECIPE)
+    train(load_recipe(path, ["training.steps=10", *overrides]), folder, progress=False)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rates with two seeds each, another that has only begun, and a file that is no run."""
+    folder = tmp_path_factory.mktemp("sweep")
+    for rate in (0.05, 0.2):
+        for seed in (0, 1):
+            toy_run(folder / f"lr={rate},seed={seed}", f"optimiser.lr={rate}", f"training.seed={seed}")
+    (folder / "begun").mkdir()
+    (folder / "begun" / "recipe.toml").write_text((folder / "lr=0.2,seed=1" / "recipe.toml").read_text())
+    (folder / "results.md").touch()
+    return folder
+
+
+def test_a_sweep_is_drawn(sweep: Path) -> None:
+    with pytest.warns(UserWarning, match="no evaluation yet: .*begun"):
+        figures = plots.comparison_figures([sweep])
+    assert list(figures) == ["learning", "scores", "norms_over_training"]
+    logs = [(sweep / f"lr=0.2,seed={seed}" / "log.jsonl").read_text().splitlines() for seed in (0, 1)]
+    found = [[one["val_accuracy"] for line in log if "val_accuracy" in (one := json.loads(line))] for log in logs]
+    drawn = lines(figures["learning"].axes[2])["optimiser.lr=0.2 (2 runs)"]
+    np.testing.assert_allclose(drawn[:, 0], [7, 10])
+    np.testing.assert_allclose(drawn[:, 1], 100 * np.mean(found, 0))
+
+
+def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
+    for seed, accuracy in ((0, 0.5), (1, 0.9)):
+        folder = tmp_path / f"seed={seed}"
+        toy_run(folder, f"training.seed={seed}")
+        result = json.loads((folder / "result.json").read_text())
+        curve = {"length": [5], "n": [300], "accuracy": [accuracy], "sequence_accuracy": [accuracy]}
+        result["test"]["best"]["curve"] = result["test"]["last"]["curve"] = curve
+        (folder / "result.json").write_text(json.dumps(result))
+    (axes,) = plots.comparison_figures([tmp_path])["length"].axes
+    np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[5, 70]])
+    np.testing.assert_allclose(lines(axes)[f"longest in training ({toy.T})"][:, 0], toy.T)
+
+
+def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
+    for seed, accuracies in ((0, [0.5, 0.9]), (1, [0.7, 0.7])):
+        toy_run(tmp_path / f"seed={seed}", f"training.seed={seed}")
+        found = [{"point": f"max_iterations={n}", "accuracy": a} for n, a in zip((8, 2), accuracies, strict=True)]
+        (tmp_path / f"seed={seed}" / "iterations.json").write_text(json.dumps(found))
+    (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
+    np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[2, 80], [8, 60]])
+    for text, message in (
+        ("{", "iterations.json: is damaged"),
+        ('[{"point": "rank=1", "accuracy": 1}]', "is no accuracy at max_iterations=N"),
+        ('[{"point": "max_iterations=1", "loss": 1}]', "is no accuracy at max_iterations=N"),
+        ("[3]", "3 is no accuracy at max_iterations=N"),
+    ):
+        (tmp_path / "seed=0" / "iterations.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            plots.comparison_figures([tmp_path])
+
+
+def test_the_command_draws_runs_and_sweeps(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["plot", str(sweep)]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == [
+        str(sweep / "plots" / f"{name}.png") for name in ("learning", "scores", "norms_over_training")
+    ]
+    assert "rotrnn: warning: left out" in err
+    monkeypatch.chdir(sweep)
+    runs = ["lr=0.05,seed=0", "lr=0.2,seed=0"]
+    assert main(["plot", *runs]) == 0
+    assert capsys.readouterr().out.split()[0] == str(sweep / "plots" / "learning.png")
+    assert main(["plot", *runs, "--out", str(tmp_path / "pictures")]) == 0
+    assert capsys.readouterr().out.split()[0] == str(tmp_path / "pictures" / "learning.png")
+
+
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [
+        ([{"model.layer": "lru", "layer.r_max": 0.9}], []),
+        (
+            [{"model.layer": "lru", "layer.r_max": 0.9}, {"model.layer": "rotrnn", "layer.heads": 4}],
+            ["model.layer"],
+        ),
+        (  # what sets only some of them apart is not enough
+            [{"model.layer": "lru"}, *({"model.layer": "fixed_point", "layer.rank": rank} for rank in (1, 2))],
+            ["model.layer", "layer.rank"],
+        ),
+        (  # what changes together is told once, by the layer's setting
+            [{"model.layer": "a", "model.d_model": d, "layer.d_state": d} for d in (8, 16)],
+            ["layer.d_state"],
+        ),
+        (
+            [
+                {"model.layer": "a", "task.name": "words", "optimiser.lr": lr, "task.group": group}
+                for group in ("A5", "S5")
+                for lr in (1e-3, 2e-5)
+            ],
+            ["task.group", "optimiser.lr"],
+        ),
+        ([{"model.layer": "a", "layer.window": 4}, {"model.layer": "a"}], ["layer.window"]),
+    ],
+)
+def test_configurations_are_told_apart_by_little(settings: list[dict[str, Any]], places: list[str]) -> None:
+    assert telling(settings) == places
+
+
+def test_the_longest_training_example() -> None:
+    split = FeatureSplit(np.zeros((5000, 7, 1)), np.zeros(5000, np.int64))
+    assert longest(Task("flat", split, split, split, 2, None, 1, curve="length")) == 7
+    tagged = FeatureSplit(np.zeros((4, 9, 1)), np.zeros((4, 9), np.int64))
+    assert longest(Task("tagged", tagged, tagged, tagged, 2, None, 1, curve="prefix", bos=True)) == 8
+
+
+def test_folders_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run is here"):
         plots.plot(tmp_path)
+    with pytest.raises(ValueError, match="no run is here"):
+        plots.compare([tmp_path], tmp_path / "plots")
+    (tmp_path / "begun").mkdir()
+    recipe = load_recipe("digits-lru")
+    (tmp_path / "begun" / "recipe.toml").write_text(recipe.text())
+    with pytest.warns(UserWarning, match="begun"), pytest.raises(ValueError, match="none of 1 runs has an evaluation"):
+        plots.compare([tmp_path], tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
 
 
 def test_matplotlib_is_optional() -> None:

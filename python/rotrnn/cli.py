@@ -167,9 +167,15 @@ def _released() -> list[str]:
 
 
 def _plot(args: argparse.Namespace) -> None:
-    from rotrnn.plots import plot  # matplotlib is an optional extra
+    from rotrnn.plots import compare, plot  # matplotlib is an optional extra
 
-    for path in plot(args.run):
+    first = args.runs[0]
+    if len(args.runs) == 1 and Run(first).recipe.is_file():
+        paths = plot(first, args.out)
+    else:
+        shared = first if len(args.runs) == 1 else os.path.commonpath([run.absolute().parent for run in args.runs])
+        paths = compare(args.runs, args.out or Path(shared, "plots"))
+    for path in paths:
         print(path)
 
 
@@ -345,7 +351,7 @@ combination of their values is evaluated.""",
 rotrnn eval runs/digits-rotrnn
 rotrnn eval runs/digits-rotrnn --split val --checkpoint last
 rotrnn eval runs/words --set task.test_length=100
-rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out iterations.json""",
+rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/iterations.json""",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     _add_set(one, "section.key=value", "another setting than in training")
@@ -416,14 +422,26 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
         commands,
         "plot",
         _plot,
-        "draw a run",
-        "Draws the run's learning curves, the eigenvalues of each layer in the unit disc before and after training,\n"
-        "and the norm of the hidden states along the sequence and over training, where the layer has them.\n"
-        "Prints where the pictures are. "
-        "Needs matplotlib (pip install 'rotrnn[plot]').",
-        "rotrnn plot runs/digits-rotrnn",
+        "draw a run, or compare several",
+        """\
+One run: learning curves and, where its layers have them, eigenvalues in the unit disc before and after training, the
+norm of the hidden states along the sequence and over training, iterations to the fixed point and how far parallel and
+sequential inference are apart; of its best parameters, on the test split, the confusion matrix and, where the task
+tells it, accuracy against length; accuracy against the most iterations at test, if `rotrnn eval RUN --grid
+layer.max_iterations=2,4,8 --out RUN/iterations.json` was run. In RUN/plots.
+
+Several runs, or a folder of runs: learning curves, accuracies on the test split, and accuracy against length, hidden
+states and iterations where runs tell them. Runs whose recipes differ in the seed alone are one line, their mean, with
+a band from the least to the largest. In DIR/plots, or in `plots` beside the runs.
+
+Prints where the pictures are. Needs matplotlib (pip install 'rotrnn[plot]').""",
+        """\
+rotrnn plot runs/digits-rotrnn
+rotrnn plot runs/lru-0 runs/lru-1 runs/rotrnn-0 runs/rotrnn-1 --out pictures
+rotrnn plot runs/sweep""",
     )
-    one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several")
+    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures")
 
     one = _command(
         commands,

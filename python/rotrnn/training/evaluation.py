@@ -1,4 +1,4 @@
-"""Loss and accuracies over a whole split, and by length."""
+"""Loss and accuracies over a whole split, and by length; which classes are taken for which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.models.model import Loss
+from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.tasks import Split, Task
 
@@ -93,6 +93,36 @@ def evaluate(model: Model, params: Params, task: Task, split: Split, *, batch: i
         logits, _ = model.forward(params, one.inputs, Context(one.lengths))
         tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
     return tally.found(task.chance)
+
+
+def confusion(
+    model: Model, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike
+) -> npt.NDArray[np.int64]:
+    """(C, C): how many labels that count are of class i and were answered by j, over a whole split of a task."""
+    counts = np.zeros((task.n_classes, task.n_classes), np.int64)
+    for index in _chunks(len(split), batch):
+        one = split.batch(index, dtype)
+        logits, _ = model.forward(params, one.inputs, Context(one.lengths))
+        counted = model.loss(logits, one.labels, one.lengths).counted
+        labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, logits.argmax(-1)))
+        np.add.at(counts, (labels, answers), 1)
+    return counts
+
+
+def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
+    """(T,): how far the blocks' outputs of the whole and of one step after the other are apart at each step.
+
+    In maxima over sequences and channels, of the largest output of all ("Fixed-Point RNNs", Fig. 5, with a step in
+    place of a length: a step sees what came before alone). `inputs` are sequences without padding, in one direction.
+    """
+    x, _ = model.encoder.forward(params["encoder"], inputs)
+    y, _ = model.stack.forward(params["blocks"], x)
+    prepared, state, gap = model.stack.prepare(params["blocks"]), None, np.zeros(x.shape[1])
+    for t in range(x.shape[1]):
+        one, state = model.stack.step(params["blocks"], state, x[:, t], prepared)
+        gap[t] = np.abs(one - y[:, t]).max(initial=0.0)
+    largest = float(np.abs(y).max(initial=0.0))
+    return gap / (largest or 1.0)
 
 
 def _chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:

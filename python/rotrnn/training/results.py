@@ -173,12 +173,28 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
     if len(set(names)) == len(names) and all(names):
         return names
     flat = [_flat(recipe) for recipe in recipes]
-    places = list(dict.fromkeys(place for one in flat for place in one))
-    told = [place for place in places if len({repr(one.get(place)) for one in flat}) > 1] or [
-        "task.name",
-        "model.layer",
-    ]
+    told = telling(flat) or list(NAMING)
     return [",".join(f"{place}={one[place]}" for place in told if place in one) for one in flat]
+
+
+NAMING = ("task.name", "model.layer")
+ORDER = ("task", "layer", "model", "optimiser", "training")
+
+
+def telling(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The places that tell settings apart: task and layer where they differ, then as few others as do, those of a
+    section before those of the next in `ORDER`."""
+    places = dict.fromkeys(place for one in settings for place in one)
+    rest = sorted((one for one in places if one not in NAMING), key=lambda place: ORDER.index(place.partition(".")[0]))
+
+    def kinds(told: Sequence[str]) -> int:
+        return len({tuple(repr(one.get(place)) for place in told) for one in settings})
+
+    told: list[str] = []
+    for place in (*NAMING, *rest):
+        if kinds([*told, place]) > kinds(told):
+            told.append(place)
+    return told
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""Pictures of training runs. Drawing functions take arrays and return matplotlib figures; `run_figures` and
+`comparison_figures` feed them from run folders; `plot` and `compare` write those as PNG files.
+
+matplotlib is an optional extra: it is imported when something is drawn, and never through pyplot, so figures are no
+global state and no display is needed.
+"""
+
+from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
+from rotrnn.plots.confusion import confusion_matrix
+from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
+from rotrnn.plots.learning import compare_learning, learning_curves, scores
+from rotrnn.plots.pathfinder import pathfinder_sheet
+from rotrnn.plots.runs import compare, comparison_figures, plot, run_figures
+from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
+
+__all__ = [
+    "accuracy_by_iterations",
+    "accuracy_by_length",
+    "compare",
+    "compare_iterations",
+    "compare_learning",
+    "compare_norms",
+    "comparison_figures",
+    "confusion_matrix",
+    "inference_gap",
+    "iterations_over_training",
+    "learning_curves",
+    "norms_along_sequence",
+    "norms_over_training",
+    "pathfinder_sheet",
+    "plot",
+    "run_figures",
+    "scores",
+    "unit_disc",
+]

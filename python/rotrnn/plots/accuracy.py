@@ -1,0 +1,111 @@
+"""Accuracy against what a model was not trained for: other lengths, and another number of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rotrnn.plots.style import GREY, Groups, Series, counted, draw_groups, height_for, new_figure, side_legend, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = Mapping[str, Sequence[float]]
+"""What evaluation tells by length: lists "length", "n", "accuracy" and "sequence_accuracy"."""
+ACCURACIES = {"accuracy": "Labels that are right", "sequence_accuracy": "Sequences that are right throughout"}
+LEAST = 100
+"""Sequences behind a point of a curve: neighbouring lengths with fewer are taken together."""
+
+
+def merged(curve: Curve, least: int = LEAST) -> dict[str, list[float]]:
+    """The curve with neighbouring lengths put together until each has `least` sequences: means weighted by them.
+
+    What is left at the end joins the last.
+    """
+    ends, behind = [0], 0
+    for i, n in enumerate(curve["n"]):
+        behind += int(n)
+        if behind >= least:
+            ends.append(i + 1)
+            behind = 0
+    if behind and len(ends) > 1:
+        ends.pop()
+    if ends[-1] < len(curve["n"]):
+        ends.append(len(curve["n"]))
+    found: dict[str, list[float]] = {name: [] for name in ("length", "n", *ACCURACIES)}
+    for part in map(slice, ends[:-1], ends[1:]):
+        weights = np.asarray(curve["n"][part])
+        found["n"].append(float(weights.sum()))
+        for name in ("length", *ACCURACIES):
+            found[name].append(float(np.average(curve[name][part], weights=weights)))
+    return found
+
+
+@styled
+def accuracy_by_length(
+    curves: Mapping[str, Sequence[Curve]],
+    *,
+    trained: Sequence[int] = (),
+    chance: float | None = None,
+    iterations: float | None = None,
+) -> Figure:
+    """Accuracy of labels, and of whole sequences where that is another, against length (Fixed-Point RNNs, Figs. 3, 4).
+
+    Parameters
+    ----------
+    curves : dict
+        By configuration, one `Curve` a run; a line is their mean, its band goes from the least to the largest.
+    trained : sequence of int
+        The longest sequences of the training data, marked.
+    chance : float, optional
+        Accuracy of guessing.
+    iterations : float, optional
+        How many a fixed point took at test, marked beside the lengths.
+    """
+    every = [merged(one) for runs in curves.values() for one in runs]
+    same = all(np.allclose(one["accuracy"], one["sequence_accuracy"]) for one in every)
+    names = list(ACCURACIES)[: 1 if same else 2]
+    figure, (panels,) = new_figure(3.6 * len(names) + 1.6, height_for(len(curves) + 3, 2.9), 1, len(names), sharey=True)
+    for axes, name in zip(panels, names, strict=True):
+        groups: dict[str, list[Series]] = {
+            label: [(np.array(one["length"]), np.array(one[name])) for one in map(merged, runs)]
+            for label, runs in curves.items()
+        }
+        draw_groups(axes, counted(groups), factor=100.0)
+        for length in sorted(set(trained)):
+            axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest in training ({length})")
+        if iterations is not None:
+            text = f"iterations at test ({iterations:.3g})"
+            axes.axvline(iterations, color=GREY, linestyle=":", linewidth=1.2, label=text)
+        if chance is not None and name == "accuracy":
+            text = f"guessing ({100 * chance:.1f} %)"
+            axes.axhline(100 * chance, color=GREY, linewidth=0.9, label=text)
+        axes.set(title="Accuracy" if same else ACCURACIES[name], xlabel="length", ylim=(-2, 102))
+    panels[0].set_ylabel("%")
+    side_legend(figure, panels)
+    return figure
+
+
+@styled
+def accuracy_by_iterations(
+    groups: Groups, *, length: int | None = None, trained: int | None = None, name: str = "accuracy"
+) -> Figure:
+    """Accuracy (0 to 1) against the most iterations that a fixed point is given at test (Fixed-Point RNNs, Fig. 7).
+
+    `length` marks the longest sequence, `trained` the most iterations in training.
+    """
+    figure, ((axes,),) = new_figure(5.2, height_for(len(groups) + 2, 2.9))
+    draw_groups(axes, counted(groups), factor=100.0)
+    if length is not None:
+        axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest sequence ({length})")
+    if trained is not None:
+        axes.axvline(trained, color=GREY, linestyle=":", linewidth=1.2, label=f"most in training ({trained})")
+    caps = sorted({int(cap) for runs in groups.values() for at, _ in runs for cap in at})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(caps, [str(cap) for cap in caps])
+    axes.minorticks_off()
+    axes.set(title="Fixed points cut short", xlabel="most iterations at test", ylabel=f"{name} (%)", ylim=(-2, 102))
+    side_legend(figure, [axes])
+    return figure

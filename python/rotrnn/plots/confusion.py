@@ -1,0 +1,86 @@
+"""Which class is taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rotrnn.ops.boundary import Array
+from rotrnn.plots.style import new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW = 12
+"""Up to so many classes, every cell says its share."""
+MOST = 40
+"""The most classes in a picture."""
+
+
+def most_confused(counts: Array) -> Array:
+    """Classes that are there or were answered, in their order if they are few, else from the most confused on."""
+    there = np.flatnonzero(counts.sum(0) + counts.sum(1))
+    if len(there) <= FEW:
+        return there
+    n = counts.sum(1)[there]
+    right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # never there, only answered: at the end
+    return there[np.argsort(right, kind="stable")][:MOST]
+
+
+@styled
+def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, title: str = "Confusion matrix") -> Figure:
+    """Shares of the answers to each class, in per cent of its row.
+
+    Parameters
+    ----------
+    counts : (C, C) int
+        How often class i was answered by j, `rotrnn.training.evaluation.confusion`. Of more than 12 classes, the most
+        confused come first; of more than 40, the others are left out.
+    labels : sequence of str, optional
+        What the C classes are called; by default their numbers.
+
+    Raises
+    ------
+    ValueError
+        `counts` is not square, or `labels` are not C.
+    """
+    from matplotlib.colors import PowerNorm
+
+    C = len(counts)
+    if counts.shape != (C, C):
+        raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C)")
+    names = [str(i) for i in range(C)] if labels is None else list(labels)
+    if len(names) != C:
+        raise ValueError(f"confusion_matrix: {len(names)} labels, expected {C} as of counts")
+    order = most_confused(counts)
+    shares = 100 * counts[order] / np.maximum(counts[order].sum(1, keepdims=True), 1)
+    shares = shares[:, order]
+    few = len(order) <= FEW
+    cell = 0.34 if few else 0.18
+    width = max(cell * len(order) + 1.9, 3.7)
+    figure, ((axes,),) = new_figure(width, cell * len(order) + 1.4)
+    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.5, 0, 100))  # so that rare ones are seen
+    size = 8 if few else 6
+    chosen = [names[i] for i in order]
+    upright = max(map(len, chosen), default=0) <= 2
+    axes.set_xticks(range(len(order)), chosen, rotation=0 if upright else 90, fontsize=size)
+    axes.set_yticks(range(len(order)), chosen, fontsize=size)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    if few:
+        for (i, j), share in np.ndenumerate(shares):
+            colour = "white" if share > 55 else "black"
+            text = f"{share:.0f}" if share >= 0.5 else ""
+            axes.text(j, i, text, fontsize=6.5, ha="center", va="center", color=colour)
+    there = np.count_nonzero(counts.sum(0) + counts.sum(1))
+    if not few:
+        title += f"\nmost confused first{f', {len(order)} of {there}' if len(order) < there else ''}"
+    figure.suptitle(title, fontsize=9, fontweight="bold")
+    axes.set(xlabel="answer", ylabel="class")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=22, ticks=[0, 50, 100] if few else [0, 5, 20, 50, 100])
+    bar.set_label("% of the class", fontsize=8)
+    bar.outline.set_visible(False)
+    return figure

@@ -1,0 +1,139 @@
+"""How losses and accuracies went, of one run and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rotrnn.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Groups,
+    Series,
+    counted,
+    draw_groups,
+    height_for,
+    looks,
+    marker,
+    new_figure,
+    side_legend,
+    smooth,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@styled
+def learning_curves(
+    train: Mapping[str, Series],
+    validation: Mapping[str, Series],
+    baseline: float | None = None,
+    test: tuple[int, float] | None = None,
+    *,
+    split: str = "validation",
+    sequences: bool = False,
+) -> Figure:
+    """Loss and accuracy over training.
+
+    Parameters
+    ----------
+    train, validation : dict
+        "loss" (nats), "accuracy" and "sequence_accuracy" (0 to 1), each a `Series`.
+    baseline : float, optional
+        Accuracy of always answering the most frequent class.
+    test : (step, accuracy), optional
+        Accuracy on the test set, of the parameters at a step.
+    split : str
+        What the second is called: "test", where a data set has no validation part.
+    sequences : bool
+        The accuracy on the test set is that of whole sequences.
+    """
+    figure, ((left, right),) = new_figure(7.2, 2.9, 1, 2)
+    for axes, quantity, factor, colour, label in (
+        (left, "loss", 1.0, ORANGE, split),
+        (right, "accuracy", 100.0, ORANGE, split),
+        (right, "sequence_accuracy", 100.0, GREEN, f"{split}, whole sequences"),
+    ):
+        if quantity in train:
+            steps, values = train[quantity]
+            axes.plot(steps, factor * values, color=BLUE, alpha=0.22, linewidth=0.8)
+            axes.plot(steps, factor * smooth(values), color=BLUE, label="training")
+        if quantity in validation:
+            steps, values = validation[quantity]
+            axes.plot(steps, factor * values, color=colour, marker=marker(steps), markersize=3.5, label=label)
+        axes.set_xlabel("training step")
+        axes.set_xlim(left=0)
+    left.set(title="Loss", ylabel="cross-entropy (nats)")
+    right.set(title="Accuracy", ylabel="accuracy (%)")
+    if baseline is not None:
+        label = f"most frequent class ({100 * baseline:.1f} %)"
+        right.axhline(100 * baseline, color=GREY, linestyle="--", linewidth=1.2, label=label)
+    if test is not None:
+        label = f"test{', whole sequences' if sequences else ''} ({100 * test[1]:.1f} %)"
+        right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, clip_on=False, label=label)
+    right.set_ylim(bottom=0)
+    lines, labels = right.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=max(1, len(lines) if len(lines) <= 4 else 3))
+    return figure
+
+
+@styled
+def compare_learning(
+    train_loss: Groups, loss: Groups, accuracy: Groups, *, name: str = "validation accuracy"
+) -> Figure:
+    """Training loss (smoothed), validation loss and validation accuracy of configurations, over their runs.
+
+    A line is the mean of the runs as far as all of them have come, its band goes from the least to the largest.
+    `name` says which accuracy, on which split.
+    """
+    figure, (panels,) = new_figure(10.2, height_for(len(train_loss), 2.9), 1, 3)
+    smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}
+    for axes, groups, factor, title, unit in (
+        (panels[0], smoothed, 1.0, "Training loss", "cross-entropy (nats)"),
+        (panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", "cross-entropy (nats)"),
+        (panels[2], accuracy, 100.0, name[0].upper() + name[1:], "%"),
+    ):
+        draw_groups(axes, counted(groups), factor=factor)
+        axes.set(title=title, xlabel="training step", ylabel=unit)
+        axes.set_xlim(left=0)
+    side_legend(figure, panels)
+    return figure
+
+
+@styled
+def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[float]], *, name: str) -> Figure:
+    """Test accuracy of each configuration: a dot a run, a bar for their mean.
+
+    Parameters
+    ----------
+    best, last : dict
+        By configuration, one accuracy (0 to 1) a run: of the best parameters, and of the last ones.
+    name : str
+        Which accuracy.
+    """
+    labels = list(best)
+    longest = max(map(len, labels), default=0)
+    figure, ((axes,),) = new_figure(4.6 + 0.06 * longest, 1.0 + 0.27 * len(labels))
+    rows = np.arange(len(labels))
+    for row, (label, look) in enumerate(zip(labels, looks(len(labels)), strict=True)):
+        for found, shift, options in (
+            (best[label], -0.13, {"color": look["color"], "alpha": 0.75, "linewidths": 0}),
+            (last[label], 0.2, {"facecolors": "white", "edgecolors": look["color"], "linewidths": 0.7}),
+        ):
+            axes.scatter(100 * np.asarray(found), np.full(len(found), row + shift), s=16, **options)
+        if best[label]:
+            axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color="black", linewidth=1.4)
+    axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(len(labels) - 0.5, -0.5))
+    axes.set_yticks(rows, labels)
+    axes.grid(axis="y", visible=False)
+    filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, a dot a run")
+    hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
+    (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")
+    figure.legend(handles=[filled, bar, hollow], loc="outside lower center", ncols=3, columnspacing=1.2)
+    return figure

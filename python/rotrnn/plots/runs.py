@@ -1,0 +1,282 @@
+"""Pictures of run folders: of one, and of several that differ in their seeds and settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rotrnn.files import atomic_file
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
+from rotrnn.plots.confusion import confusion_matrix
+from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
+from rotrnn.plots.learning import compare_learning, learning_curves, scores
+from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
+from rotrnn.plots.style import DPI, Groups, Series
+from rotrnn.tasks import Task
+from rotrnn.training import evaluation
+from rotrnn.training.results import collect, find_runs
+from rotrnn.training.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOOK = 1024
+"""Training examples that are looked at for how long they are."""
+CAPS = "iterations.json"
+"""In a run's folder, what ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out RUN/iterations.json`` found."""
+GAP_SEQUENCES, GAP_STEPS = 8, 256
+"""Of the first test sequences, what parallel and sequential inference are compared on."""
+
+
+# ---- one run ----
+
+
+def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Writes the pictures of a run (`run_figures`) into its folder's ``plots/``, or into `out`; returns their paths."""
+    return _write(run_figures(run_dir), Path(run_dir, "plots") if out is None else Path(out))
+
+
+def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
+    """The pictures of a run by their names.
+
+    Always learning curves. Where the layer has them, the eigenvalues of each layer at the start and at the last
+    checkpoint, and |h_t| along the sequence for the first validation batch and over training (its mean). Where it
+    iterates, iterations over training, and how far parallel and sequential inference are apart. Of the best parameters,
+    on the test split, the confusion matrix; once the run has ended, accuracy against length, if the task tells it.
+    Accuracy against the most iterations at test, where the folder holds that (`CAPS`).
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    FileNotFoundError, ValueError
+        There is no run in the folder, none that has come to its first checkpoint, or one that is damaged.
+    """
+    run = Run(Path(run_dir))
+    recipe = run.load_recipe()
+    initial, trained = run.load_params("init"), run.load_params("last")
+    records, result = run.records(), run.read_json(run.result)
+    task = recipe.task.load()
+    model = recipe.build(task)
+    size, dtype = recipe.training.batch, recipe.training.dtype
+    figures: dict[str, Figure] = {}
+
+    counts = baseline = None
+    if run.checkpoint("best").exists():
+        counts = evaluation.confusion(model, run.load_params("best"), task, task.test, batch=size, dtype=dtype)
+        baseline = counts.sum(1).max() / counts.sum()
+    train, val = (
+        {
+            name: series
+            for name in ("loss", "accuracy", "sequence_accuracy")
+            if (series := series_of(records, prefix + name))
+        }
+        for prefix in ("", "val_")
+    )
+    sequences = task.metric == "sequence_accuracy"
+    if not sequences:
+        val.pop("sequence_accuracy", None)
+    test = None if result is None else (result["best_step"], result["test"]["best"][task.metric])
+    figures["learning"] = learning_curves(train, val, baseline, test, split=task.selected_on, sequences=sequences)
+
+    if eigenvalues := model.eigenvalues(initial):
+        figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
+    batch = task.val.batch(np.arange(min(size, len(task.val))), dtype)
+    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths))
+    if len(norms):
+        figures["norms"] = norms_along_sequence(norms)
+    if (series := series_of(records, "state_norms")) and series[1].size:
+        figures["norms_over_training"] = norms_over_training(series)
+
+    if (iterations := layer_series(records, "iterations")) is not None:
+        tol = recipe.tables()["layer"]["tol"]
+        largest, residual = layer_series(records, "max_iterations"), layer_series(records, "residual")
+        assert largest is not None
+        assert residual is not None
+        figures["iterations"] = iterations_over_training(iterations, largest, residual, tol=tol)
+        if (gaps := _gaps(model, {"initial": initial, "trained": trained}, task, dtype)) is not None:
+            figures["inference"] = inference_gap(gaps, tol=tol)
+    if counts is not None:
+        right = 100 * counts.trace() / counts.sum()
+        title = f"Best parameters on the test split: {right:.1f} % right"
+        figures["confusion"] = confusion_matrix(counts, task.labels, title=title)
+    if result is not None and "curve" in result["test"]["best"]:
+        curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
+        found = _iterations(model, run.load_params("best"), task, size, dtype)
+        figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
+    if (caps := caps_of(run, task.metric)) is not None:
+        figures["caps"] = accuracy_by_iterations({"this run": [caps]}, name=task.metric.replace("_", " "))
+    return figures
+
+
+def _iterations(model: SequenceModel, params: Params, task: Task, size: int, dtype: str) -> float | None:
+    """Mean iterations of the blocks on the first test sequences; None for a model without."""
+    batch = task.test.batch(np.arange(min(size, len(task.test))), dtype)
+    _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
+    found = [value for name, value in model.report(saved).items() if name.endswith(".iterations")]
+    return float(np.mean(found)) if found else None
+
+
+def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype: str) -> dict[str, Array] | None:
+    """`evaluation.inference_gap` of each, on the first test sequences; None for a model that does not stream."""
+    batch = task.test.batch(np.arange(min(GAP_SEQUENCES, len(task.test))), dtype)
+    blocks = model.stack.blocks
+    if task.head == "retrieval" or any(getattr(block.layer, "bidirectional", False) for block in blocks):
+        return None
+    steps = min(GAP_STEPS, batch.inputs.shape[1], *([] if batch.lengths is None else batch.lengths.tolist()))
+    inputs = batch.inputs[:, :steps]
+    return {name: evaluation.inference_gap(model, one, inputs) for name, one in params.items()} if steps else None
+
+
+def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
+    """The steps at which `key` was logged and its values; None if it never was."""
+    found = [(record["step"], record[key]) for record in records if key in record]
+    if not found:
+        return None
+    steps, values = zip(*found, strict=True)
+    return np.array(steps), np.array(values, np.float64)
+
+
+def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
+    """The steps at which blocks reported `name` ("layers" of a record: "0.name", ...), and (K, L) of L blocks."""
+    end = f".{name}"
+    keys = sorted({key for one in records for key in one.get("layers", ()) if key.endswith(end)}, key=_block)
+    found = [one for one in records if all(key in one.get("layers", ()) for key in keys)]
+    if not keys or not found:
+        return None
+    values = [[one["layers"][key] for key in keys] for one in found]
+    return np.array([one["step"] for one in found]), np.array(values, np.float64)
+
+
+def caps_of(run: Run, metric: str) -> Series | None:
+    """The most iterations at test and `metric` there, from `CAPS`; None where there is no such file.
+
+    ValueError if the file holds anything else.
+    """
+    path = run.folder / CAPS
+    found = []
+    for one in run.read_json(path, []):
+        point = re.fullmatch(r"max_iterations=(\d+)", one.get("point", "")) if isinstance(one, dict) else None
+        if point is None or metric not in one:
+            raise ValueError(f"{path}: {one!r:.80} is no {metric} at max_iterations=N, expected what rotrnn eval wrote")
+        found.append((int(point[1]), one[metric]))
+    if not found:
+        return None
+    caps, values = zip(*sorted(found), strict=True)
+    return np.array(caps), np.array(values, np.float64)
+
+
+def _block(key: str) -> int:
+    return int(key.partition(".")[0])
+
+
+def longest(task: Task) -> int:
+    """The longest of the training examples, as far as some spread over all of them tell."""
+    split = task.train
+    index = np.unique(np.linspace(0, len(split) - 1, min(LOOK, len(split))).astype(np.int64))
+    batch = split.batch(index)
+    if task.curve == "prefix":
+        return int(batch.labels.shape[1]) - task.bos
+    lengths: Array = split.curve_lengths(index, batch)
+    return int(lengths.max())
+
+
+# ---- several runs ----
+
+
+def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
+    """Writes the pictures of several runs (`comparison_figures`) into `out`; returns their paths."""
+    return _write(comparison_figures(folders), Path(out))
+
+
+def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, Figure]:
+    """The pictures of runs beside each other, those that differ in their seed alone as one, by their names.
+
+    Learning curves; accuracies on the test split; accuracy against length and against the most iterations at test,
+    sizes of hidden states, and iterations of fixed points, where runs tell them.
+
+    Parameters
+    ----------
+    folders : paths
+        Runs, or folders of runs, as a sweep makes them: `rotrnn.training.results` says how they are taken together and
+        what they are called. Runs without an evaluation are left out, with a warning.
+
+    Raises
+    ------
+    ImportError, ValueError
+        As `run_figures`; or there is nothing to draw.
+    """
+    groups = {one.name: one.outcomes for one in collect(find_runs(folders))}
+    every = [one for some in groups.values() for one in some]
+    records = {one.run: one.run.records() for one in every}
+    young = [one.run for one in every if series_of(records[one.run], "val_loss") is None]
+    if young:
+        told = ", ".join(str(run.folder) for run in young)
+        warnings.warn(f"left out, for they have no evaluation yet: {told}", stacklevel=2)
+    groups = {name: [one for one in some if one.run not in young] for name, some in groups.items()}
+    groups = {name: some for name, some in groups.items() if some}
+    if not groups:
+        raise ValueError(f"nothing to draw: none of {len(every)} runs has an evaluation yet")
+    results = {name: [one.result for one in some if one.result] for name, some in groups.items()}
+    ended = [result for some in results.values() for result in some]
+
+    def series(read: Callable[..., Series | None], key: str) -> dict[str, list[Series]]:
+        found = {name: [read(records[one.run], key) for one in some] for name, some in groups.items()}
+        return {name: [one for one in some if one is not None] for name, some in found.items()}
+
+    metrics = {one["metric"] for one in ended}
+    metric = metrics.pop() if len(metrics) == 1 else "accuracy"
+    words = metric.replace("_", " ")
+    selected = {one["selected_on"] for one in ended} or {"validation"}
+    name = f"{'test' if 'test' in selected else 'validation'} {words}"
+    loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
+    figures = {"learning": compare_learning(loss, val_loss, accuracy, name=name)}
+    if ended:
+        best, last = (
+            {label: [one["test"][which][metric] for one in some] for label, some in results.items()}
+            for which in ("best", "last")
+        )
+        figures["scores"] = scores(best, last, name=words)
+    curves = {name: [c for one in some if (c := one["test"]["best"].get("curve"))] for name, some in results.items()}
+    if any(curves.values()):
+        settings = {groups[name][0].recipe.task for name, some in curves.items() if some}
+        tasks = [one.load() for one in settings]
+        chances = {task.chance for task in tasks}
+        chance = chances.pop() if len(chances) == 1 else None
+        figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
+    norms = {name: [one for one in some if one[1].size] for name, some in series(series_of, "state_norms").items()}
+    if any(norms.values()):
+        figures["norms_over_training"] = compare_norms(norms)
+    caps = {name: [s for one in some if (s := caps_of(one.run, metric))] for name, some in groups.items()}
+    if any(caps.values()):
+        figures["caps"] = accuracy_by_iterations(caps, name=words)
+    iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))
+    if any(iterations.values()):
+        figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
+    return figures
+
+
+def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
+    """Series of all blocks (K, L), put together by `over`."""
+    return {name: [(at, over(values, 1)) for at, values in some] for name, some in groups.items()}
+
+
+# ---- files ----
+
+
+def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        with atomic_file(paths[-1]) as file:
+            figure.savefig(file, dpi=DPI, format="png")
+    return paths

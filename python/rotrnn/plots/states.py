@@ -1,0 +1,129 @@
+"""What recurrences do: their eigenvalues, and the size of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rotrnn.ops.boundary import Array
+from rotrnn.plots.style import (
+    BLUE,
+    GREY,
+    Series,
+    by_depth,
+    counted,
+    draw_groups,
+    draw_runs,
+    height_for,
+    layer_legend,
+    marker,
+    new_figure,
+    side_legend,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NORM = r"mean $\|h_t\|$"
+
+
+@styled
+def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
+    """Eigenvalues of each layer's recurrence in the unit disc, at initialisation and after training.
+
+    Parameters
+    ----------
+    before, after : one complex array (N,) a layer
+        Their moduli are what a step keeps, their angles by how much it turns. A line joins the two of an index.
+    """
+    columns = min(len(before), 3)
+    rows = -(-len(before) // columns)
+    figure, grid = new_figure(max(3.2, 2.5 * columns), 2.6 * rows + 0.4, rows, columns)
+    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
+    for layer, axes in enumerate(axes for row in grid for axes in row):
+        axes.set_axis_off()
+        if layer >= len(before):
+            continue
+        old, new = before[layer], after[layer]
+        axes.plot(circle.real, circle.imag, color="black", linewidth=0.8)
+        axes.plot(0.5 * circle.real, 0.5 * circle.imag, color="#D0D0D0", linewidth=0.6)
+        axes.plot([-1, 1], [0, 0], [0, 0], [-1, 1], color="#D0D0D0", linewidth=0.6)
+        for angle, label in ((0, "0"), (0.5, "π/2"), (1, "π"), (1.5, "3π/2")):
+            at = 1.13 * np.exp(1j * np.pi * angle)
+            axes.text(at.real, at.imag, label, color=GREY, fontsize=7, ha="center", va="center")
+        axes.text(0.37, -0.37, "½", color=GREY, fontsize=7, ha="left", va="top")
+        axes.plot([old.real, new.real], [old.imag, new.imag], color=GREY, linewidth=0.5, alpha=0.6)
+        size = 14 if len(old) <= 64 else 7
+        initial = axes.scatter(
+            old.real, old.imag, s=size, zorder=3, facecolors="white", edgecolors=GREY, linewidths=0.7
+        )
+        trained = axes.scatter(new.real, new.imag, s=size, zorder=4, color=BLUE, alpha=0.85, linewidths=0)
+        axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title=f"layer {layer + 1}")
+    figure.legend([initial, trained], ["initial", "trained"], loc="outside lower center", ncols=2)
+    figure.suptitle("Eigenvalues in the unit disc", fontsize=10)
+    return figure
+
+
+@styled
+def norms_along_sequence(norms: Array) -> Figure:
+    """Size of the hidden state along the sequence: `norms` (L, T) is the mean |h_t| of each layer over sequences."""
+    figure, ((axes,),) = new_figure(4.6, 2.9)
+    for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms)), strict=True)):
+        axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
+    axes.set(title="Hidden state along the sequence", xlabel="time step $t$", ylabel=NORM, ylim=(0, None))
+    axes.set_xlim(0, max(1, norms.shape[1] - 1))
+    layer_legend(axes)
+    return figure
+
+
+@styled
+def norms_over_training(series: Series) -> Figure:
+    """Mean size of the hidden state of each layer at each evaluation: `series` is steps (K,) and norms (K, L)."""
+    figure, ((axes,),) = new_figure(4.6, 2.9)
+    steps, norms = series
+    for layer, colour in enumerate(by_depth(norms.shape[1])):
+        axes.plot(steps, norms[:, layer], color=colour, marker=marker(steps), markersize=3, label=f"layer {layer + 1}")
+    axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM, ylim=(0, None))
+    axes.set_xlim(left=0)
+    layer_legend(axes)
+    return figure
+
+
+@styled
+def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
+    """Mean size of hidden states over training (RotRNN, Fig. 3): by configuration, one series (K,), (K, L) a run.
+
+    Where there are several layers, each configuration has a panel and each layer a line, all on one scale; where there
+    is one, all configurations share a panel. A line is the mean of the runs, its band goes from the least to the
+    largest.
+    """
+    layers = max(norms.shape[1] for runs in groups.values() for _, norms in runs)
+    if layers == 1:
+        figure, ((axes,),) = new_figure(5.6, height_for(len(groups), 2.9))
+        draw_groups(axes, counted({label: [(at, norms[:, 0]) for at, norms in runs] for label, runs in groups.items()}))
+        panels = [axes]
+        axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM)
+    else:
+        groups = {label: runs for label, runs in groups.items() if runs}
+        columns = min(len(groups), 4)
+        rows = -(-len(groups) // columns)
+        size = max(4.6, 2.3 * columns + 1.3), height_for(layers, 2.3 * rows + 0.4)
+        figure, grid = new_figure(*size, rows, columns, sharex=True, sharey=True)
+        panels = [axes for row in grid for axes in row]
+        colours = by_depth(layers)
+        for axes, (label, runs) in zip(panels, counted(groups).items(), strict=False):
+            for layer in range(runs[0][1].shape[1]):
+                one = [(at, norms[:, layer]) for at, norms in runs]
+                draw_runs(axes, one, f"layer {layer + 1}", marker=marker(one[0][0]), color=colours[layer])
+            axes.set_title(label)
+        for axes in panels[len(groups) :]:
+            axes.set_axis_off()
+        figure.supxlabel("training step", fontsize=9)
+        figure.supylabel(NORM, fontsize=9)
+    panels[0].set_xlim(left=0)
+    panels[0].set_ylim(bottom=0)
+    side_legend(figure, panels)
+    return figure
