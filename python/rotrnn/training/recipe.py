@@ -415,8 +415,9 @@ def _literal(value: Any) -> str:
 
 
 def _plain(settings: Any) -> Table:
-    """The fields of a dataclass, in order; of a dataclass in it, a table too."""
+    """The fields of a dataclass that are not None, in order; of a dataclass in it, a table too."""
     fields = {one.name: getattr(settings, one.name) for one in dataclasses.fields(settings)}
+    fields = {name: value for name, value in fields.items() if value is not None}
     return {name: _plain(value) if dataclasses.is_dataclass(value) else value for name, value in fields.items()}
 
 
