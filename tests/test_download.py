@@ -234,17 +234,17 @@ def test_a_damaged_archive_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "archive",
+    ("files", "links"),
     [
-        tar_gz({**FILES, "top/in/../../../evil.txt": b"x"}),
-        tar_gz({**FILES, "../evil.txt": b"x"}),
-        tar_gz(FILES, **{"top/in/link": "../../../.."}),
-        tar_gz(FILES, **{"top/in/link": "/etc/passwd"}),
+        ({"top/in/../../../evil.txt": b"x"}, {}),
+        ({"../evil.txt": b"x"}, {}),
+        ({}, {"top/in/link": "../../../.."}),
+        ({}, {"top/in/link": "/etc/passwd"}),
     ],
 )
-def test_names_that_lead_outside_are_refused(tmp_path, archive):
+def test_names_that_lead_outside_are_refused(tmp_path, files, links):
     (tmp_path / "inside").mkdir()
-    (tmp_path / "inside/a.tar.gz").write_bytes(archive)
+    (tmp_path / "inside/a.tar.gz").write_bytes(tar_gz({**FILES, **files}, **links))
     with pytest.raises(ValueError, match=r"a\.tar\.gz: not unpacked: .*outside|a\.tar\.gz: .*absolute"):
         unpack(tmp_path / "inside/a.tar.gz", "top/in", tmp_path / "inside/new")
     assert names(tmp_path) == ["inside"]

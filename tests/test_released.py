@@ -138,6 +138,20 @@ def test_a_kill_while_preparing_is_not_taken_for_whole(data, name):
     assert [name for name in os.listdir(folder / ".rotrnn") if name.startswith(".")] == [".lock"]
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "content", "message"),
+    [
+        ("aan", "tsv_data/new_aan_pairs.eval.tsv", b"", "AAN: val is 0, expected 18090 as published, or fewer"),
+        ("speech_commands", "speech_commands_v0.02/testing_list.txt", b"", "SpeechCommands: test is 0, expected 11005"),
+    ],
+)
+def test_a_part_without_examples(data, name, file, content, message):
+    folder = data(name)
+    (folder / file).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        KINDS[name](data_dir=str(folder)).load()
+
+
 def test_two_readings_of_the_same_texts_do_not_replace_one_another(data):
     folder = data("imdb")
     for _ in range(2):

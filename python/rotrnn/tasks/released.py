@@ -155,8 +155,11 @@ def fingerprint(files: Iterable[Path]) -> str:
 def compare(name: str, found: dict[str, int], published: dict[str, int]) -> bool:
     """Whether counts are those of the published data set; a warning tells where they are not.
 
-    They may well be a part of it, so this is no error.
+    They may well be a part of it, so this is no error; ValueError where there is nothing of a kind.
     """
+    for key, count in found.items():
+        if not count:
+            raise ValueError(f"{name}: {key} is 0, expected {published[key]} as published, or fewer")
     other = [f"{key} {found[key]} instead of {count}" for key, count in published.items() if found[key] != count]
     if other:
         warnings.warn(f"{name}: this is not the whole published data set: {', '.join(other)}", stacklevel=3)
