@@ -63,6 +63,13 @@ class Split(ABC):
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """The sequences at `index`, features in `dtype`. Any thread may call it."""
 
+    def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
+        """As `batch` has them, lengths where all are valid too: for statistics of whole splits."""
+        batch = self.batch(index)
+        return batch.labels, np.full(
+            len(batch.labels), batch.inputs.shape[1]
+        ) if batch.lengths is None else batch.lengths
+
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """(B,) what "length" means in a curve of accuracy against length: valid steps, where a task says no other."""
         return np.full(len(index), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
@@ -224,6 +231,5 @@ def _looked_at(split: Split) -> Index:
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
     """Labels that count (`IGNORED` is -1) and lengths of the examples looked at, read batch by batch."""
     index = _looked_at(split)
-    batches = [split.batch(index[i : i + rows]) for i in range(0, len(index), rows)]
-    lengths = [np.full(len(b.labels), b.inputs.shape[1]) if b.lengths is None else b.lengths for b in batches]
-    return np.concatenate([b.labels[b.labels >= 0] for b in batches]), np.concatenate(lengths)
+    parts = [split.labels_and_lengths(index[i : i + rows]) for i in range(0, len(index), rows)]
+    return np.concatenate([labels[labels >= 0] for labels, _ in parts]), np.concatenate([one for _, one in parts])
