@@ -51,7 +51,7 @@ def line(side: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
     above, below = _half_up(least * dx), _half_up(most * dx)
     corners = [(y0 + below, x0 - left), (y1 + below, x1 - left), (y1 - above, x1 + right), (y0 - above, x0 + right)]
     for y in range(min(corners)[0], max(corners)[0] + 1):
-        crossed = []
+        crossed: list[float] = []
         for (a, b), (c, d) in zip(corners, corners[1:] + corners[:1], strict=True):
             if a == c == y:
                 crossed += [b, d]
@@ -104,14 +104,17 @@ def disc(radius: float) -> Index:
     """(k, 2) whole offsets of at most that length."""
     reach = np.arange(-math.floor(radius), math.floor(radius) + 1)
     offsets = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
-    return offsets[(offsets**2).sum(1) <= radius**2].astype(np.int64)
+    inner: Index = offsets[(offsets**2).sum(1) <= radius**2].astype(np.int64)
+    return inner
 
 
 def widened(picture: Picture, radius: int) -> Picture:
     """Each pixel the brightest of the disc around it."""
     side = len(picture)
     framed = np.pad(picture, radius)
-    return np.max([framed[radius + y :, radius + x :][:side, :side] for y, x in disc(radius).tolist()], axis=0)
+    moved = [framed[radius + y :, radius + x :][:side, :side] for y, x in disc(radius).tolist()]
+    brightest: Picture = np.max(moved, axis=0)
+    return brightest
 
 
 # ---- angles ----

@@ -65,10 +65,8 @@ class Split(ABC):
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
         """As `batch` has them, lengths where all are valid too: for statistics of whole splits."""
-        batch = self.batch(index)
-        return batch.labels, np.full(
-            len(batch.labels), batch.inputs.shape[1]
-        ) if batch.lengths is None else batch.lengths
+        inputs, labels, lengths = self.batch(index)
+        return labels, np.full(len(labels), inputs.shape[1]) if lengths is None else lengths
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """(B,) what "length" means in a curve of accuracy against length: valid steps, where a task says no other."""
