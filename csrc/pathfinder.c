@@ -132,18 +132,18 @@ static int64_t free_bits(bits free, bits taken, const int64_t *probes, int64_t c
     int64_t found = 0;
     for (int64_t y = 0; y < w; y++)
         for (int64_t k = 1; 64 * (k - 1) < w; k++) {
-            uint64_t hit = 0;
-            for (int64_t i = 0; i < count; i++) {
+            const int64_t rest = w - 64 * (k - 1);
+            uint64_t left = rest >= 64 ? ~0ull : (1ull << rest) - 1;
+            for (int64_t i = 0; i < count && left; i++) {
                 const int64_t from = y + probes[2 * i], right = probes[2 * i + 1];
                 if (from < 0 || from >= w) continue;
                 const uint64_t *const row = taken[from] + k;
-                hit |= right == 0  ? row[0]
-                       : right > 0 ? row[0] >> right | row[1] << (64 - right)
-                                   : row[0] << -right | row[-1] >> (64 + right);
+                left &= ~(right == 0  ? row[0]
+                          : right > 0 ? row[0] >> right | row[1] << (64 - right)
+                                      : row[0] << -right | row[-1] >> (64 + right));
             }
-            const int64_t rest = w - 64 * (k - 1);
-            free[y][k] = ~hit & (rest >= 64 ? ~0ull : (1ull << rest) - 1);
-            found += __builtin_popcountll(free[y][k]);
+            free[y][k] = left;
+            found += __builtin_popcountll(left);
         }
     return found;
 }
@@ -207,10 +207,14 @@ static bool start_beside(image *m, contour *c, placed other) {
 static int64_t taken_around(const image *m, int64_t y, int64_t x) {
     const int64_t w = m->in->window, r = m->in->margin;
     uint8_t found = 0;
-    for (int64_t i = most(y - r, 0); i <= least(y + r, w - 1); i++)
-        for (int64_t j = most(x - r, 0); j <= least(x + r, w - 1); j++)
-            if ((i - y) * (i - y) + (j - x) * (j - x) <= r * r && m->taken[i * w + j] > found)
-                found = m->taken[i * w + j];
+    int64_t reach = 0;
+    for (int64_t i = y - r; i <= y + r; i++) {
+        while ((i - y) * (i - y) + reach * reach <= r * r) reach++;
+        while ((i - y) * (i - y) + reach * reach > r * r) reach--;
+        if (i < 0 || i >= w) continue;
+        for (int64_t j = most(x - reach, 0); j <= least(x + reach, w - 1); j++)
+            found = m->taken[i * w + j] > found ? m->taken[i * w + j] : found;
+    }
     return found;
 }
 

@@ -161,7 +161,10 @@ def _lines(path: Path) -> list[str]:
     """The lines of a file of metadata: text, as released, or an array of texts, as the original script writes."""
     content = path.read_bytes()
     if content.startswith(MAGIC):
-        table = np.load(path, allow_pickle=False)
+        try:
+            table = np.load(path, allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{path}: is no array of texts ({error})") from None
         if table.ndim != 2 or table.dtype.kind not in "SU":
             raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of texts")
         return [" ".join(row) for row in table.astype(str).tolist()]
