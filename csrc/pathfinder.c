@@ -17,10 +17,11 @@
 
 enum { DEGREES = 360, WHITE = 255, MARKER_SHADE = 20 };
 enum { PAIRS = 1 << 20, DISTRACTOR_TRIES = 5, PADDLE_TRIES = 3 };
-enum { FREE = 76 };      /* the most that may be taken where a contour starts: 0.3 of 255 */
-enum { CROSSING = 459 }; /* what two paddles take of one pixel, when that is too much: 1.8 of 255 */
-enum { SPARSE = 100 };   /* a distractor is tried while one pixel of so many is free */
-enum { DEAD_END = 427819 /* 1e-4 of 255 * 2^24 */, MAX_ENDS = 256 };
+enum { FREE = 76 };         /* the most that may be taken where a contour starts: 0.3 of 255 */
+enum { CROSSING = 459 };    /* what two paddles take of one pixel, when that is too much: 1.8 of 255 */
+enum { SPARSE = 100 };      /* a distractor is tried while one pixel of so many is free */
+enum { DEAD_END = 427819 }; /* weight of all ends that is too little: 1e-4 of 255 * 2^24 */
+enum { MAX_ENDS = 256 };
 enum { MAX_WINDOW = 256, WORDS = MAX_WINDOW / 64 };
 
 /* One bit a pixel, with a word of zeros on both sides of a row. */
@@ -231,7 +232,7 @@ static bool extend(image *m, contour *c) {
             total += (uint64_t)(weights[i] * (WHITE - taken_around(m, end_y, end_x)));
         sums[i] = total;
     }
-    if (total < DEAD_END) return false;
+    if (total <= DEAD_END) return false;
     for (int attempt = 0; attempt < PADDLE_TRIES; attempt++) {
         const uint64_t drawn = (philox_draw(&m->random) >> 8) * total >> 24; /* 24 bits, as in philox_uniform */
         int64_t i = 0;

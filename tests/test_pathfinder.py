@@ -12,9 +12,9 @@ from pathfinder_reference import Generator
 from pathfinder_reference import Settings as Reference
 from rotrnn import _cpu
 from rotrnn.tasks import TASKS, Pathfinder, describe
-from rotrnn.tasks.listops import Exhausted
 from rotrnn.tasks.order import torch_random_order
-from rotrnn.tasks.paddles import Shape, paddles
+from rotrnn.tasks.paddles import PaddleShape, paddles
+from rotrnn.tasks.task import Exhausted
 
 
 def reference(task):
@@ -231,7 +231,7 @@ def test_labels_by_tracing_the_contours(resolution):
     images = task.images(np.arange(150))
     seen = 0
     for pixels, label, margin, row in zip(images.pixels, images.labels, images.margins, images.paddles, strict=True):
-        ends = paddles(Shape(g.paddle_length, g.paddle_thickness, int(margin), g.continuity)).ends
+        ends = paddles(PaddleShape(g.paddle_length, g.paddle_thickness, int(margin), g.continuity)).ends
         tips = []
         for k in (0, 1):
             ways, starts = row[k : 2 * length : 2, 0], row[k : 2 * length : 2, 1:]

@@ -133,7 +133,7 @@ def step(angle: float, length: float) -> tuple[float, float]:
 # ---- paddles ----
 
 
-class Shape(NamedTuple):
+class PaddleShape(NamedTuple):
     """What decides how a paddle looks, and where the next one of a contour may lie."""
 
     length: int
@@ -147,8 +147,8 @@ class Shape(NamedTuple):
         return self.length + math.ceil(self.thickness) + self.margin
 
 
-def paddle(shape: Shape, angle: float) -> tuple[Picture, Picture]:
-    """A paddle, and it with its margin: (2 h + 1, 2 h + 1) each, h = `Shape.half`."""
+def paddle(shape: PaddleShape, angle: float) -> tuple[Picture, Picture]:
+    """A paddle, and it with its margin: (2 h + 1, 2 h + 1) each, h = `PaddleShape.half`."""
     center = shape.half * SCALE
     dy, dx = step(angle, shape.length * SCALE)
     end = math.ceil(center + dy), math.ceil(center + dx)
@@ -175,7 +175,7 @@ class Paddles(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def paddles(shape: Shape) -> Paddles:
+def paddles(shape: PaddleShape) -> Paddles:
     """Draws them all."""
     length, _, margin, continuity = shape
     degrees = [degree * math.pi / 180 for degree in range(-DEGREES // 2, DEGREES // 2)]
@@ -207,7 +207,7 @@ def paddles(shape: Shape) -> Paddles:
     )
 
 
-def _probes(mask: Picture, shape: Shape) -> Index:
+def _probes(mask: Picture, shape: PaddleShape) -> Index:
     """(k, 2) where a paddle's mask is full, around the pixel before its tail: a contour starts where none is taken.
 
     Within the square of the original's kernel. None if they leave out all of the window for a tail in one of its

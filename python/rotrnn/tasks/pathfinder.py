@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.tasks.listops import Exhausted
 from rotrnn.tasks.order import torch_random_order
-from rotrnn.tasks.paddles import DEGREES, Picture, Shape, markers, paddles, step
+from rotrnn.tasks.paddles import DEGREES, PaddleShape, Picture, markers, paddles, step
 from rotrnn.tasks.pathfinder_files import read_level, write_level
-from rotrnn.tasks.task import Batch, Index, Split, Task
+from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 
 
 class Geometry(NamedTuple):
@@ -149,6 +148,11 @@ class Pathfinder:
                 raise ValueError(f"Pathfinder: {name} is {value}, expected an integer from {low} to {high}")
 
     @property
+    def shape(self) -> Shape:
+        """Two classes, one feature."""
+        return Shape(2, None, 1)
+
+    @property
     def geometry(self) -> Geometry:
         """What images of this resolution are drawn with."""
         return GEOMETRIES[self.resolution]
@@ -198,7 +202,7 @@ class Pathfinder:
 
     def _draw(self, index: Index, margin: int, pixels: Picture, facts: Index, placed: Index) -> None:
         g = self.geometry
-        table = paddles(Shape(g.paddle_length, g.paddle_thickness, margin, g.continuity))
+        table = paddles(PaddleShape(g.paddle_length, g.paddle_thickness, margin, g.continuity))
         stamps = markers(g.marker_radius, self.resolution)
         ring = np.array([step(degree * math.pi / 180, g.seed_distance) for degree in range(DEGREES)])
         try:

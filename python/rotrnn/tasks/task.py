@@ -47,6 +47,10 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
     return np.argsort(numbers, kind="stable")
 
 
+class Exhausted(RuntimeError):
+    """A generator's settings do not allow what was asked for."""
+
+
 class Split(ABC):
     """Labelled sequences that are drawn from by index.
 
