@@ -52,6 +52,37 @@ CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
 CALL(adamw, P(0), P(1), P(2), P(3), P(4), I(5), F(6), F(7), F(8), F(9), F(10), F(11), I(12))
 CALL(norm, P(0), P(1), I(2))
 
+static int call_pathfinder(const rot_slot *s) {
+    const pathfinder_out out = {.images = P(0), .facts = P(1), .paddles = P(2)};
+    const pathfinder_in in = {.index = P(3),
+                              .lines = P(4),
+                              .masks = P(5),
+                              .markers = P(6),
+                              .seed_steps = P(7),
+                              .steps = P(8),
+                              .ring = P(9),
+                              .ends = P(10),
+                              .weights = P(11),
+                              .probes = P(12),
+                              .probe_counts = P(13),
+                              .n = I(14),
+                              .seed = I(15),
+                              .window = I(16),
+                              .padding = I(17),
+                              .seed_distance = I(18),
+                              .margin = I(19),
+                              .S = I(20),
+                              .C = I(21),
+                              .K = I(22),
+                              .E = I(23),
+                              .contour_length = I(24),
+                              .distractors = I(25),
+                              .distractor_length = I(26),
+                              .target_shade = I(27),
+                              .distractor_shade = I(28)};
+    return K(pathfinder)(&in, &out);
+}
+
 /* The fused block's arguments are too many for a list: 14 arrays and 14 numbers from s on. */
 static block_in block_from(const rot_slot *s) {
     const block_in b = {.x = P(0),
@@ -164,6 +195,7 @@ const rot_entry K(rot_table)[] = {
     ROW(copy_strings, "jjjiinnnnnnn"),
     ROW(brackets_sample, "jjjinnnnnnn"),
     ROW(regular_sample, "jjjiInnnnnnn"),
+    ROW(pathfinder, "cjjibbbrrriiiinnnnnnnnnnnnnnn"),
     ROW(mix_forward, "wrrrRInnnnnnn"),
     ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),

@@ -7,6 +7,7 @@
 #define ROT_KERNELS_H
 
 #include "block.h"
+#include "pathfinder.h"
 #include "real.h"
 
 /* scan.c */
@@ -72,6 +73,9 @@ int K(brackets_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64
 int K(regular_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
                       const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T,
                       int64_t seed, int64_t low, int64_t high, int64_t language, int64_t m);
+
+/* pathfinder.c */
+int K(pathfinder)(const pathfinder_in *in, const pathfinder_out *out);
 
 /* mixer.c */
 int K(mix_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,

@@ -31,6 +31,20 @@ def files() -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (ROOT / "README.md", *(ROOT / "benchmarks" / "results").iterdir())}
 
 
+def test_quick_run_of_pathfinder() -> None:
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.pathfinder", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["resolution"] for row in rows] == [32, 64, 128, 256]
+    for row in rows:
+        assert row["threads"] == 1
+        assert row["images/s"] == pytest.approx(1 / row["seconds"])
+        if "speedup" in row:
+            assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """Rows of a quick run of everything."""

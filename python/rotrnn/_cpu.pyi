@@ -157,6 +157,38 @@ def regular_sample(
     m: int,
     /,
 ) -> None: ...
+def pathfinder(
+    images: _U8,
+    facts: _I,
+    paddles: _I,
+    index: _I,
+    lines: _U8,
+    masks: _U8,
+    markers: _U8,
+    seed_steps: _R,
+    steps: _R,
+    ring: _R,
+    ends: _I,
+    weights: _I,
+    probes: _I,
+    probe_counts: _I,
+    n: int,
+    seed: int,
+    window: int,
+    padding: int,
+    seed_distance: int,
+    margin: int,
+    S: int,
+    C: int,
+    K: int,
+    E: int,
+    contour_length: int,
+    distractors: int,
+    distractor_length: int,
+    target_shade: int,
+    distractor_shade: int,
+    /,
+) -> None: ...
 def matmul_stack(y: _R, x: _R, w: _R, G: int, M: int, d_in: int, d_out: int, /) -> None: ...
 def copy(y: _R, x: _R, n: int, /) -> None: ...
 def elementwise(y: _R, x: _R, lengths: _IO, B: int, T: int, D: int, function: int, /) -> None: ...

@@ -19,7 +19,7 @@ from rotrnn import __version__, _cpu
 from rotrnn.nn.registry import LAYERS
 from rotrnn.provenance import versions
 from rotrnn.tasks import TASKS, Released, describe
-from rotrnn.tasks.listops import Exhausted
+from rotrnn.tasks.task import Exhausted
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
@@ -404,7 +404,8 @@ rotrnn estimate image-lru --stand-in --steps 20""",
 rotrnn data digits
 rotrnn data imdb --set data_dir=data --set download=true
 rotrnn data imdb --stand-in --out data/random
-rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --set max_length=50""",
+rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --set max_length=50
+rotrnn data pathfinder --out data/path-x --set resolution=128""",
     )
     one.add_argument("task", metavar="TASK", help="name of a task")
     one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")

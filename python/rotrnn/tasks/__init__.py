@@ -7,6 +7,7 @@ from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.mnist import MNIST
+from rotrnn.tasks.pathfinder import Pathfinder
 from rotrnn.tasks.regular import Regular
 from rotrnn.tasks.released import Released
 from rotrnn.tasks.speech_commands import SpeechCommands
@@ -26,6 +27,7 @@ TASKS: dict[str, type[Settings]] = {
     "copy": Copy,
     "brackets": Brackets,
     "regular": Regular,
+    "pathfinder": Pathfinder,
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Copy",
     "Digits",
     "ListOps",
+    "Pathfinder",
     "Regular",
     "Released",
     "Settings",

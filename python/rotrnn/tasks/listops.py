@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.files import atomic_file
 from rotrnn.tasks.released import find, lra
-from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
+from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -29,10 +29,6 @@ PAD, UNKNOWN, EOS = 0, 1, 2
 
 
 # ---- expressions ----
-
-
-class Exhausted(RuntimeError):
-    """The generator's settings do not allow so many distinct expressions."""
 
 
 class Expressions(NamedTuple):

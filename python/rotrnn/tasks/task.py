@@ -47,6 +47,10 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
     return np.argsort(numbers, kind="stable")
 
 
+class Exhausted(RuntimeError):
+    """A generator's settings do not allow what was asked for."""
+
+
 class Split(ABC):
     """Labelled sequences that are drawn from by index.
 
@@ -62,6 +66,11 @@ class Split(ABC):
     @abstractmethod
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """The sequences at `index`, features in `dtype`. Any thread may call it."""
+
+    def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
+        """As `batch` has them, lengths where all are valid too: for statistics of whole splits."""
+        inputs, labels, lengths = self.batch(index)
+        return labels, np.full(len(labels), inputs.shape[1]) if lengths is None else lengths
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """(B,) what "length" means in a curve of accuracy against length: valid steps, where a task says no other."""
@@ -224,6 +233,5 @@ def _looked_at(split: Split) -> Index:
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
     """Labels that count (`IGNORED` is -1) and lengths of the examples looked at, read batch by batch."""
     index = _looked_at(split)
-    batches = [split.batch(index[i : i + rows]) for i in range(0, len(index), rows)]
-    lengths = [np.full(len(b.labels), b.inputs.shape[1]) if b.lengths is None else b.lengths for b in batches]
-    return np.concatenate([b.labels[b.labels >= 0] for b in batches]), np.concatenate(lengths)
+    parts = [split.labels_and_lengths(index[i : i + rows]) for i in range(0, len(index), rows)]
+    return np.concatenate([labels[labels >= 0] for labels, _ in parts]), np.concatenate([one for _, one in parts])

@@ -1,0 +1,77 @@
+"""Time of one Pathfinder image at each resolution, on one core, beside the original generator; and sheets of them.
+
+    python -m benchmarks.pathfinder [--json] [--quick]
+
+Settings are the published ones of the hard level. The time is the mean over the same images every time, the least of
+the runs, in seconds of the processor's: one thread computes and waits for nothing, so this is what a core of its own
+would take. Beside it stands what the original algorithm took an image, interpreted, on one core of another machine.
+Writes benchmarks/results/pathfinder.json, and samples as pathfinder-32.png and path-x.png; `--quick` does not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import RESULTS, arguments, origin, row
+from rotrnn import _cpu
+from rotrnn.tasks import Pathfinder
+
+ORIGINAL = {32: 0.28, 128: 5.1}  # seconds an image
+IMAGES = {32: 2000, 64: 400, 128: 200, 256: 200}
+SET = 200_000
+SHEETS = {32: "pathfinder-32.png", 128: "path-x.png"}
+
+
+def rows(images: dict[int, int], runs: int) -> list[dict[str, Any]]:
+    """One row a resolution: seconds an image, and hours for all that are published."""
+    found = []
+    for resolution, count in images.items():
+        task = Pathfinder(resolution=resolution)
+        task.images(np.arange(8))  # draws the paddles of every margin
+        seconds = min(processor_seconds(task, count) for _ in range(runs))
+        more = {"resolution": resolution, "images": count, "images/s": count / seconds}
+        more |= {"hours for 200,000": SET * seconds / count / 3600}
+        if resolution in ORIGINAL:
+            more |= {"original_seconds": ORIGINAL[resolution], "speedup": ORIGINAL[resolution] * count / seconds}
+        found.append(row(f"pathfinder {resolution}", seconds / count, **more))
+    return found
+
+
+def processor_seconds(task: Pathfinder, count: int) -> float:
+    """For that many images."""
+    before = time.process_time()
+    task.images(np.arange(count))
+    return time.process_time() - before
+
+
+def line(one: dict[str, Any]) -> str:
+    text = f"{one['name']:18s}{1e3 * one['seconds']:9.3f} ms an image {one['images/s']:9.1f}/s"
+    text += f"  {one['hours for 200,000']:6.2f} h for 200,000"
+    return text + (f"  {one['speedup']:6.0f} times the original" if "speedup" in one else "")
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    came_from = {**origin(), "command": "python -m benchmarks.pathfinder"}
+    threads = _cpu.threads()
+    _cpu.use_threads(1)
+    found = rows(dict.fromkeys(IMAGES, 4), 1) if args.quick else rows(IMAGES, 5)
+    _cpu.use_threads(threads)
+    for one in found:
+        print(json.dumps(one) if args.json else line(one), flush=True)
+    if args.quick:
+        return
+    (RESULTS / "pathfinder.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+    from rotrnn.plots import pathfinder_sheet
+
+    for resolution, name in SHEETS.items():
+        images = Pathfinder(resolution=resolution).images(np.arange(24))
+        pathfinder_sheet(images.pixels, images.labels).savefig(RESULTS / name, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

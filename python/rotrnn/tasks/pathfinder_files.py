@@ -1,0 +1,268 @@
+"""Folders of Pathfinder images as Long Range Arena released them: reading and writing one level of one resolution.
+
+Such a folder holds ``imgs/<batch>/sample_<i>.png`` and ``metadata/<batch>.npy``, which is text: a line an image, of the
+columns `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from rotrnn.files import atomic_file, synced
+from rotrnn.tasks.prepared import Arrays, Store, prepared
+from rotrnn.tasks.task import Index
+
+BATCH = 1000
+"""Images that `write_level` puts into a folder."""
+
+SETTINGS = "pathfinder.json"  # what `write_level` writes into a folder
+MAGIC = b"\x93NUMPY"
+
+COLUMNS = {
+    "folder": r"imgs/\w+",
+    "file": r"\w+\.png",
+    "index": r"\d+",
+    "label": r"[01]",
+    "continuity": r"\d+(\.\d+)?",
+    "contour length": r"\d+",
+    "distractor length": r"\d+",
+    "paddle length": r"\d+",
+    "paddle thickness": r"\d+(\.\d+)?",
+    "paddle margin": r"\d+",
+    "paddle contrasts": r"\d+",
+}
+"""What a line of metadata tells, and the pattern of it."""
+
+_EXPECTED = {"folder": "imgs/ and a name", "file": "the name of a .png file", "label": "0 or 1"}
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "Pathfinder: its files are images, which need Pillow, and it is not installed; pip install 'rotrnn[data]'"
+        ) from error
+    return Image
+
+
+# ---- reading ----
+
+
+class Sample(NamedTuple):
+    """An image that a line of metadata lists."""
+
+    path: Path
+    label: int
+    listed: str  # where
+
+    def read(self, pillow: Any, side: int) -> npt.NDArray[np.uint8]:
+        """Its pixels.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            It is not there, or no whole 8-bit grey PNG image of `side` x `side` pixels.
+        """
+        try:
+            with pillow.open(self.path, formats=["PNG"]) as image:
+                pixels = np.asarray(image)
+                if image.mode != "L" or image.size != (side, side):
+                    size = " x ".join(map(str, image.size))
+                    got = f"is of mode {image.mode} and {size} pixels"
+                    raise ValueError(
+                        f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})"
+                    )
+                return pixels
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, f"is missing, but listed in {self.listed}", str(self.path)) from None
+        except (OSError, SyntaxError) as error:
+            got = f"is no whole image ({error})" if self.path.stat().st_size else "is empty"
+            raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
+
+
+def read_level(folder: str | os.PathLike[str], resolution: int, contour_length: int, cache_dir: str = "") -> Arrays:
+    """Memory-mapped "pixels" (n, resolution, resolution) and "labels" (n,) uint8, prepared the first time.
+
+    Images are in the order of the numbers of their batches, and of the lines of metadata.
+
+    Parameters
+    ----------
+    folder : path
+        With folders imgs and metadata; or one above it, which is then named as for `contour_length` paddles.
+    cache_dir : str
+        Where the arrays are put; .rotrnn in the folder itself if not given.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The folder, a line of metadata or an image is not as released; the error names file and line.
+    """
+    level = "curv_baseline" if contour_length == 6 else f"curv_contour_length_{contour_length}"
+    places = [Path(folder), Path(folder, level)]
+    found = next((place for place in places if (place / "metadata").is_dir()), None)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "expected folders imgs and metadata in", " or ".join(map(str, places)))
+    files = sorted((found / "metadata").glob("*.npy"), key=_batch)
+    sources = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+    def make(store: Store) -> None:
+        samples = list(_samples(found, files, contour_length))
+        pixels = store.array("pixels", (len(samples), resolution, resolution), np.uint8)
+        store.array("labels", (len(samples),), np.uint8)[:] = [sample.label for sample in samples]
+        pillow = _pillow()
+        with ThreadPoolExecutor() as pool:
+            read = pool.map(lambda sample: sample.read(pillow, resolution), samples)
+            for i, one in enumerate(tqdm(read, desc=str(found), total=len(samples), unit="image", disable=None)):
+                pixels[i] = one
+
+    settings = {"resolution": resolution, "contour_length": contour_length, "metadata": sources}
+    name = f"pathfinder{resolution}-{contour_length}"
+    return prepared(Path(cache_dir) if cache_dir else found / ".rotrnn", name, settings, make)
+
+
+def _batch(path: Path) -> int:
+    if not path.stem.isdecimal():
+        raise ValueError(f"{path}: is named {path.name}, expected the number of a batch and .npy")
+    return int(path.stem)
+
+
+def _samples(folder: Path, files: Iterable[Path], contour_length: int) -> Iterator[Sample]:
+    """All that the metadata list; ValueError where one is listed twice, or some are yet to be written."""
+    listed: dict[Path, str] = {}
+    for path in files:
+        for number, line in enumerate(_lines(path), 1):
+            where = f"{path}, line {number}"
+            try:
+                sample = _sample(folder, line, contour_length, where)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            if sample.path in listed:
+                raise ValueError(f"{where}: lists {sample.path} again, after {listed[sample.path]}")
+            listed[sample.path] = where
+            yield sample
+    if (folder / SETTINGS).exists() and (count := _settings(folder)["images"]) != len(listed):
+        raise ValueError(f"{folder}: has {len(listed)} of {count} images; write the rest of them first")
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file of metadata: text, as released, or an array of texts, as the original script writes."""
+    content = path.read_bytes()
+    if content.startswith(MAGIC):
+        try:
+            table = np.load(path, allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{path}: is no array of texts ({error})") from None
+        if table.ndim != 2 or table.dtype.kind not in "SU":
+            raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of texts")
+        return [" ".join(row) for row in table.astype(str).tolist()]
+    lines = content.decode("utf-8", "backslashreplace").split("\n")
+    if lines.pop():
+        raise ValueError(f"{path}, line {len(lines) + 1}: is cut, expected a newline at its end")
+    return lines
+
+
+def _sample(folder: Path, line: str, contour_length: int, where: str) -> Sample:
+    columns = line.split(" ")
+    if len(columns) != len(COLUMNS):
+        raise ValueError(f"has {len(columns)} column(s), expected {len(COLUMNS)}: {', '.join(COLUMNS)}")
+    values = dict(zip(COLUMNS, columns, strict=True))
+    for name, value in values.items():
+        if not re.fullmatch(COLUMNS[name], value, re.ASCII):
+            raise ValueError(f"{name} is {value!r}, expected {_EXPECTED.get(name, 'a number')}")
+    if int(values["contour length"]) != contour_length:
+        raise ValueError(f"contour length is {values['contour length']}, expected {contour_length}, contour_length")
+    return Sample(folder / values["folder"] / values["file"], int(values["label"]), where)
+
+
+# ---- writing ----
+
+
+def write_level(
+    folder: str | os.PathLike[str],
+    settings: dict[str, Any],
+    draw: Callable[[Index], Iterable[tuple[npt.NDArray[np.uint8], str]]],
+) -> None:
+    """Writes ``settings["images"]`` images, `BATCH` a folder; a later call goes on after the last batch that is there.
+
+    The images of a batch get their name together, when they are on disk, and then its metadata: without these they
+    count for nothing. So a kill at any moment leaves whole batches, and `read_level` asks for all of them.
+
+    Parameters
+    ----------
+    settings : dict
+        All that the images depend on, as JSON can hold it; kept in the folder.
+    draw : function
+        The pixels of images by number, and what a line of metadata says from the label on.
+
+    Raises
+    ------
+    ValueError
+        The folder holds other images.
+    """
+    folder, pillow = Path(folder), _pillow()
+    for part in ("imgs", "metadata"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    _claim(folder, settings)
+    for left in (folder / "imgs").glob(".*.tmp"):
+        shutil.rmtree(left)
+    count = settings["images"]
+    with ThreadPoolExecutor() as pool:
+        for batch in tqdm(range(-(-count // BATCH)), desc=str(folder), unit="batch", disable=None):
+            metadata = folder / "metadata" / f"{batch}.npy"
+            if metadata.exists():
+                continue
+            first, place = batch * BATCH, folder / "imgs" / str(batch)
+            drawn = list(draw(np.arange(first, min(first + BATCH, count))))
+            temporary = place.with_name(f".{batch}.{os.getpid()}.tmp")
+            temporary.mkdir()
+            paths = [temporary / f"sample_{i}.png" for i in range(len(drawn))]
+            list(pool.map(lambda path, one: _save(pillow, path, one[0]), paths, drawn))
+            synced(temporary)
+            shutil.rmtree(place, ignore_errors=True)  # it has no metadata: a write ended here
+            os.replace(temporary, place)
+            synced(place.parent)
+            with atomic_file(metadata) as file:
+                for i, (path, (_, text)) in enumerate(zip(paths, drawn, strict=True)):
+                    file.write(f"imgs/{batch} {path.name} {i} {text}\n".encode())
+
+
+def _save(pillow: Any, path: Path, pixels: npt.NDArray[np.uint8]) -> None:
+    pillow.fromarray(pixels).save(path, "PNG")
+    synced(path)
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Writes down what the folder is for; ValueError if that is something else."""
+    if (folder / SETTINGS).exists():
+        there = _settings(folder)
+        others = [f"{key} is {there.get(key)}" for key, value in settings.items() if there.get(key) != value]
+        if others:
+            wanted = ", ".join(f"{key} {value}" for key, value in settings.items())
+            raise ValueError(f"{folder}: holds other images ({', '.join(others)}), expected {wanted}, or a new folder")
+    elif any(any((folder / part).iterdir()) for part in ("imgs", "metadata")):
+        raise ValueError(f"{folder}: holds images of someone else (it has no {SETTINGS}), expected a new folder")
+    else:
+        with atomic_file(folder / SETTINGS) as file:
+            file.write(json.dumps(settings, indent=1).encode())
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / SETTINGS
+    try:
+        settings = json.loads(path.read_text())
+        return {"images": settings["images"], **settings}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: is damaged ({error!r}), expected the settings of the images") from None
