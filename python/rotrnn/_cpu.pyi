@@ -169,6 +169,7 @@ def dropout(
     y: _R,
     x: _R,
     lengths: _IO,
+    places: _IO,
     B: int,
     T: int,
     D: int,
