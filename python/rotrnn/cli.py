@@ -23,6 +23,7 @@ from rotrnn.tasks.listops import Exhausted
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
+from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import collect, find_runs, markdown, render, write
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (Exhausted, ImportError, NonFinite, OSError, ValueError) as error:
+    except (Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
         return _tell(f"error: {error}", FAILED)
     except MemoryError as error:
         return _tell(f"error: out of memory. {error}", FAILED)
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(message: str, code: int) -> int:
-    print(f"rotrnn: {message}", file=sys.stderr)
+    if started()[0] == 0:  # of several processes the first speaks
+        print(f"rotrnn: {message}", file=sys.stderr)
     return code
 
 
@@ -73,9 +75,12 @@ def _train(args: argparse.Namespace) -> None:
     overrides = [*args.set]
     overrides += [f"training.{key}={value}" for key in ("steps", "seed") if (value := getattr(args, key)) is not None]
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
-    recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
-    train(recipe, run.folder, resume=args.resume is not None)
-    print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
+    among = world()
+    with among.together():
+        recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
+        train(recipe, run.folder, resume=args.resume is not None, among=among)
+    if among.first:
+        print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
 
 
 def _sweep(args: argparse.Namespace) -> None:
