@@ -199,6 +199,8 @@ class _Trainer:
                     log = stack.enter_context(open(self.run.log, "ab", buffering=0))  # a buffer would fail on closing
                     self.board = stack.enter_context(closing(Board(self.run, records, self.training.eval_every)))
                 self.walk(state, log, time.monotonic() - elapsed)
+        except Fallen as error:
+            raise Fallen(f"{error}; to go on: {self.resuming}") from error
         except NonFinite as error:
             if self.world.first:
                 self.run.fail(str(error))
@@ -216,14 +218,16 @@ class _Trainer:
             _Interrupt(self.world) as interrupt,
             tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar,
         ):
-            stop = False
-            while state.step < self.steps and not stop:
+            saved = None
+            while True:
                 try:
+                    stop = any(self.world.tell(interrupt.asked))
+                    if stop or state.step == self.steps:
+                        break
                     seen, seconds = _timed(lambda: self.advance(state))
                 except Fallen as error:  # the state is that of the last finished step
                     self.save(state, log)
-                    where = f"the state after step {state.step} is saved"
-                    raise Fallen(f"{error}; {where}; to go on: {self.resuming}") from error
+                    raise Fallen(f"{error}; the state after step {state.step} is saved") from error
                 records = [{**seen, "seconds": seconds}]
                 bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
                 bar.update()
@@ -237,10 +241,12 @@ class _Trainer:
                         f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
                     )
                 self.add(log, state, records)
-                stop = any(self.world.tell(interrupt.asked))
-                if evaluated or stop or _due(state.step, self.training.checkpoint_every):
+                if evaluated or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
-        if stop or any(self.world.tell(interrupt.asked)):  # perhaps during the last save
+                    saved = state.step
+            if stop and saved != state.step:
+                self.save(state, log)
+        if stop:
             where = f"stopped after step {state.step} of {self.steps}, all is saved"
             raise Interrupted(f"{where}; to go on: {self.resuming}")
 
