@@ -629,7 +629,7 @@ def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
 
 
 def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tmp_path):
-    """As Open MPI does when a process dies: SIGTERM to the others, a second before SIGKILL."""
+    """As Open MPI does when a process dies: SIGTERM to the others, a moment before SIGKILL."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder, "--set", "training.checkpoint_every=0")
     wait_for_step(folder, 2)
