@@ -25,6 +25,7 @@ import pytest
 
 import toy
 from rotrnn.checkpoint import read_checkpoint
+from rotrnn.cli import main
 from rotrnn.nn.block import ResidualBlock, ResidualStack
 from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import Context, astype, flatten, unflatten
@@ -643,3 +644,11 @@ def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tm
     assert f"no word of another of the 2 processes; the state after step {step} is saved" in error
     lines = (folder / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == step
+
+
+@pytest.mark.parametrize("command", [["sweep", "digits-lru"], ["eval", "runs/digits"]])
+def test_only_train_is_a_program_of_several(monkeypatch, capsys, command):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert main(command) == 2
+    assert "MPI started 2 of this command, expected one: only train runs on several" in capsys.readouterr().err

@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
+            if args.command is not _train and (processes := started()[1]) > 1:
+                raise ValueError(f"MPI started {processes} of this command, expected one: only train runs on several")
             args.command(args)
     except Interrupted as error:
         return _tell(str(error), INTERRUPTED)
@@ -267,12 +269,16 @@ Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts.
 ends on the same bytes as if nothing had been. It warns if instruction set or NumPy version are others now: bits may
 differ then. Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
 
+Under mpirun, with the extra "mpi", several processes share every batch: equal to one to rounding, and always the same
+bits for as many. The first one writes and speaks; if another fails, the last finished step is saved.
+
 `rotrnn info recipes` lists the recipes.""",
         """\
 rotrnn train digits-rotrnn
 rotrnn train listops-lru --out runs/lru --set training.batch=16 --set layer.r_max=0.9
 rotrnn train my-recipe.toml --steps 200 --seed 1
-rotrnn train --resume runs/lru""",
+rotrnn train --resume runs/lru
+OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     )
     one.add_argument(
         "recipe",
