@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 GRACE = 0.1
 """Seconds that a process told to end waits for the others: Open MPI kills it after a quarter of one."""
 
+PACKET = 4096
+"""Bytes that an exchange begins with; what is longer takes a second round."""
+
+_HEAD = 24
 _GATHER, _TOTAL, _TELL, _SHARE, _END = range(5)
 
 
@@ -55,8 +59,8 @@ class World:
         """(size, ...): of each the row that it has for this one."""
         return x
 
-    def _copy(self, x: Array, root: int) -> None:
-        """Overwrites x by that of process `root`."""
+    def _copy(self, x: Array) -> None:
+        """Overwrites x by that of process 0."""
 
     def hurry(self) -> None:
         """This process is told to end: it waits for no other much longer."""
@@ -68,10 +72,8 @@ class World:
 
     def gather(self, x: Array) -> list[Array]:
         """The x (n, ...) of each process, in their order; each has its own n, and all one dtype."""
-        sizes = self._meet(_GATHER, len(x))
-        padded = np.zeros((max(sizes), *x.shape[1:]), x.dtype)
-        padded[: len(x)] = x
-        return [one[:n] for one, n in zip(self._gather(padded), sizes, strict=True)]
+        every = self._meet(_GATHER, x.tobytes())
+        return [np.frombuffer(one, x.dtype).reshape(-1, *x.shape[1:]) for one in every]
 
     def total(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The sum of each array over the processes, in their order and in its dtype, which all share.
@@ -81,7 +83,7 @@ class World:
         if self.size == 1 or not arrays:
             return dict(arrays)
         flat = np.concatenate([array.ravel() for array in arrays.values()])
-        self._meet(_TOTAL, flat.size)
+        self._meet(_TOTAL, str(flat.size).encode())
         shares = np.zeros((self.size, -(-flat.size // self.size)), flat.dtype)
         shares.ravel()[: flat.size] = flat
         own, *others = self._exchange(shares)
@@ -97,11 +99,7 @@ class World:
         """What each process says here, in their order: anything that JSON can hold."""
         if self.size == 1:
             return [facts]
-        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        sizes = self._meet(_TELL, text.size)
-        padded = np.zeros(max(sizes), np.uint8)
-        padded[: text.size] = text
-        return [json.loads(one[:n].tobytes()) for one, n in zip(self._gather(padded), sizes, strict=True)]
+        return [json.loads(one) for one in self._meet(_TELL, json.dumps(facts).encode())]
 
     def agree(self, what: str, facts: Any) -> None:
         """Raises ValueError, everywhere, unless all processes say the same."""
@@ -112,42 +110,45 @@ class World:
 
     def share(self, arrays: Mapping[str, Array]) -> None:
         """Overwrites the arrays by those of process 0."""
-        self._meet(_SHARE, sum(array.size for array in arrays.values()))
+        self._meet(_SHARE, str(sum(array.size for array in arrays.values())).encode())
         for name in sorted(arrays):
-            self._copy(arrays[name], 0)
+            self._copy(arrays[name])
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """What is raised in here ends all: the process that raises it tells the others, each of which raises Fallen."""
         try:
             yield
-            self._meet(_END, 0)
+            self._meet(_END)
         except Fallen:
             raise
         except BaseException as error:
             if not (self.over or self.pending):
                 with suppress(Fallen):
-                    self._meet(_END, 0, f"{type(error).__name__}: {error}")
+                    self._meet(_END, f"{type(error).__name__}: {error}".encode(), failed=True)
             raise
 
-    def _meet(self, what: int, n: int, failure: str | None = None) -> list[int]:
-        """The n of each process, all of which are here for the same; Fallen if one has failed."""
+    def _meet(self, what: int, payload: bytes = b"", *, failed: bool = False) -> list[bytes]:
+        """The payload of each process, all of which are here for the same; Fallen, with its payload, if one failed."""
         if self.size == 1:
-            return [n]
-        text = (failure or "").encode()
-        heads = self._gather(np.array([failure is not None, what, len(text) if failure is not None else n], np.int64))
-        failed, asked, sizes = heads.T
-        if failed.any():
-            root = int(np.argmax(failed))
-            message = np.zeros(sizes[root], np.uint8)
-            if root == self.rank:
-                message[:] = np.frombuffer(text, np.uint8)
-            self._copy(message, root)
+            return [payload]
+        packet = np.zeros(PACKET, np.uint8)
+        packet[:_HEAD].view(np.int64)[:] = failed, what, len(payload)
+        packet[_HEAD : _HEAD + len(payload)] = np.frombuffer(payload[: PACKET - _HEAD], np.uint8)
+        packets = self._gather(packet)
+        failures, asked, sizes = packets[:, :_HEAD].copy().view(np.int64).T.tolist()
+        inside = [one[_HEAD : _HEAD + size].tobytes() for one, size in zip(packets, sizes, strict=True)]
+        if any(failures):
             self.over = True
-            raise Fallen(f"process {root} of {self.size} failed: {message.tobytes().decode()}")
-        if len(set(asked)) > 1 or (what in (_TOTAL, _SHARE) and len(set(sizes)) > 1):
-            raise RuntimeError(f"the processes have come apart, and meet for {asked.tolist()} of {sizes.tolist()}")
-        return [int(size) for size in sizes]
+            rank = failures.index(1)
+            raise Fallen(f"process {rank} of {self.size} failed: {inside[rank].decode(errors='replace')}")
+        if len(set(asked)) > 1 or (what in (_TOTAL, _SHARE) and len(set(inside)) > 1):
+            raise RuntimeError(f"the processes have come apart: they meet for {asked} of {sizes} bytes")
+        if max(sizes) <= PACKET - _HEAD:
+            return inside
+        whole = np.zeros(max(sizes), np.uint8)
+        whole[: len(payload)] = np.frombuffer(payload, np.uint8)
+        return [one[:size].tobytes() for one, size in zip(self._gather(whole), sizes, strict=True)]
 
 
 ALONE = World()
@@ -170,8 +171,8 @@ class MPIWorld(World):
         self._wait(self.comm.Ialltoall(x, received))
         return received
 
-    def _copy(self, x: Array, root: int) -> None:
-        self._wait(self.comm.Ibcast(x, root))
+    def _copy(self, x: Array) -> None:
+        self._wait(self.comm.Ibcast(x))
 
     def hurry(self) -> None:
         self._deadline = time.monotonic() + GRACE
