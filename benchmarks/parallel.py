@@ -3,8 +3,9 @@
     python -m benchmarks.parallel [--json] [--quick]
 
 Each is `rotrnn train` as people start it, on real data or short ListOps, in turns; a time is the least of any step, as
-the log has it. Needs the extra "mpi". Results, and how many times faster than one process of one thread, are written to
-benchmarks/results/parallel.json.
+the log has it. Processes that wait for each other lose the most on a machine that is busy with other work: the load
+average is recorded too. Results, and how many times faster each is than one process of one thread, are written to
+benchmarks/results/parallel.json. Needs the extra "mpi".
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
     for one in found:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
-        run = {**origin(), "command": "python -m benchmarks.parallel", "results": found}
+        run = {**origin(), "command": "python -m benchmarks.parallel", "load": os.getloadavg(), "results": found}
         (RESULTS / "parallel.json").write_text(json.dumps(run, indent=1) + "\n")
 
 
