@@ -181,15 +181,15 @@ static void times(real *restrict x, const real *restrict factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor[i];
 }
 
-/* x *= mask of dropout `place`, 0 or 1, on the rows of a tile. */
-static void drop(const call *c, tile_of t, int64_t place, real *x) {
+/* x *= mask of dropout `which`, 0 or 1, on the rows of a tile. */
+static void drop(const call *c, tile_of t, int64_t which, real *x) {
     const block_in *const b = c->b;
     real drawn[DRAW + 4];
     if (!c->drop) return;
-    const int64_t columns = b->over_time ? b->D : t.rows * b->D, from = (b->over_time ? t.b : t.first) * b->D;
+    const int64_t columns = b->over_time ? b->D : t.rows * b->D, from = b->over_time ? 0 : t.i * b->tile * b->D;
     for (int64_t lo = 0; lo < columns; lo += DRAW) {
         const int64_t n = columns - lo < DRAW ? columns - lo : DRAW;
-        const real *const mask = draw_mask(drawn, &c->keys[place], from + lo, n);
+        const real *const mask = draw_mask(drawn, &c->keys[which], batch_place(b->places, t.b), from + lo, n);
         for (int64_t r = 0; r < (b->over_time ? t.rows : 1); r++) times(x + r * b->D + lo, mask, n);
     }
 }

@@ -17,7 +17,7 @@ typedef struct {
     const real *h0;                                  /* (K,B,L) or NULL */
     const real *center, *gain, *offset;              /* (D) or NULL */
     const real *w_value, *b_value, *w_gate, *b_gate; /* (D,D), (D), or NULL */
-    const int64_t *lengths;                          /* (B) or NULL */
+    const int64_t *lengths, *places;                 /* (B) or NULL; `places` as dropout has them */
     int64_t B, T, D, L, K, tile, norm, gate;
     double eps, rate; /* of the row norm, of dropout */
     int64_t seed, step, site, over_time;

@@ -37,7 +37,7 @@ CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
 CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
 CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
-CALL(dropout, P(0), P(1), P(2), I(3), I(4), I(5), F(6), I(7), I(8), I(9), I(10))
+CALL(dropout, P(0), P(1), P(2), P(3), I(4), I(5), I(6), F(7), I(8), I(9), I(10), I(11))
 CALL(channel_moments, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
 CALL(channel_affine, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
 CALL(channel_sums, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
@@ -83,7 +83,7 @@ static int call_pathfinder(const rot_slot *s) {
     return K(pathfinder)(&in, &out);
 }
 
-/* The fused block's arguments are too many for a list: 14 arrays and 14 numbers from s on. */
+/* The fused block's arguments are too many for a list: 15 arrays and 14 numbers from s on. */
 static block_in block_from(const rot_slot *s) {
     const block_in b = {.x = P(0),
                         .w_in = P(1),
@@ -99,23 +99,24 @@ static block_in block_from(const rot_slot *s) {
                         .w_gate = P(11),
                         .b_gate = P(12),
                         .lengths = P(13),
-                        .B = I(14),
-                        .T = I(15),
-                        .D = I(16),
-                        .L = I(17),
-                        .K = I(18),
-                        .tile = I(19),
-                        .norm = I(20),
-                        .gate = I(21),
-                        .eps = F(22),
-                        .rate = F(23),
-                        .seed = I(24),
-                        .step = I(25),
-                        .site = I(26),
-                        .over_time = I(27)};
+                        .places = P(14),
+                        .B = I(15),
+                        .T = I(16),
+                        .D = I(17),
+                        .L = I(18),
+                        .K = I(19),
+                        .tile = I(20),
+                        .norm = I(21),
+                        .gate = I(22),
+                        .eps = F(23),
+                        .rate = F(24),
+                        .seed = I(25),
+                        .step = I(26),
+                        .site = I(27),
+                        .over_time = I(28)};
     return b;
 }
-#define BLOCK_SIGNATURE "rrrrrRRRRRRRRInnnnnnnnddnnnn"
+#define BLOCK_SIGNATURE "rrrrrRRRRRRRRIInnnnnnnnddnnnn"
 static int call_block_forward(const rot_slot *s) {
     const block_in b = block_from(s + 6);
     const block_out out = {.y = P(0), .hT = P(1), .carries = P(2), .mean = P(3), .var = P(4), .layer = P(5)};
@@ -204,7 +205,7 @@ const rot_entry K(rot_table)[] = {
     ROW(glu_forward, "wrrInnn"),
     ROW(glu_backward, "wwrrrInnn"),
     ROW(mask_padding, "wrInnn"),
-    ROW(dropout, "wrInnndnnnn"),
+    ROW(dropout, "wrIInnndnnnn"),
     ROW(channel_moments, "wwrInnn"),
     ROW(channel_affine, "wrrrrInnn"),
     ROW(channel_sums, "wwrrrInnn"),

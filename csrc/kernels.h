@@ -100,8 +100,9 @@ int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *res
                     const real *restrict gate, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D);
 int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
                     int64_t D);
-int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
-               int64_t D, double rate, int64_t seed, int64_t step, int64_t site, int64_t over_time);
+int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths,
+               const int64_t *restrict places, int64_t B, int64_t T, int64_t D, double rate, int64_t seed, int64_t step,
+               int64_t site, int64_t over_time);
 int K(channel_moments)(real *restrict mean, real *restrict var, const real *restrict x, const int64_t *restrict lengths,
                        int64_t B, int64_t T, int64_t D);
 int K(channel_affine)(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,

@@ -23,17 +23,17 @@ enum {
 /* One call: what its chunks of rows are cut from, read and write. */
 typedef struct {
     int64_t B, T, D;
-    const int64_t *lengths;
-    int64_t longest;            /* rows of a chunk at most, or 0 */
-    real *out[MAX_ARRAYS];      /* (B,T,D); the driver zeroes their padding */
-    const real *in[MAX_ARRAYS]; /* (B,T,D) */
-    const real *channel[4];     /* (D) */
-    const real *sequence;       /* (B,D) */
-    real *row_out[2];           /* (B,T) */
-    const real *row_in[2];      /* (B,T) */
-    real *sums;                 /* (chunks,...) */
-    const int64_t *ids;         /* (B,T) */
-    const real *table;          /* (V,D) */
+    const int64_t *lengths, *places; /* (B) or NULL; the latter of dropout */
+    int64_t longest;                 /* rows of a chunk at most, or 0 */
+    real *out[MAX_ARRAYS];           /* (B,T,D); the driver zeroes their padding */
+    const real *in[MAX_ARRAYS];      /* (B,T,D) */
+    const real *channel[4];          /* (D) */
+    const real *sequence;            /* (B,D) */
+    real *row_out[2];                /* (B,T) */
+    const real *row_in[2];           /* (B,T) */
+    real *sums;                      /* (chunks,...) */
+    const int64_t *ids;              /* (B,T) */
+    const real *table;               /* (V,D) */
     int64_t V;
     int64_t function;
     dropout_key key;
@@ -208,11 +208,12 @@ int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *res
 static void dropout_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     real *restrict y = AT(j->out[0]);
     const real *restrict x = AT(j->in[0]);
+    const int64_t b = first / j->T, from = first % j->T * j->D;
     real drawn[DRAW + 4];
     (void)chunk;
     for (int64_t lo = 0; lo < rows * j->D; lo += DRAW) {
         const int64_t n = rows * j->D - lo < DRAW ? rows * j->D - lo : DRAW;
-        const real *restrict mask = draw_mask(drawn, &j->key, first * j->D + lo, n);
+        const real *restrict mask = draw_mask(drawn, &j->key, batch_place(j->places, b), from + lo, n);
         for (int64_t i = 0; i < n; i++) y[lo + i] = x[lo + i] * mask[i];
     }
 }
@@ -226,10 +227,12 @@ static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows)
 }
 
 /* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The number of an element is that of Philox's counter
- * (index / 4, step, site) at index % 4; index runs over (B,T,D), or over (B,D) with `over_time`. */
-int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
-               int64_t D, double rate, int64_t seed, int64_t step, int64_t site, int64_t over_time) {
-    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}};
+ * (i / 4, place, step, site) at i % 4: i runs over the (T,D) of its sequence, or over (D) with `over_time`; place is
+ * places[b], or b without. */
+int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths,
+               const int64_t *restrict places, int64_t B, int64_t T, int64_t D, double rate, int64_t seed, int64_t step,
+               int64_t site, int64_t over_time) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .places = places, .out = {y}, .in = {x}};
     j.key = dropout_key_of(rate, seed, step, site);
     if (!over_time) {
         each_chunk(dropout_rows, &j);
@@ -237,10 +240,13 @@ int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict
     }
     real *const masks = WORKSPACE(real, B, D);
     if (!masks) return ROT_NO_MEMORY;
-    for (int64_t lo = 0; lo < B * D; lo += DRAW) {
-        real drawn[DRAW + 4];
-        const int64_t n = B * D - lo < DRAW ? B * D - lo : DRAW;
-        memcpy(masks + lo, draw_mask(drawn, &j.key, lo, n), (size_t)n * sizeof(real));
+    for (int64_t b = 0; b < B; b++) {
+        for (int64_t lo = 0; lo < D; lo += DRAW) {
+            real drawn[DRAW + 4];
+            const int64_t n = D - lo < DRAW ? D - lo : DRAW;
+            memcpy(masks + b * D + lo, draw_mask(drawn, &j.key, batch_place(places, b), lo, n),
+                   (size_t)n * sizeof(real));
+        }
     }
     j.sequence = masks;
     each_chunk(scale_rows, &j);

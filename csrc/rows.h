@@ -24,6 +24,9 @@ static inline void affine_rows(real *restrict y, const real *restrict x, const r
 
 enum { DRAW = 1024 }; /* random numbers drawn at once */
 
+/* Where sequence b of a call stands in the whole batch; places (B) or NULL. */
+static inline int64_t batch_place(const int64_t *places, int64_t b) { return places ? places[b] : b; }
+
 /* One mask: what it is drawn from, and what it multiplies by where it does not zero. */
 typedef struct {
     uint64_t seed, stream;
@@ -38,15 +41,17 @@ static inline dropout_key dropout_key_of(double rate, int64_t seed, int64_t step
     return key;
 }
 
-/* Draws for elements lo .. lo+n-1, n <= DRAW, scale where the random number reaches the threshold, else 0. Returns
- * where in `drawn` (DRAW + 4) the first of them lies. */
-static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t lo, int64_t n) {
+/* Draws for elements lo .. lo+n-1, n <= DRAW, of the sequence at `place` of its batch, 0 <= place < 2^32, lo+n <= 2^34:
+ * scale where the random number reaches the threshold, else 0. Returns where in `drawn` (DRAW + 4) the first of them
+ * lies. */
+static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t place, int64_t lo,
+                                    int64_t n) {
     uint32_t words[DRAW + 4 * PHILOX_LANES]; /* a register's counters at a time: the last may be more than are used */
     const uint32_t threshold = key->threshold;
     const real scale = key->scale;
     const int64_t skip = lo % 4, used = skip + n;
     for (int64_t i = 0; i < used; i += 4 * PHILOX_LANES)
-        philox_at(words + i, key->seed, key->stream, (uint64_t)((lo - skip + i) / 4));
+        philox_at(words + i, key->seed, key->stream, (uint64_t)place << 32 | (uint64_t)((lo - skip + i) / 4));
     for (int64_t i = skip; i < used; i++) drawn[i] = words[i] >= threshold ? scale : 0;
     return drawn + skip;
 }

@@ -57,6 +57,15 @@ def test_a_dropout_mask_is_the_same_in_either_dtype_and_with_lengths() -> None:
 
 
 @pytest.mark.parametrize("over_time", [False, True])
+def test_a_part_of_a_batch_at_its_places_has_the_masks_it_has_in_the_whole(over_time: bool) -> None:
+    """Padding counts for nothing either."""
+    whole = dropout(np.ones((7, 30, 5)), 0.4, **KEY, over_time=over_time)
+    places = [5, 0, 2]
+    part = dropout(np.ones((3, 11, 5)), 0.4, **KEY, over_time=over_time, places=places)
+    np.testing.assert_array_equal(part, whole[places, :11])
+
+
+@pytest.mark.parametrize("over_time", [False, True])
 def test_dropout_masks_of_other_keys_are_independent(over_time: bool) -> None:
     """Two masks of rate 1/2 agree in half of n places, with standard deviation sqrt(n) / 2; 5 of them."""
     x = np.ones((40, 10, 50))
@@ -232,6 +241,9 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: dropout(X, float("nan"), **KEY), ValueError, "dropout: rate is nan"),
     (lambda: dropout(X, 0.1, seed=-1, step=0, site=0), ValueError, "dropout: seed is -1"),
     (lambda: dropout(X, 0.1, seed=0, step=1 << 32, site=0), ValueError, "dropout: step is 4294967296"),
+    (lambda: dropout(X, 0.1, **KEY, places=[0, 2**32 - 1]), ValueError, "places holds 4294967295"),
+    (lambda: dropout(X, 0.1, **KEY, places=[0]), ValueError, r"places has shape \(1,\), expected \(B=2,\)"),
+    (lambda: dropout(X, 0.1, **KEY, places=[0, -1]), ValueError, "places is -1, expected no negative number"),
     (lambda: dropout_backward(X[0], 0.1, **KEY), ValueError, r"dropout_backward: dy has shape \(3, 4\)"),
     (lambda: batch_norm(X, ONE, ONE[:3]), ValueError, r"batch_norm: bias has shape \(3,\), expected \(D=4\)"),
     (lambda: batch_norm(X, ONE, ONE, lengths=[0, 0]), ValueError, "batch_norm: x has no valid step"),

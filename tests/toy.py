@@ -17,19 +17,22 @@ from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import TASKS, Task
 from rotrnn.tasks.task import FeatureSplit
 from rotrnn.training import recipe
+from rotrnn.training.parallel import started
 
 T, F, CLASSES = 5, 4, 3
 
 
 @dataclass(frozen=True)
 class Toy:
-    """Noisy class means. The model sleeps `delay` seconds a training step and breaks on demand."""
+    """Noisy class means. The model sleeps `delay` seconds a training step and breaks on demand; `fail_at` is for the
+    second of several processes."""
 
     size: int = 70
     delay: float = 0.0
     nan_at: int = -1
     blow_up_at: int = -1
     crash_at: int = -1
+    fail_at: int = -1
 
     def load(self) -> Task:
         rng = np.random.default_rng(0)
@@ -67,7 +70,10 @@ class ToyModel:
             if ctx.step == self.settings.crash_at:
                 os.kill(os.getpid(), signal.SIGSEGV)
             buffer = params["blocks"]["0"]["norm"]["running_mean"]
-            buffer += np.asarray(0.1, buffer.dtype) * (mean.mean(0) - buffer)
+            if started()[0] == 1 and ctx.step == self.settings.fail_at:
+                raise RuntimeError("broken on demand")
+            every = mean if ctx.gather is None else np.concatenate(ctx.gather(mean))
+            buffer += np.asarray(0.1, buffer.dtype) * (every.mean(0) - buffer)
             mean = mean * mean.dtype.type(np.nan if 0 <= self.settings.nan_at <= ctx.step else 1)
         head = params["head"]
         logits = (params["blocks"]["0"]["layer"]["scale"] * mean) @ head["weight"].T + head["bias"]

@@ -201,6 +201,7 @@ def dropout(
     y: _R,
     x: _R,
     lengths: _IO,
+    places: _IO,
     B: int,
     T: int,
     D: int,

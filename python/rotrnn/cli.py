@@ -23,6 +23,7 @@ from rotrnn.tasks.task import Exhausted
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
+from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import collect, find_runs, markdown, render, write
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
+            if args.command is not _train and (processes := started()[1]) > 1:
+                raise ValueError(f"MPI started {processes} of this command, expected one: only train runs on several")
             args.command(args)
     except Interrupted as error:
         return _tell(str(error), INTERRUPTED)
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (Exhausted, ImportError, NonFinite, OSError, ValueError) as error:
+    except (Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
         return _tell(f"error: {error}", FAILED)
     except MemoryError as error:
         return _tell(f"error: out of memory. {error}", FAILED)
@@ -58,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(message: str, code: int) -> int:
-    print(f"rotrnn: {message}", file=sys.stderr)
+    if started()[0] == 0:  # of several processes the first speaks
+        print(f"rotrnn: {message}", file=sys.stderr)
     return code
 
 
@@ -73,9 +77,12 @@ def _train(args: argparse.Namespace) -> None:
     overrides = [*args.set]
     overrides += [f"training.{key}={value}" for key in ("steps", "seed") if (value := getattr(args, key)) is not None]
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
-    recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
-    train(recipe, run.folder, resume=args.resume is not None)
-    print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
+    among = world()
+    with among.together():
+        recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
+        train(recipe, run.folder, resume=args.resume is not None, among=among)
+    if among.first:
+        print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -262,12 +269,16 @@ Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts.
 ends on the same bytes as if nothing had been. It warns if instruction set or NumPy version are others now: bits may
 differ then. Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
 
+Under mpirun, with the extra "mpi", several processes share every batch: equal to one to rounding, and always the same
+bits for as many. The first one writes and speaks; if another fails, the last finished step is saved.
+
 `rotrnn info recipes` lists the recipes.""",
         """\
 rotrnn train digits-rotrnn
 rotrnn train listops-lru --out runs/lru --set training.batch=16 --set layer.r_max=0.9
 rotrnn train my-recipe.toml --steps 200 --seed 1
-rotrnn train --resume runs/lru""",
+rotrnn train --resume runs/lru
+OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     )
     one.add_argument(
         "recipe",

@@ -67,7 +67,8 @@ def block_case(
     lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
     """A residual block: arguments are x, the norm's, engine 1's, the gate's and h0."""
-    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "rate": rate, "over_time": over_time}
+    places = None if lengths is None else 2**32 - 2 - 3 * np.arange(B)
+    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "rate": rate, "over_time": over_time, "places": places}
     weights = ("w_gate", "b_gate", "w_value", "b_value") if form == "full" else ("w_gate", "b_gate")
     center = np.linspace(-1, 1, D)
 
@@ -99,7 +100,7 @@ def block_case(
         y, hT = system_loop(
             *(args[name] for name in System._fields), normed(x, args["scale"], args["bias"]), args["h0"], lengths
         )
-        masks = [dropout_mask((B, T, D), rate, 2**40 + 5, 7, 3 + i, over_time) / (1 - rate) for i in (0, 1)]
+        masks = [dropout_mask((B, T, D), rate, 2**40 + 5, 7, 3 + i, over_time, places) / (1 - rate) for i in (0, 1)]
         z = masks[0] * gelu_formula(y)
         value = {"half1": z, "half2": y}.get(form)
         value = z @ args["w_value"].T + args["b_value"] if value is None else value

@@ -387,10 +387,11 @@ def layer_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
 
 
 def dropout_case(shape: tuple[int, int, int], over_time: bool, lengths: Any = None) -> Case:
-    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "over_time": over_time, "lengths": lengths}
+    places = None if lengths is None else 2**32 - 2 - 3 * np.arange(shape[0])
+    key = {"seed": 2**40 + 5, "step": 7, "site": 3, "over_time": over_time, "lengths": lengths, "places": places}
 
     def formula(x: Any) -> Any:
-        return x * dropout_mask(shape, 0.3, 2**40 + 5, 7, 3, over_time) / 0.7
+        return x * dropout_mask(shape, 0.3, 2**40 + 5, 7, 3, over_time, places) / 0.7
 
     return pointwise_case(
         f"dropout{' over time' * over_time}",
@@ -403,16 +404,22 @@ def dropout_case(shape: tuple[int, int, int], over_time: bool, lengths: Any = No
     )
 
 
-def dropout_mask(shape: tuple[int, int, int], rate: float, seed: int, step: int, site: int, over_time: bool) -> Any:
-    """Element i is kept if word i % 4 of Philox's block (i // 4, step, site) reaches 2^32 rate."""
+def dropout_mask(
+    shape: tuple[int, int, int], rate: float, seed: int, step: int, site: int, over_time: bool, places: Any = None
+) -> Any:
+    """Element i of the (T, D) at a place is kept if word i % 4 of Philox's block (i // 4, place, step, site) reaches
+    2^32 rate."""
     B, T, D = shape
-    n = B * D if over_time else B * T * D
-    blocks = np.arange(n // 4 + 1)
-    counter = np.stack([blocks & 0xFFFFFFFF, blocks >> 32, np.full_like(blocks, step), np.full_like(blocks, site)], 1)
+    n = D if over_time else T * D
+    blocks = n // 4 + 1
+    counter = np.empty((B, blocks, 4), np.int64)
+    counter[..., 0] = np.arange(blocks)
+    counter[..., 1] = (np.arange(B) if places is None else places)[:, None]
+    counter[..., 2:] = step, site
     words = np.empty_like(counter)
-    _cpu.philox(words, counter, np.tile([seed & 0xFFFFFFFF, seed >> 32], (len(blocks), 1)), len(blocks))
-    kept = (words.ravel()[:n] >= int(rate * 2**32)).astype(float)
-    return kept.reshape((B, 1, D) if over_time else shape)
+    _cpu.philox(words, counter, np.tile([seed & 0xFFFFFFFF, seed >> 32], (B * blocks, 1)), B * blocks)
+    kept = (words.reshape(B, 4 * blocks)[:, :n] >= int(rate * 2**32)).astype(float)
+    return kept.reshape(B, 1 if over_time else T, D)
 
 
 def embedding_case(B: int, T: int, V: int, D: int, lengths: Any = None) -> Case:

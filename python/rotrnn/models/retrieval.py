@@ -36,7 +36,9 @@ class Retrieval(SequenceModel):
             raise ValueError(f"Retrieval.forward: inputs has shape {inputs.shape}, expected (B, 2, T) or (B, 2, T, F)")
         lengths = None if ctx.lengths is None else self.flat_lengths(np.asarray(ctx.lengths))
         both = inputs.swapaxes(0, 1).reshape(-1, *inputs.shape[2:])
-        return super().forward(params, both, replace(ctx, lengths=lengths))
+        places = np.arange(len(inputs)) if ctx.places is None else np.asarray(ctx.places)
+        ctx = replace(ctx, lengths=lengths, places=np.concatenate([2 * places, 2 * places + 1]))
+        return super().forward(params, both, ctx)
 
     def flat_lengths(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if lengths.ndim != 2 or lengths.shape[1] != 2:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rotrnn.nn.gate import Gate
 from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
 from rotrnn.nn.linear import LinearRecurrence
-from rotrnn.nn.norm import BatchNorm, LayerNorm, Moments
+from rotrnn.nn.norm import BatchNorm, LayerNorm, Moments, valid_steps
 from rotrnn.ops.block import (
     BlockSaved,
     ChannelNorm,
@@ -21,7 +21,6 @@ from rotrnn.ops.block import (
     residual_block_backward,
 )
 from rotrnn.ops.linear_layer import System
-from rotrnn.ops.pointwise import statistics_adjoint
 
 
 class Parts(NamedTuple):
@@ -42,7 +41,7 @@ class FusedSaved(NamedTuple):
     op: BlockSaved
     folding: Any
     moments: Moments | None
-    train: bool
+    ctx: Context
     state: Array | None
 
     @property
@@ -91,9 +90,10 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
+    gather = gather and valid_steps(x, ctx) > 0  # of a batch spread over processes, there may be none here
     result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx.train, after)
+    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx, after)
     return result.y, saved, result.moments
 
 
@@ -106,13 +106,9 @@ def backward(
     grads = residual_block_backward(dy, saved.norm, saved.system, saved.gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
-        mean, var = saved.moments
-        rstd = 1 / np.sqrt(var + norm.eps)
-        dscale = dscale * rstd
-        if saved.train:
-            x, lengths = saved.op.x, saved.op.lengths
-            steps = x.shape[0] * x.shape[1] if lengths is None else int(lengths.sum())
-            after = Later(x, mean, *statistics_adjoint(params["norm"]["scale"], rstd, dscale, dbias, steps))
+        dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
+        if saved.ctx.train:
+            after = norm.through_statistics(params["norm"], saved.op.x, saved.moments, dscale, dbias, saved.ctx)
     dparams = {
         "norm": {"scale": dscale, "bias": dbias},
         "layer": layer.fold_backward(params["layer"], saved.folding, grads.system),

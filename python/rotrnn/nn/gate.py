@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,14 +53,16 @@ class Dropout:
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Context]:
         if not (ctx.train and self.rate):
             return x, ctx
-        key = {"seed": ctx.seed, "step": ctx.step, "site": self.site}
-        return dropout(x, self.rate, **key, over_time=self.over_time, lengths=ctx.lengths), ctx
+        return dropout(x, self.rate, **self._mask(ctx)), ctx
 
     def backward(self, params: Params, saved: Context, dy: Array) -> tuple[Array, Params]:
         if not (saved.train and self.rate):
             return dy, {}
-        key = {"seed": saved.seed, "step": saved.step, "site": self.site}
-        return dropout_backward(dy, self.rate, **key, over_time=self.over_time, lengths=saved.lengths), {}
+        return dropout_backward(dy, self.rate, **self._mask(saved)), {}
+
+    def _mask(self, ctx: Context) -> dict[str, Any]:
+        key = {"seed": ctx.seed, "step": ctx.step, "site": self.site, "places": ctx.places}
+        return {**key, "over_time": self.over_time, "lengths": ctx.lengths}
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ class Gate:
         return Gating(
             *(self.form, params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]),
             *(rate, self.over_time, ctx.seed, ctx.step, self.site),
+            places=ctx.places,
         )
 
     @staticmethod

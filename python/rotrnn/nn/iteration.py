@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.nn.layer import EVALUATION, Array, Context
 from rotrnn.ops.fixed_point import relax
+from rotrnn.ops.pointwise import LAST_PLACE
 
 Steps = npt.NDArray[np.int64]
 
@@ -109,7 +110,7 @@ def _is_positive(value: Any) -> bool:
 
 def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
     """ceil(Gamma(4, scale)), at least 1: minus the logarithm of four uniform numbers' product."""
-    counter = np.array([[2**32 - 1, 2**32 - 1, ctx.step, site]], np.int64)  # a block that no dropout mask reaches
+    counter = np.array([[2**32 - 1, LAST_PLACE, ctx.step, site]], np.int64)
     key = np.array([[ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]], np.int64)
     words = np.empty((1, 4), np.int64)
     _cpu.philox(words, counter, key, 1)
@@ -233,8 +234,9 @@ def iterate(
     lowest, waited = np.full(B, np.inf), np.zeros(B, np.int64)
     residual, iterations = np.zeros(B), np.zeros(B, np.int64)
     running = lengths > 0
+    together = ctx.gather if settings.stop == "quantile" else None
     for _ in range(limit):
-        if not running.any():
+        if not running.any() and together is None:
             break
         residual[running] = step(s, np.where(running, lengths, 0))[running]
         iterations += running
@@ -247,11 +249,16 @@ def iterate(
             waited[waited == PATIENCE] = 0
         if settings.stop == "sequence":
             running &= residual >= tol
-        elif running.any():
-            quantile = np.quantile(lowest[running], QUANTILE if ctx.train else 1.0)
-            if quantile < tol:
+        else:
+            whole = np.stack([lowest, s], 1)[running]
+            if together is not None:
+                whole = np.concatenate(together(whole))
+            if not len(whole):
+                break
+            if np.quantile(whole[:, 0], QUANTILE if ctx.train else 1.0) < tol:
                 running[:] = False
-            elif s[running].max() < LEAST_STEP:
+                break
+            if whole[:, 1].max() < LEAST_STEP:
                 break
     report = Report(iterations, residual, residual < tol)
     if not (ctx.train and settings.train_iterations is not None):

@@ -23,7 +23,7 @@ gradient is new, none accumulates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -36,6 +36,7 @@ from rotrnn.ops.pointwise import mask_padding
 
 Array = npt.NDArray[Any]
 Params = dict[str, Any]  # nested: name -> Array or Params
+Gather = Callable[[Array], list[Array]]
 State = Any
 """An array or a tuple of states, each array with the batch axis first; None is the state before the first step.
 Real and complex leaves are differentiable; integer ones (positions) are not, their gradient is zero."""
@@ -56,6 +57,12 @@ class Context:
         Batch statistics and dropout on.
     seed, step : int
         Key of the random numbers of this step (with `train`); the same key gives the same masks on any device.
+    places : (B,) int64, optional
+        Where each sequence stands in the batch that it is a part of, so that it has its own masks; 0..B-1 without.
+    gather : callable, optional
+        Where the batch is spread over several processes, ``gather(x)`` is the x (n, ...) of each of them, in their
+        order, n its own; each calls it as often as the others, with the same dtype and sizes but n. What needs a whole
+        batch (batch norm, quantiles of residuals) asks it. None where the batch is all here.
     fused : bool
         Run what can be fused (`rotrnn.nn.fused`) in one pass, which keeps little more than its input for backward;
         else part by part, keeping everything, the states of recurrences too. Results differ by rounding alone.
@@ -65,6 +72,8 @@ class Context:
     train: bool = False
     seed: int = 0
     step: int = 0
+    places: npt.NDArray[np.int64] | None = None
+    gather: Gather | None = None
     fused: bool = True
 
 

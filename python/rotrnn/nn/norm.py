@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Params
+from rotrnn.ops.block import Later, settle
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
     batch_norm_inference,
@@ -16,6 +17,7 @@ from rotrnn.ops.pointwise import (
     batch_norm_statistics,
     layer_norm,
     layer_norm_backward,
+    statistics_adjoint,
 )
 
 Moments = tuple[Array, Array]
@@ -35,7 +37,8 @@ class BatchNormSaved(NamedTuple):
 class BatchNorm:
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, over valid steps alone.
 
-    In training, mean and biased variance are the batch's own, and the running ones move in place:
+    In training, mean and biased variance are the whole batch's, wherever it is (`Context.gather`), and the running ones
+    move in place:
     ``running = momentum running + (1 - momentum) batch``, the variance biased there too (as in Flax, on which the
     published models run; PyTorch's is unbiased and its momentum one less ours). In evaluation the running ones are
     used.
@@ -52,13 +55,16 @@ class BatchNorm:
         return {"scale": ones, "bias": zeros, "running_mean": zeros.copy(), "running_var": ones.copy()}
 
     def statistics(self, params: Params, x: Array, ctx: Context, batch: Moments | None = None) -> Moments:
-        """The mean and variance to normalise by. In training the batch's own, taken from x unless already known, and
-        the running ones move."""
+        """The mean and variance to normalise by. In training the batch's, and the running ones move; `batch` are those
+        of x, if already known."""
         running = params["running_mean"], params["running_var"]
         if not ctx.train:
             # copies: training updates the running ones in place, and this call's backward needs today's
             return running[0].copy(), running[1].copy()
-        batch = batch_norm_statistics(x, lengths=ctx.lengths) if batch is None else batch
+        if ctx.gather is not None:
+            batch = _merged(x, ctx, ctx.gather, batch)
+        elif batch is None:
+            batch = batch_norm_statistics(x, lengths=ctx.lengths)
         for average, one in zip(running, batch, strict=True):
             average *= self.momentum
             average += (1 - self.momentum) * one
@@ -70,10 +76,49 @@ class BatchNorm:
         return y, BatchNormSaved(x, mean, var, ctx)
 
     def backward(self, params: Params, saved: BatchNormSaved, dy: Array) -> tuple[Array, Params]:
-        adjoint = batch_norm_backward if saved.ctx.train else batch_norm_inference_backward
         x, mean, var, ctx = saved
+        spread = ctx.train and ctx.gather is not None  # then the sums of dx are not all here
+        adjoint = batch_norm_backward if ctx.train and not spread else batch_norm_inference_backward
         dx, dscale, dbias = adjoint(dy, x, params["scale"], mean, var, eps=self.eps, lengths=ctx.lengths)
+        if spread:
+            dx = settle(dx, self.through_statistics(params, x, (mean, var), dscale, dbias, ctx), lengths=ctx.lengths)
         return dx, {"scale": dscale, "bias": dbias}
+
+    def through_statistics(
+        self, params: Params, x: Array, batch: Moments, dscale: Array, dbias: Array, ctx: Context
+    ) -> Later:
+        """The part of dx, in training, that reaches x through its `batch` statistics."""
+        n = valid_steps(x, ctx)
+        if ctx.gather is not None:
+            every = ctx.gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
+            *sums, n = np.concatenate(every).sum(0)
+            dscale, dbias = np.split(np.asarray(sums, dscale.dtype), 2)
+        mean, var = batch
+        return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, int(n)))
+
+
+def valid_steps(x: Array, ctx: Context) -> int:
+    """How many steps of x (B, T, D) count."""
+    return x.shape[0] * x.shape[1] if ctx.lengths is None else int(np.sum(ctx.lengths))
+
+
+def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Moments:
+    """Mean and variance of a batch that is spread over processes, of which x is here and `own`, if known, are its own.
+
+    Those of the parts are merged in float64, in the order of the processes (Chan, Golub and LeVeque 1983, eqs. 1.5).
+    """
+    D = x.shape[2]
+    n = valid_steps(x, ctx)
+    if own is None:
+        own = batch_norm_statistics(x, lengths=ctx.lengths) if n else (np.zeros(D), np.zeros(D))
+    parts = np.concatenate(gather(np.concatenate([[float(n)], *own])[None]))
+    counts, means, variances = parts[:, :1], parts[:, 1 : 1 + D], parts[:, 1 + D :]
+    total = counts.sum()
+    if not total:
+        raise ValueError("BatchNorm: no process has a valid step to take statistics over, expected at least one")
+    mean = (counts * means).sum(0) / total
+    var = (counts * (variances + (means - mean) ** 2)).sum(0) / total
+    return mean.astype(x.dtype), var.astype(x.dtype)
 
 
 class LayerNormSaved(NamedTuple):

@@ -14,7 +14,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.rotrnn import Folding, RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System
-from rotrnn.ops.pointwise import exp, mask_padding
+from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 GAMMAS = ("constant", "input", "random")
@@ -238,7 +238,7 @@ def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
     n = math.prod(shape)
     counter = np.empty((-(-n // 4), 4), np.int64)
     counter[:, 0] = np.arange(len(counter))
-    counter[:, 1:] = 2**32 - 1, ctx.step, site
+    counter[:, 1:] = LAST_PLACE, ctx.step, site
     key = np.tile(np.array([ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]), (len(counter), 1))
     words = np.empty_like(counter)
     _cpu.philox(words, counter, key, len(counter))

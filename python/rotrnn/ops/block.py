@@ -50,7 +50,7 @@ class RowNorm(NamedTuple):
 class Gating(NamedTuple):
     """GELU, dropout, GLU, dropout, in a form of `rotrnn.nn.Gate`: w (D, D), b (D,), those of the value in "full" alone.
 
-    Masks are those of `dropout` at `site` and `site` + 1.
+    Masks are those of `dropout` at `site` and `site` + 1, for sequences at `places`.
     """
 
     form: str
@@ -63,6 +63,7 @@ class Gating(NamedTuple):
     seed: int = 0
     step: int = 0
     site: int = 0
+    places: Array | None = None
 
 
 class BlockSaved(NamedTuple):
@@ -270,7 +271,8 @@ def _checked_later(args: Boundary, later: Later) -> list[Array]:
 
 
 def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
-    return [part for part in parts if isinstance(part, np.ndarray)]
+    """Those of real numbers."""
+    return [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind == "f"]
 
 
 def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
@@ -294,8 +296,9 @@ def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> 
 def _checked_gating(args: Boundary, gating: Gating) -> Gating:
     if gating.form not in GATE_KINDS:
         raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
-    check_dropout(args.op, gating.rate, gating.seed, gating.step, gating.site)
     checked: dict[str, Any] = dict.fromkeys(WEIGHTS)
+    key = gating.seed, gating.step, gating.site
+    checked["places"] = check_dropout(args, gating.rate, *key, gating.places)
     D = args.size["D"]
     for name in WEIGHTS if gating.form == "full" else WEIGHTS[2:]:
         value = getattr(gating, name)
@@ -315,6 +318,7 @@ def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> tuple[Any, ..
     return (
         GATE_KINDS[gating.form],
         *arrays,
+        gating.places,
         gating.rate,
         gating.seed,
         gating.step,

@@ -172,7 +172,7 @@ def planes(z: Array) -> Array:
 
 
 NO_NORM = (0, None, None, None, 0.0)
-NO_GATE = (0, None, None, None, None, 0.0, 0, 0, 0, False)
+NO_GATE = (0, None, None, None, None, None, 0.0, 0, 0, 0, False)
 
 
 def block_arguments(
@@ -185,13 +185,13 @@ def block_arguments(
 ) -> tuple[Any, ...]:
     """The inputs of the fused kernels (csrc/block.h, block_in) in the order of their entries, all checked before.
 
-    norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, rate, seed, step, site, over_time.
+    norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, places, rate, seed, step, site, over_time.
     """
     w_in, a, w_out, skip = system
     norm_kind, *channels, eps = norm
-    gate_kind, *weights, rate, seed, step, site, over_time = gate
+    gate_kind, *weights, places, rate, seed, step, site, over_time = gate
     start = None if h0 is None else planes(h0)
-    arrays = (x, w_in, planes(a), w_out, skip, start, *channels, *weights, lengths)
+    arrays = (x, w_in, planes(a), w_out, skip, start, *channels, *weights, lengths, places)
     sizes = (*x.shape, w_in.shape[0], len(w_out), TILE)
     return (*arrays, *sizes, norm_kind, gate_kind, eps, rate, seed, step, site, over_time)
 

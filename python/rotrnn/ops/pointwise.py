@@ -215,25 +215,46 @@ def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
 
 # ----------------------------------------------------------------------------------------------------- dropout
 
+LAST_PLACE = 2**32 - 1
+"""The place of what is drawn for a batch as a whole: no sequence stands there."""
 
-def check_dropout(op: str, rate: float, seed: int, step: int, site: int) -> None:
-    """Rate and key of a mask are in range."""
+
+def check_dropout(
+    args: Boundary, rate: float, seed: int, step: int, site: int, places: npt.ArrayLike | None
+) -> npt.NDArray[np.int64] | None:
+    """Rate and key of a mask are in range, of sequences (B, T, D) that `args` knows; their places."""
     if not 0 <= rate < 1:
-        raise ValueError(f"{op}: rate is {rate}, expected 0 <= rate < 1")
+        raise ValueError(f"{args.op}: rate is {rate}, expected 0 <= rate < 1")
     for key, value, bits in (("seed", seed, 63), ("step", step, 32), ("site", site, 32)):
         if not 0 <= value < 1 << bits:
-            raise ValueError(f"{op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
+            raise ValueError(f"{args.op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
+    if rate and (numbers := args.size["T"] * args.size["D"]) > 1 << 34:
+        raise ValueError(f"{args.op}: a mask of {numbers} numbers a sequence, expected at most 2^34")
+    if places is None:
+        return None
+    array = args.positions("places", places)
+    if array.max(initial=0) >= LAST_PLACE:
+        raise ValueError(f"{args.op}: places holds {array.max()}, expected integers below 2^32 - 1")
+    return array
 
 
 def _dropout(
-    op: str, x: npt.ArrayLike, rate: float, seed: int, step: int, site: int, over_time: bool, lengths: Any, name: str
+    op: str,
+    name: str,
+    x: npt.ArrayLike,
+    rate: float,
+    key: tuple[int, int, int],
+    over_time: bool,
+    places: npt.ArrayLike | None,
+    lengths: npt.ArrayLike | None,
 ) -> Array:
     args = Boundary(op)
-    check_dropout(op, rate, seed, step, site)
     (ax,) = args.common(args.array(name, x, "B T D"))
+    own = check_dropout(args, rate, *key, places)
     y: Array = np.empty_like(ax)
     B, T, D = ax.shape
-    _cpu.dropout(y, ax, args.lengths(lengths), B, T, D, rate, seed, step, site, over_time)
+    seed, step, site = key
+    _cpu.dropout(y, ax, args.lengths(lengths), own, B, T, D, rate, seed, step, site, over_time)
     return y
 
 
@@ -245,13 +266,15 @@ def dropout(
     step: int,
     site: int,
     over_time: bool = False,
+    places: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
     """Dropout with a mask that is computed, not stored: ``y = x m / (1 - rate)``, m zero with probability `rate`.
 
-    Element i of the flattened (B, T, D) takes number ``i % 4`` of the Philox-4x32-10 block (Salmon et al. 2011) at
-    counter ``(i // 4, step, site)`` under the key `seed`, and is kept if that number is at least ``2^32 rate``: the
-    same in either dtype, for any number of threads, with or without `lengths`. Linear, and its own adjoint.
+    Element i of a sequence's flattened (T, D) takes number ``i % 4`` of the Philox-4x32-10 block (Salmon et al. 2011)
+    at counter ``(i // 4, place, step, site)`` under the key `seed`, and is kept if that number is at least
+    ``2^32 rate``: the same in either dtype, for any number of threads, with or without `lengths` or padding, and for
+    any part of a batch that knows its places. Linear, and its own adjoint.
 
     Parameters
     ----------
@@ -261,13 +284,15 @@ def dropout(
     seed, step, site : int
         Key of the mask: of the run (below 2^63), the training step and the place in the model (below 2^32).
     over_time : bool
-        One number a (sequence, channel), shared by all its steps: i runs over the flattened (B, D).
+        One number a (sequence, channel), shared by all its steps: that of step 0.
+    places : (B,) integers, optional
+        Where each sequence stands in the batch that it is a part of, below 2^32 - 1; 0..B-1 without.
 
     Returns
     -------
     y : (B, T, D)
     """
-    return _dropout("dropout", x, rate, seed, step, site, over_time, lengths, "x")
+    return _dropout("dropout", "x", x, rate, (seed, step, site), over_time, places, lengths)
 
 
 def dropout_backward(
@@ -278,10 +303,11 @@ def dropout_backward(
     step: int,
     site: int,
     over_time: bool = False,
+    places: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
     """``dx = dy m / (1 - rate)`` with the mask of `dropout` at the same key; arguments as there."""
-    return _dropout("dropout_backward", dy, rate, seed, step, site, over_time, lengths, "dy")
+    return _dropout("dropout_backward", "dy", dy, rate, (seed, step, site), over_time, places, lengths)
 
 
 # ------------------------------------------------------------------------------------------------------- norms

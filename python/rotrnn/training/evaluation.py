@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.tasks import Split, Task
+from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
 """What JSON can hold; see `Tally.found`."""
@@ -63,6 +65,22 @@ class Tally:
         one = self.by_length.setdefault(length, Counter())
         one.update(n=int(n), labels=int(labels), right=int(right), right_sequences=int(right_sequences))
 
+    def sums(self) -> list[Any]:
+        """All that is counted, as JSON can hold it."""
+        by_length = [[length, dict(one)] for length, one in self.by_length.items()]
+        return [self.loss, self.right, self.labels, self.right_sequences, self.sequences, by_length]
+
+    def add_sums(self, sums: list[Any]) -> None:
+        """The `sums` of another part."""
+        loss, right, labels, right_sequences, sequences, by_length = sums
+        self.loss += loss
+        self.right += right
+        self.labels += labels
+        self.right_sequences += right_sequences
+        self.sequences += sequences
+        for length, one in by_length:
+            self._at(length, **one)
+
     def found(self, chance: float | None = None) -> Found:
         """ "loss" (nats a label), "accuracy" of labels, "sequence_accuracy", "n" sequences, "scaled_accuracy" where
         there is a `chance`; "curve", a table of lists "length", "n", "accuracy", "sequence_accuracy"."""
@@ -85,14 +103,29 @@ class Tally:
         return found
 
 
-def evaluate(model: Model, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike) -> Found:
-    """Loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time."""
+def evaluate(
+    model: Model,
+    params: Params,
+    task: Task,
+    split: Split,
+    *,
+    batch: int,
+    dtype: npt.DTypeLike,
+    world: World = ALONE,
+) -> Found:
+    """Loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time.
+
+    Of several processes each takes some of these batches, and all get what was found on the whole.
+    """
     tally = Tally(task.curve, task.bos)
-    for index in _chunks(len(split), batch):
+    for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
         logits, _ = model.forward(params, one.inputs, Context(one.lengths))
         tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
-    return tally.found(task.chance)
+    whole = Tally(task.curve, task.bos)
+    for sums in world.tell(tally.sums()):
+        whole.add_sums(sums)
+    return whole.found(task.chance)
 
 
 def confusion(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from rotrnn.nn.layer import Array
 from rotrnn.tasks import Batch, Split
 from rotrnn.tasks.task import Index, shuffled
+from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Training
 
 
@@ -17,23 +19,37 @@ def batch_order(n: int, seed: int, epoch: int) -> Array:
     return shuffled(n, seed, epoch + 1)
 
 
+class Part(NamedTuple):
+    """What a process has of a part of a batch, and where in that part its sequences stand, (B,)."""
+
+    batch: Batch
+    places: Index
+
+
 class Loader:
-    """The batches of a training split by step, each cut into `training.accumulate` parts.
+    """The batches of a training split by step, each cut into `training.accumulate` parts, and each of these into one
+    for every process of a world, of which this one's are loaded.
 
     Epochs are ordered anew, and the last partial batch of each is dropped; a `fresh` split goes on in order. While a
     step computes, a thread of this makes the batch of the next one.
     """
 
-    def __init__(self, split: Split, training: Training) -> None:
-        self.split, self.training = split, training
+    def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:
+        self.split, self.training, self.world = split, training, world
         self.batches = len(split) // training.batch
         if not self.batches:
             raise ValueError(
                 f"training.batch is {training.batch}, expected at most the {len(split)} examples there are"
             )
+        if (least := training.batch // training.accumulate) < world.size:
+            parts = f" in {training.accumulate} parts" * (training.accumulate > 1)
+            raise ValueError(
+                f"training.batch is {training.batch}{parts}, {least} examples at a time, expected one at least for "
+                f"each of {world.size} processes"
+            )
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
-        self._next: tuple[int, Future[list[Batch]]] | None = None
+        self._next: tuple[int, Future[list[Part]]] | None = None
 
     def index(self, step: int) -> Index:
         """The examples of a step."""
@@ -45,18 +61,21 @@ class Loader:
             self._order = epoch, batch_order(len(self.split), self.training.seed, epoch)
         return self._order[1][place * size :][:size]
 
-    def parts(self, step: int) -> list[Batch]:
-        """The batch of a step, in parts; starts on that of the next."""
+    def parts(self, step: int) -> list[Part]:
+        """This process's share of the batch of a step, in parts; starts on that of the next."""
         there = self._next
         future = there[1] if there is not None and there[0] == step else self._submit(step)
         self._next = step + 1, self._submit(step + 1)
         return future.result()
 
-    def _submit(self, step: int) -> Future[list[Batch]]:
+    def _submit(self, step: int) -> Future[list[Part]]:
         return self._thread.submit(self._make, np.array_split(self.index(step), self.training.accumulate))
 
-    def _make(self, parts: list[Index]) -> list[Batch]:
-        return [self.split.batch(part, self.training.dtype) for part in parts]
+    def _make(self, parts: list[Index]) -> list[Part]:
+        places = [np.array_split(np.arange(len(part)), self.world.size)[self.world.rank] for part in parts]
+        return [
+            Part(self.split.batch(part[own], self.training.dtype), own) for part, own in zip(parts, places, strict=True)
+        ]
 
     def close(self) -> None:
         """Ends the thread."""

@@ -1,8 +1,11 @@
 """The training loop. On one kind of machine, with one instruction set and one version of NumPy, a run depends on its
 recipe alone: neither the time, the number of threads, nor a kill and resume in between change a bit of its checkpoints.
 
-Everything random has a key: the order of the data (seed, epoch), initial values (seed), dropout (seed, step, site).
-Epoch and place in it follow from the step, which counts finished updates.
+Everything random has a key: the order of the data (seed, epoch), initial values (seed), dropout (seed, step, site,
+place in the batch). Epoch and place in it follow from the step, which counts finished updates.
+
+Several processes (`rotrnn.training.parallel`) hold the same parameters and take the same steps, each from its share of
+the batch: what they make of it is that of one process, to rounding. The first of them alone reads and writes files.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import signal
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -28,13 +32,14 @@ from tqdm import tqdm
 from rotrnn import _cpu
 from rotrnn.checkpoint import Facts, write_checkpoint
 from rotrnn.models.model import Loss
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
+from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.provenance import session
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
+from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import PARAMS, Run
 from rotrnn.training.tensorboard import Board
@@ -63,7 +68,7 @@ class Model(Protocol):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training stopped at a Ctrl-C, after its state was saved."""
+    """Training stopped at a Ctrl-C or SIGTERM, after its state was saved."""
 
 
 @dataclass
@@ -76,7 +81,8 @@ class State:
     best_step: int = 0
     best_score: float = -1.0
     arithmetic: list[str] = field(default_factory=list)
-    """Instruction set and NumPy version that the run was trained with; several, in order, if they changed."""
+    """Instruction set, NumPy version and, if several, number of processes that the run was trained with; more than one,
+    in order, if they changed."""
 
     def arrays(self) -> dict[str, Array]:
         """Every array by the name it has in a checkpoint."""
@@ -91,22 +97,33 @@ def initial_state(model: Model, recipe: Recipe) -> State:
 
 
 def train(
-    recipe: Recipe, folder: str | os.PathLike[str], *, resume: bool = False, progress: bool = True
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    among: World | None = None,
 ) -> dict[str, Any]:
     """Trains a recipe in a folder of its own, and evaluates it on the test split.
 
     Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
-    first Ctrl-C finishes the step, saves and raises; a second one aborts at once.
+    first Ctrl-C, or SIGTERM, finishes the step, saves and raises; a second one aborts at once.
+
+    Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
+    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved.
 
     Parameters
     ----------
     resume : bool
         Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, where it has none,
         from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
-        with the same instruction set and NumPy version (a warning tells where these two are others); one that had
+        with the same instruction set, NumPy version and number of processes (a warning tells where these are others;
+        on another number of processes it goes on as before, to rounding); one that had
         ended is only evaluated again. Without it, the folder must hold no run.
     progress : bool
         Print evaluations, and a progress bar if standard error is a terminal.
+    among : World, optional
+        The processes that train together; those that this one was started with if not given.
 
     Returns
     -------
@@ -124,35 +141,46 @@ def train(
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
     Interrupted
-        After Ctrl-C.
+        After Ctrl-C or SIGTERM.
+    Fallen
+        Another process failed.
+    ImportError
+        There are several processes, and no mpi4py.
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
-    run = Run(Path(folder))
-    with run.locked():
-        if resume:
+    run, among = Run(Path(folder)), world() if among is None else among
+    with among.together(), run.locked() if among.first else nullcontext():
+        if among.first and resume:
             check_same(run.load_recipe(), recipe, run)
             run.clean()
             run.failed.unlink(missing_ok=True)
-        else:
+        elif among.first:
             run.check_free()
-        trainer = _Trainer(recipe, run, progress)
-        if not resume:
+        among.agree("the recipe", recipe.digest())
+        among.agree("arithmetic", _arithmetic())
+        trainer = _Trainer(recipe, run, progress and among.first, among)
+        if among.first and not resume:
             run.write(run.recipe, recipe.text())
-        run.add_session(session())
+        if among.first:
+            run.add_session({**session(), "processes": among.size})
         return trainer.train()
 
 
 class _Trainer:
     """One call of `train`: what stays the same while a state moves on."""
 
-    def __init__(self, recipe: Recipe, run: Run, progress: bool) -> None:
-        self.recipe, self.run, self.progress = recipe, run, progress
+    def __init__(self, recipe: Recipe, run: Run, progress: bool, among: World = ALONE) -> None:
+        self.recipe, self.run, self.progress, self.world = recipe, run, progress, among
         self.training = recipe.training
+        if not among.first:
+            among.tell(None)  # data that the first one prepares are there for the others
         self.task: Task = recipe.task.load()
+        if among.first:
+            among.tell(None)
         self.model: Model = recipe.build(self.task)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
-        self.loader = Loader(self.task.train, self.training)
+        self.loader = Loader(self.task.train, self.training, among)
         self.board: Board
 
     # ---- a run ----
@@ -160,18 +188,22 @@ class _Trainer:
     def train(self) -> dict[str, Any]:
         state = self.load()
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
-        records = self.run.records()
+        records = self.run.records() if self.world.first else []
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
         if self.task.selected_on == "test":
             self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
         try:
-            with (
-                open(self.run.log, "ab", buffering=0) as log,  # a buffer would fail once more on closing
-                closing(Board(self.run, records, self.training.eval_every)) as self.board,
-            ):
+            with ExitStack() as stack:
+                log = None
+                if self.world.first:
+                    log = stack.enter_context(open(self.run.log, "ab", buffering=0))  # a buffer would fail on closing
+                    self.board = stack.enter_context(closing(Board(self.run, records, self.training.eval_every)))
                 self.walk(state, log, time.monotonic() - elapsed)
+        except Fallen as error:
+            raise Fallen(f"{error}; to go on: {self.resuming}") from error
         except NonFinite as error:
-            self.run.fail(str(error))
+            if self.world.first:
+                self.run.fail(str(error))
             last = self.run.checkpoint("last")
             kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
             raise NonFinite(f"{error}; {kept}") from error
@@ -179,12 +211,23 @@ class _Trainer:
             self.loader.close()
         return self.finish(state)
 
-    def walk(self, state: State, log: BinaryIO, started: float) -> None:
+    def walk(self, state: State, log: BinaryIO | None, started: float) -> None:
         """All steps from where `state` is."""
         disable = None if self.progress else True  # None: where standard error is no terminal
-        with _Interrupt() as interrupt, tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar:
-            while state.step < self.steps:
-                seen, seconds = _timed(lambda: self.advance(state))
+        with (
+            _Interrupt(self.world) as interrupt,
+            tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar,
+        ):
+            saved = None
+            while True:
+                try:
+                    stop = any(self.world.tell(interrupt.asked))
+                    if stop or state.step == self.steps:
+                        break
+                    seen, seconds = _timed(lambda: self.advance(state))
+                except Fallen as error:  # the state is that of the last finished step
+                    self.save(state, log)
+                    raise Fallen(f"{error}; the state after step {state.step} is saved") from error
                 records = [{**seen, "seconds": seconds}]
                 bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
                 bar.update()
@@ -198,14 +241,19 @@ class _Trainer:
                         f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
                     )
                 self.add(log, state, records)
-                stop = interrupt.asked
-                if evaluated or stop or _due(state.step, self.training.checkpoint_every):
+                if evaluated or _due(state.step, self.training.checkpoint_every):
                     self.save(state, log)
-                if stop:
-                    break
-        if interrupt.asked:  # perhaps during the last save
+                    saved = state.step
+            if stop and saved != state.step:
+                self.save(state, log)
+        if stop:
             where = f"stopped after step {state.step} of {self.steps}, all is saved"
-            raise Interrupted(f"{where}; to go on: rotrnn train --resume {self.run.folder}")
+            raise Interrupted(f"{where}; to go on: {self.resuming}")
+
+    @property
+    def resuming(self) -> str:
+        """The command that continues the run."""
+        return f"rotrnn train --resume {self.run.folder}"
 
     @property
     def steps(self) -> int:
@@ -221,21 +269,31 @@ class _Trainer:
             tqdm.write(text)
 
     def load(self) -> State:
-        """The state of the last checkpoint, or the initial one where there is none."""
+        """The state of the last checkpoint, or the initial one where there is none; the first process's, in all."""
         state = initial_state(self.model, self.recipe)
+        if self.world.first:
+            state = self.read(state)
+        facts = self.world.tell([state.step, state.best_step, state.best_score, state.arithmetic])
+        state.step, state.best_step, state.best_score, state.arithmetic = facts[0]
+        self.world.share(state.arrays())
+        return state
+
+    def read(self, state: State) -> State:
+        """The state of the last checkpoint, or the initial one, `state`, where there is none."""
         last = self.run.checkpoint("last")
+        here = _arithmetic(self.world.size)
         if not last.exists():
-            state.arithmetic.append(_arithmetic())
+            state.arithmetic.append(here)
             write_checkpoint(self.run.checkpoint("init"), _only_params(state), self.facts(state))
             self.run.cut_log(0)
             return state
         arrays, facts = self.run.read("last", self.recipe, state.arrays())
         self.run.cut_log(facts["step"], facts.get("unlogged", ()))
         arithmetic = facts["arithmetic"]
-        if arithmetic[-1] != _arithmetic():
-            here = f"{last}: was trained with {arithmetic[-1]}, and this is {_arithmetic()}"
-            warnings.warn(f"{here}; the run may end on other bits than one that was never stopped", stacklevel=4)
-            arithmetic = [*arithmetic, _arithmetic()]
+        if arithmetic[-1] != here:
+            change = f"{last}: was trained with {arithmetic[-1]}, and this is {here}"
+            warnings.warn(f"{change}; the run may end on other bits than one that was never stopped", stacklevel=5)
+            arithmetic = [*arithmetic, here]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
         return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], arithmetic)
@@ -249,8 +307,10 @@ class _Trainer:
             "arithmetic": state.arithmetic,
         }
 
-    def save(self, state: State, log: BinaryIO) -> None:
-        """The log up to here is on disk before the checkpoint that counts on it."""
+    def save(self, state: State, log: BinaryIO | None) -> None:
+        """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
+        if log is None:
+            return
         try:
             os.fsync(log.fileno())
         except OSError as error:
@@ -258,8 +318,10 @@ class _Trainer:
         with self.blaming(state, state.step):
             write_checkpoint(self.run.checkpoint("last"), state.arrays(), self.facts(state))
 
-    def add(self, log: BinaryIO, state: State, records: list[dict[str, Any]]) -> None:
+    def add(self, log: BinaryIO | None, state: State, records: list[dict[str, Any]]) -> None:
         """Appends the records of a step to the log; a killed process does not lose them."""
+        if log is None:
+            return
         text = "".join(json.dumps(record) + "\n" for record in records).encode()
         try:
             while text:
@@ -280,7 +342,11 @@ class _Trainer:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
-        params = {"last": state.params, "best": self.run.load_params("best", state.params)}
+        best = astype(state.params, self.training.dtype)
+        if self.world.first:
+            best = self.run.load_params("best", state.params)
+        self.world.share(dict(flatten(best)))
+        params = {"last": state.params, "best": best}
         test = {name: self.look(one, self.task.test) for name, one in params.items()}
         result = {
             "steps": state.step,
@@ -291,7 +357,8 @@ class _Trainer:
             "test": test,
             "parameters": sum(array.size for name, array in state.moments.items() if name.startswith("m.")),
         }
-        self.run.write(self.run.result, json.dumps(result, indent=2) + "\n")
+        if self.world.first:
+            self.run.write(self.run.result, json.dumps(result, indent=2) + "\n")
         for name, found in test.items():
             self.say(
                 f"test, {name:>4} parameters: loss {found['loss']:.4f}, {self.metric} {found[self.task.metric]:.4f}"
@@ -303,7 +370,8 @@ class _Trainer:
     def advance(self, state: State) -> dict[str, Any]:
         """One update in place; the record of it."""
         with self.blaming(state, state.step + 1):
-            metrics, grads = self.gradients(state)
+            with _kept(state.params):
+                metrics, grads = self.gradients(state)
             size = self.recipe.optimiser.update(
                 state.params, grads, state.moments, self.group_of, state.step, self.steps
             )
@@ -328,44 +396,63 @@ class _Trainer:
 
         Each part has dropout of its own: the key counts parts.
         """
-        batches = self.loader.parts(state.step)
-        counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
+        parts = self.loader.parts(state.step)
+        counts = [self.model.count(batch.labels, batch.lengths) for batch, _ in parts]
+        every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
+        labels = int(every.sum())
         total: dict[str, Array] = {}
+        own_loss, own_right = 0.0, 0
+        own_reports: dict[str, float] = {}
+        for k, ((batch, places), count) in enumerate(zip(parts, counts, strict=True)):
+            if not every[k]:
+                continue
+            ctx = Context(
+                batch.lengths,
+                train=True,
+                seed=self.training.seed,
+                step=state.step * self.training.accumulate + k,
+                places=places,
+                gather=self.world.gather if self.world.size > 1 else None,
+            )
+            logits, saved = self.model.forward(state.params, batch.inputs, ctx)
+            dlogits, share = np.zeros_like(logits), count / labels
+            if count:
+                found = self.model.loss(logits, batch.labels, batch.lengths)
+                dlogits = found.dlogits * logits.dtype.type(share)
+                own_loss += found.mean * count
+                own_right += int(np.count_nonzero(found.right))
+            for name, value in self.model.report(saved).items():
+                own_reports[name] = own_reports.get(name, 0.0) + share * value
+            for name, grad in flatten(self.model.backward(state.params, saved, dlogits)):
+                total[name] = total[name] + grad if name in total else grad
+        total = self.world.total(total)
         loss = right = 0.0
         reports: dict[str, float] = {}
-        for k, (batch, count) in enumerate(zip(batches, counts, strict=True)):
-            if not count:
-                continue
-            key = state.step * self.training.accumulate + k
-            ctx = Context(batch.lengths, train=True, seed=self.training.seed, step=key)
-            logits, saved = self.model.forward(state.params, batch.inputs, ctx)
-            found = self.model.loss(logits, batch.labels, batch.lengths)
-            loss += found.mean * count
-            right += np.count_nonzero(found.right)
-            share = count / sum(counts)
-            for name, value in self.model.report(saved).items():
-                reports[name] = reports.get(name, 0.0) + share * value
-            grads = self.model.backward(state.params, saved, found.dlogits * found.dlogits.dtype.type(share))
-            for name, grad in flatten(grads):
-                total[name] = total[name] + grad if name in total else grad
+        for one, two, layers in self.world.tell([own_loss, own_right, own_reports]):
+            loss, right = loss + one, right + two
+            for name, value in layers.items():
+                reports[name] = reports.get(name, 0.0) + value
         if not math.isfinite(loss):
             check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
             norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
             fine = f"the loss is {loss}, every parameter is finite"
             check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
-        metrics: dict[str, Any] = {"loss": loss / sum(counts), "accuracy": right / sum(counts)}
+        metrics: dict[str, Any] = {"loss": loss / labels, "accuracy": right / labels}
         return metrics | ({"layers": reports} if reports else {}), unflatten(total)
 
     # ---- an evaluation ----
 
     def look(self, params: Params, split: Split) -> Found:
         """What `evaluate` finds on a split."""
-        return evaluate(self.model, params, self.task, split, batch=self.training.batch, dtype=self.training.dtype)
+        batch, dtype = self.training.batch, self.training.dtype
+        return evaluate(self.model, params, self.task, split, batch=batch, dtype=dtype, world=self.world)
 
     def evaluate(self, state: State) -> dict[str, Any]:
         """Validation of a state; the record of it. Keeps the parameters if they are the best so far."""
         val = self.task.val
+        if self.world.size > 1:
+            self.world.agree("the checksum of the state", _checksum(state))
         with self.blaming(state, state.step):
             found = self.look(state.params, val)
             if not math.isfinite(found["loss"]):
@@ -374,14 +461,15 @@ class _Trainer:
                 raise NonFinite(f"{here}, every parameter is finite")
             if (score := found[self.task.metric]) >= state.best_score:
                 state.best_step, state.best_score = state.step, score
-                write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
-        batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
-        norms = self.model.state_norms(state.params, batch.inputs, Context(batch.lengths))
-        return {
-            "step": state.step,
-            **{f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")},
-            "state_norms": [float(norm) for norm in norms.mean(1)],
-        }
+                if self.world.first:
+                    write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
+        record: dict[str, Any] = {"step": state.step}
+        record |= {f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")}
+        if self.world.first:
+            batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
+            norms = self.model.state_norms(state.params, batch.inputs, Context(batch.lengths))
+            record["state_norms"] = [float(norm) for norm in norms.mean(1)]
+        return record
 
 
 def _due(step: int, every: int) -> bool:
@@ -399,8 +487,27 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _arithmetic() -> str:
-    return f"{_cpu.simd()} and NumPy {np.__version__}"
+def _arithmetic(processes: int = 1) -> str:
+    return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
+
+
+def _checksum(state: State) -> int:
+    crc = 0
+    for array in state.arrays().values():
+        crc = zlib.crc32(array.tobytes(), crc)
+    return crc
+
+
+@contextmanager
+def _kept(params: Params) -> Iterator[None]:
+    """Puts buffers, which forward moves, back to where they were if another process fails within."""
+    buffers = [(array, array.copy()) for name, array in flatten(params) if not is_parameter(name)]
+    try:
+        yield
+    except Fallen:
+        for array, before in buffers:
+            array[...] = before
+        raise
 
 
 def _only_params(state: State) -> dict[str, Array]:
@@ -421,21 +528,28 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
 
 
 class _Interrupt:
-    """Within the block, the first Ctrl-C sets `asked`, and the second raises KeyboardInterrupt."""
+    """Within the block, the first Ctrl-C or SIGTERM sets `asked`, and the second raises KeyboardInterrupt."""
 
     asked = False
 
+    def __init__(self, among: World) -> None:
+        self.world = among
+        self.before: dict[int, Any] = {}
+
     def __enter__(self) -> _Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._ask)
+            self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self.before)
+        for number, before in self.before.items():
+            signal.signal(number, before)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        os.write(2, b"\nstopping after this step; Ctrl-C again aborts at once\n")
+        if number == signal.SIGTERM:
+            self.world.hurry()
+        if self.world.first:
+            os.write(2, b"\nstopping after this step; Ctrl-C again aborts at once\n")
