@@ -69,7 +69,7 @@ def test_a_released_level(tmp_path):
     pixels, labels = release(level, {10: 4, 2: 5, 0: 4, 1: 3})
     keys = [(batch, i) for batch, count in ((0, 4), (1, 3), (2, 5), (10, 4)) for i in range(count)]
     order = torch_random_order(16)
-    for folder in (level, tmp_path / "pathfinder32"):
+    for folder in (level, tmp_path / "pathfinder32", tmp_path):
         task = Pathfinder(**TESTED, data_dir=str(folder)).load()
         assert task.name == "pathfinder"
         for split, places in ((task.train, order[:12]), (task.val, order[12:14]), (task.test, order[14:])):
@@ -79,7 +79,7 @@ def test_a_released_level(tmp_path):
                 batch.inputs, (wanted / 255 - 0.5) / 0.5, rtol=0, atol=1e-7
             )  # rounding to float32
             np.testing.assert_array_equal(batch.labels, [labels[keys[i]] for i in places])
-    arrays = read_level(level, 32, 14)
+    arrays = read_level(level, 32, 14, str(level))
     assert isinstance(arrays["pixels"], np.memmap)
     assert not arrays["pixels"].flags.writeable
 
@@ -150,7 +150,7 @@ def test_malformed_metadata(tmp_path, lines, message):
     metadata = re.escape(str(tmp_path / "metadata" / "0.npy"))
     expected = f"^{metadata}, {message}" if message.startswith("line") else f"{metadata}, line 2.*{message}"
     with pytest.raises((ValueError, FileNotFoundError), match=expected):
-        read_level(tmp_path, 32, 14)
+        read_level(tmp_path, 32, 14, str(tmp_path))
     assert list(tmp_path.glob(".rotrnn/*")) == []
 
 
@@ -188,17 +188,21 @@ def test_damaged_images(tmp_path, how, message):
     path = tmp_path / "imgs" / "0" / "sample_1.png"
     damage(path, how)
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: {message}.*0\\.npy, line 2\\)$"):
-        read_level(tmp_path, 32, 14)
+        read_level(tmp_path, 32, 14, str(tmp_path))
     assert list(tmp_path.glob(".rotrnn/*")) == []
 
 
 def test_folders_that_hold_no_level(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"imgs and metadata.*curv_contour_length_14"):
-        read_level(tmp_path, 32, 14)
+    nothing = r"^Pathfinder: nothing is in .*pathfinder32/curv_contour_length_14, .*expected a folder with metadata"
+    with pytest.raises(FileNotFoundError, match=nothing):
+        Pathfinder(data_dir=str(tmp_path)).load()
+    (tmp_path / "metadata").mkdir()
+    with pytest.raises(ValueError, match=r"metadata: holds no \.npy files, expected one for each batch"):
+        Pathfinder(data_dir=str(tmp_path)).load()
     release(tmp_path, {0: 1})
     (tmp_path / "metadata" / "0.npy").rename(tmp_path / "metadata" / "first.npy")
     with pytest.raises(ValueError, match=r"is named first\.npy, expected the number of a batch"):
-        read_level(tmp_path, 32, 14)
+        read_level(tmp_path, 32, 14, str(tmp_path))
 
 
 # ---- writing ----
@@ -252,7 +256,7 @@ def test_a_write_that_is_killed_goes_on(tmp_path):
     there = len(list((folder / "metadata").glob("*.npy")))
     assert 2 <= there < 20
     with pytest.raises(ValueError, match=rf"killed: has {10 * there} of 200 images; write the rest of them first"):
-        read_level(folder, 16, 3)
+        read_level(folder, 16, 3, str(folder))
     (folder / "metadata" / "0.npy").unlink()  # as if killed between a batch's images and its metadata
     (folder / "imgs" / "0" / "sample_3.png").write_bytes(b"")
     (folder / "imgs" / ".7.1.tmp").mkdir()

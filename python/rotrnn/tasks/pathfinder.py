@@ -14,7 +14,8 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.tasks.order import torch_random_order
 from rotrnn.tasks.paddles import DEGREES, PaddleShape, Picture, markers, paddles, step
-from rotrnn.tasks.pathfinder_files import read_level, write_level
+from rotrnn.tasks.pathfinder_files import level_release, read_level, write_level
+from rotrnn.tasks.released import find
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 
 
@@ -109,10 +110,12 @@ class Pathfinder:
     center : bool
         Pixels are from -1 to 1, as S5 and minimal-LRU have them; else from 0 to 1, as S4.
     data_dir : str
-        Folder of a level as released, with folders imgs and metadata, or one above that has it as
-        curv_contour_length_14 (curv_baseline for 6). With it nothing is drawn.
+        Folder of a level as released, with folders imgs and metadata, or one above: of the resolution, or of all. A
+        level is called curv_contour_length_14, or curv_baseline for 6. With it nothing is drawn.
+    download : bool
+        Fetch the archive of Long Range Arena into `data_dir`, and the level from it, where it is not there.
     cache_dir : str
-        Where the images of `data_dir` are put, once, to be mapped into memory: its folder .rotrnn if not given.
+        Folder for the images of `data_dir`, mapped into memory from the first time on; .rotrnn in it if none is given.
     """
 
     resolution: int = 32
@@ -125,6 +128,7 @@ class Pathfinder:
     seed: int = 0
     center: bool = True
     data_dir: str = ""
+    download: bool = False
     cache_dir: str = ""
 
     def __post_init__(self) -> None:
@@ -252,16 +256,15 @@ class Pathfinder:
         ValueError
             A file in `data_dir` is not as released; the error names file and line.
         """
-        if not self.data_dir:
+        if not (self.data_dir or self.download):
             order = torch_random_order(self.train + self.val + self.test)
             return self._task(order, lambda index: self.images(index).pixels, self.labels)
-        arrays = read_level(self.data_dir, self.resolution, self.contour_length, self.cache_dir)
+        folder = find("Pathfinder", level_release(self.resolution, self.contour_length), self.data_dir, self.download)
+        arrays = read_level(folder, self.resolution, self.contour_length, self.data_dir, self.cache_dir)
         pixels, labels = arrays["pixels"], np.array(arrays["labels"], np.int64)
         wanted = self.train + self.val + self.test
         if len(labels) < wanted:
-            raise ValueError(
-                f"{self.data_dir}: has {len(labels)} images, expected at least {wanted}, train + val + test"
-            )
+            raise ValueError(f"{folder}: has {len(labels)} images, expected at least {wanted}, train + val + test")
         return self._task(torch_random_order(len(labels)), pixels.__getitem__, labels.__getitem__)
 
     def _task(self, order: Index, pixels: Callable[[Index], Picture], labels: Callable[[Index], Index]) -> Task:
@@ -277,7 +280,7 @@ class Pathfinder:
 
         After a kill, a second call goes on where the first one ended.
         """
-        if self.data_dir:
+        if self.data_dir or self.download:
             raise ValueError(f"Pathfinder: data_dir is {self.data_dir!r}, expected none: its images are files already")
         g = self.geometry
         distractors, length = self.distractor_paddles()

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from rotrnn.files import atomic_file, synced
-from rotrnn.tasks.prepared import Arrays, Store, prepared
+from rotrnn.tasks.prepared import Arrays, Store
+from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index
 
 BATCH = 1000
@@ -93,44 +94,46 @@ class Sample(NamedTuple):
             raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
 
 
-def read_level(folder: str | os.PathLike[str], resolution: int, contour_length: int, cache_dir: str = "") -> Arrays:
+def level_release(resolution: int, contour_length: int) -> Release:
+    """Where the level of contours of so many paddles was published, and what it is called."""
+    level = "curv_baseline" if contour_length == 6 else f"curv_contour_length_{contour_length}"
+    release = lra(f"pathfinder{resolution}/{level}", "metadata")
+    return release._replace(places=(*release.places, level))
+
+
+def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str, cache_dir: str = "") -> Arrays:
     """Memory-mapped "pixels" (n, resolution, resolution) and "labels" (n,) uint8, prepared the first time.
 
     Images are in the order of the numbers of their batches, and of the lines of metadata.
 
     Parameters
     ----------
-    folder : path
-        With folders imgs and metadata; or one above it, which is then named as for `contour_length` paddles.
-    cache_dir : str
-        Where the arrays are put; .rotrnn in the folder itself if not given.
+    folder : Path
+        With folders imgs and metadata.
+    data_dir, cache_dir : str
+        Where the arrays are put, as `rotrnn.tasks.released.prepare`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        The folder, a line of metadata or an image is not as released; the error names file and line.
+        A line of metadata or an image is not as released; the error names file and line.
     """
-    level = "curv_baseline" if contour_length == 6 else f"curv_contour_length_{contour_length}"
-    places = [Path(folder), Path(folder, level)]
-    found = next((place for place in places if (place / "metadata").is_dir()), None)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "expected folders imgs and metadata in", " or ".join(map(str, places)))
-    files = sorted((found / "metadata").glob("*.npy"), key=_batch)
-    sources = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    files = sorted((folder / "metadata").glob("*.npy"), key=_batch)
+    if not files:
+        raise ValueError(f"{folder / 'metadata'}: holds no .npy files, expected one for each batch of images")
 
     def make(store: Store) -> None:
-        samples = list(_samples(found, files, contour_length))
+        samples = list(_samples(folder, files, contour_length))
         pixels = store.array("pixels", (len(samples), resolution, resolution), np.uint8)
         store.array("labels", (len(samples),), np.uint8)[:] = [sample.label for sample in samples]
         pillow = _pillow()
         with ThreadPoolExecutor() as pool:
             read = pool.map(lambda sample: sample.read(pillow, resolution), samples)
-            for i, one in enumerate(tqdm(read, desc=str(found), total=len(samples), unit="image", disable=None)):
+            for i, one in enumerate(tqdm(read, desc=str(folder), total=len(samples), unit="image", disable=None)):
                 pixels[i] = one
 
-    settings = {"resolution": resolution, "contour_length": contour_length, "metadata": sources}
     name = f"pathfinder{resolution}-{contour_length}"
-    return prepared(Path(cache_dir) if cache_dir else found / ".rotrnn", name, settings, make)
+    return prepare("Pathfinder", data_dir, cache_dir, name, files, make)
 
 
 def _batch(path: Path) -> int:

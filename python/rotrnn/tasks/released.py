@@ -130,17 +130,24 @@ class Released(ABC):
         return find(type(self).__name__, self.release, self.data_dir, self.download)
 
     def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None]) -> Arrays:
-        """The arrays that `make` makes of `files`, by `prepared`: `name` says which, of several settings."""
-        folder = Path(self.cache_dir or Path(self.data_dir, ".rotrnn"))
-        try:
-            return prepared(folder, name, {"files": fingerprint(files)}, make)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            raise OSError(
-                f"{type(self).__name__}: prepared data cannot be written to {folder} ({error.strerror}); "
-                "set cache_dir to a folder for them"
-            ) from error
+        """The arrays that `make` makes of `files`, by `prepare`: `name` says which, of several settings."""
+        return prepare(type(self).__name__, self.data_dir, self.cache_dir, name, files, make)
+
+
+def prepare(
+    task: str, data_dir: str, cache_dir: str, name: str, files: Iterable[Path], make: Callable[[Store], None]
+) -> Arrays:
+    """The arrays that `make` makes of `files`, by `prepared`, in `cache_dir` or, where that is '', in `data_dir`."""
+    folder = Path(cache_dir or Path(data_dir, ".rotrnn"))
+    try:
+        return prepared(folder, name, {"files": fingerprint(files)}, make)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise OSError(
+            f"{task}: prepared data cannot be written to {folder} ({error.strerror}); "
+            "set cache_dir to a folder for them"
+        ) from error
 
 
 def fingerprint(files: Iterable[Path]) -> str:
