@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -406,8 +407,9 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         "data",
         _data,
         "describe a task's data, or write them as files",
-        f"Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
-        f"tasks: {', '.join(TASKS)};\ntheir settings are the keys of a recipe's section [task]\n\n"
+        "Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
+        + textwrap.fill(f"tasks: {', '.join(TASKS)}; their settings are the keys of a recipe's section [task]", 110)
+        + "\n\n"
         f"{', '.join(_released())} are read from their published files, in the folder data_dir;\n"
         "download=true fetches them there. Random data of their format and full length come from --stand-in:\n"
         "they are to try a recipe with.",
