@@ -1,0 +1,301 @@
+"""Recipes of published runs say what the papers' tables and the released scripts say."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rotrnn.nn.layer import flatten, is_parameter, unflatten
+from rotrnn.tasks import AAN, CIFAR, IMDB, ListOps, Pathfinder, Settings, SpeechCommands
+from rotrnn.training.optimiser import describe_groups
+from rotrnn.training.recipe import load_recipe, recipe_names
+from rotrnn.training.sweep import plan
+
+PI = math.pi
+TASKS: dict[str, Settings] = {
+    "listops": ListOps(),
+    "text": IMDB(),
+    "retrieval": AAN(),
+    "image": CIFAR(),
+    "scifar": CIFAR(colour=True),
+    "pathfinder": Pathfinder(),
+    "pathx": Pathfinder(resolution=128),
+    "speech": SpeechCommands(),
+}
+SIZES = {"listops": 96_000, "text": 25_000, "retrieval": 147_086, "image": 45_000, "pathfinder": 160_000,
+         "pathx": 160_000, "speech": 84_843}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.split("-")[0] in TASKS])
+def test_tasks_are_those_of_the_names(name):
+    if not name.endswith("-small"):
+        task = load_recipe(name).task
+        expected = TASKS[name.split("-")[0]]
+        assert type(task) is type(expected)
+        assert task.shape == expected.shape
+        assert getattr(task, "resolution", None) == getattr(expected, "resolution", None)
+
+
+ROTRNN = {  # D, N, rates in units of 1e-3, batch, decay, dropout, thousands of steps, gamma, theta
+    "listops": (128, 256, 1, 1, 32, 0.05, 0, 80, (0.5, 0.999), PI / 100),
+    "text": (256, 192, 1, 1, 32, 0.05, 0.1, 50, (0.5, 0.8), PI / 10),
+    "retrieval": (128, 256, 0.1, 0.01, 32, 0.01, 0.1, 50, (0.5, 0.999), 2 * PI),
+    "image": (512, 384, 4.5, 1, 50, 0.05, 0.1, 250, (0.99, 0.999), 2 * PI),
+    "pathfinder": (192, 256, 4.5, 1, 64, 0.03, 0.05, 500, (0.1, 0.9999), PI / 10),
+    "pathx": (192, 256, 4.5, 1, 32, 0.03, 0.2, 250, (0.999, 0.9999), PI / 10),
+    "speech": (96, 128, 8, 1, 16, 0.04, 0.1, 212, (0.1, 0.9999), PI / 10),
+}
+
+
+@pytest.mark.parametrize("task", ROTRNN)
+def test_rotrnn(task):
+    """Table 3; appendix B.2 says of all: 6 layers, 32 heads, batch norm, both directions on Pathfinder and Path-X."""
+    D, N, lr, recurrent, batch, decay, dropout, steps, gamma, theta = ROTRNN[task]
+    recipe = load_recipe(f"{task}-rotrnn")
+    model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
+    assert (model.layer, model.d_model, model.n_layers, model.norm) == ("rotrnn", D, 6, "batch")
+    assert (layer.d_state, layer.heads, layer.gamma_init) == (N, 32, gamma)
+    assert layer.theta_max == pytest.approx(theta)
+    assert layer.bidirectional == (task in ("pathfinder", "pathx", "speech"))  # speech by its count of parameters
+    assert model.glu == ("half1" if task == "speech" else "full")
+    assert optimiser.lr == pytest.approx(lr / 1000)
+    assert optimiser.lr * optimiser.recurrent_factor == pytest.approx(recurrent / 1000)
+    assert (optimiser.weight_decay, model.dropout) == (decay, dropout)
+    assert (training.batch, training.steps) == (batch, 1000 * steps)
+    assert (optimiser.schedule, optimiser.floor, optimiser.warmup) == ("cosine", 1e-7, 0.1)
+
+
+LRU = {  # H, N, thousands of steps, batch, factor, dropout, ring, phase, base rate in units of 1e-3
+    "scifar": (512, 384, 180, 50, 0.25, 0.1, (0.9, 0.999), 2 * PI, 5),
+    "listops": (128, 256, 80, 32, 0.5, 0, (0, 0.99), 2 * PI, 3),
+    "text": (256, 192, 50, 32, 0.1, 0.1, (0.5, 0.9), 2 * PI, 4),
+    "retrieval": (128, 256, 100, 64, 0.5, 0.1, (0.5, 0.9), 2 * PI, 2),
+    "pathfinder": (192, 256, 500, 64, 0.25, 0, (0.9, 0.999), 2 * PI, 4),
+    "pathx": (128, 256, 250, 32, 0.25, 0, (0.999, 0.9999), PI / 10, 2),
+}
+
+
+@pytest.mark.parametrize("task", LRU)
+def test_lru(task):
+    """Tables 8 and 9 and appendix D; base rates are not the paper's."""
+    H, N, steps, batch, factor, dropout, ring, phase, lr = LRU[task]
+    recipe = load_recipe(f"{task}-lru")
+    model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
+    assert (model.layer, model.d_model, model.n_layers, model.norm) == ("lru", H, 6, "batch")
+    assert model.glu == ("half1" if task == "pathx" else "full")
+    assert (layer.d_state, (layer.r_min, layer.r_max)) == (N, ring)
+    assert layer.max_phase == pytest.approx(phase)
+    assert (layer.form, layer.gamma) == ("log_phase", True)
+    assert layer.bidirectional == (task in ("pathfinder", "pathx"))
+    assert optimiser.lr == pytest.approx(lr / 1000)
+    assert (optimiser.recurrent_factor, optimiser.weight_decay, model.dropout) == (factor, 0.05, dropout)
+    assert (training.batch, training.steps) == (batch, 1000 * steps)
+    assert (optimiser.schedule, optimiser.floor, optimiser.warmup) == ("cosine", 1e-7, 0.1)
+
+
+@cache
+def parameters(name):
+    """Flattened parameters of a recipe's model."""
+    recipe = load_recipe(name)
+    params = recipe.build(recipe.task.shape).init(np.random.default_rng(0))
+    return {name: array for name, array in flatten(params) if is_parameter(name)}
+
+
+def test_published_counts_of_parameters():
+    """RotRNN, table 2: 284K, with each rotation's skew matrix counted by its free entries, and 283K for LRU."""
+    rotrnn = parameters("speech-rotrnn")
+    surplus = sum(a.size - a.shape[0] * math.comb(a.shape[1], 2) for name, a in rotrnn.items() if name.endswith(".M"))
+    assert sum(a.size for a in rotrnn.values()) - surplus == 284_099
+    assert sum(a.size for a in parameters("speech-lru").values()) == 283_523
+    assert sum(a.size for a in parameters("speech-s5").values()) == 283_523  # "280K"
+
+
+S5 = {  # layers, H, states, blocks, C, GLU, dt_min, batch, epochs, warm-up epochs, SSM rate, factor, decay, dropout
+    "listops": (8, 128, 16, 8, "lecun", "half2", 1e-3, 50, 40, 1, 1e-3, 3, 0.04, 0),
+    "text": (6, 256, 192, 12, "lecun", "half2", 1e-3, 50, 35, 0, 1e-3, 4, 0.07, 0.1),
+    "retrieval": (6, 128, 256, 16, "trunc", "half1", 1e-3, 32, 20, 1, 1e-3, 2, 0.05, 0),
+    "image": (6, 512, 384, 3, "lecun", "half1", 1e-3, 50, 250, 1, 1e-3, 4.5, 0.07, 0.1),
+    "pathfinder": (6, 192, 256, 8, "trunc", "half1", 1e-3, 64, 200, 1, 9e-4, 5, 0.03, 0.05),
+    "pathx": (6, 128, 256, 16, "complex", "half1", 1e-4, 32, 75, 1, 6e-4, 3, 0.06, 0),
+    "speech": (6, 96, 128, 16, "lecun", "half1", 1e-3, 16, 40, 1, 2e-3, 4, 0.04, 0.1),
+}
+MOMENTUM = {"pathfinder": 0.9, "pathx": 0.9}
+SEEDS = {"listops": 6554595, "text": 8825365, "retrieval": 5464368, "image": 16416, "pathfinder": 8180844,
+         "pathx": 6429262, "speech": 4062966}  # fmt: skip
+CONFIGURATIONS = {  # of the released code, and whether dt is global
+    "listops": ("BfastandCdecay", False),
+    "text": ("standard", True),
+    "retrieval": ("standard", True),
+    "image": ("BfastandCdecay", False),
+    "pathfinder": ("standard", False),
+    "pathx": ("BandCdecay", False),
+    "speech": ("noBCdecay", False),
+}
+EIGENVALUES = {"lambda_re", "lambda_im"}
+B, C = {"B_re", "B_im"}, {"C_re", "C_im", "C_re_reverse", "C_im_reverse"}
+
+
+@pytest.mark.parametrize("task", S5)
+def test_s5(task):
+    """Its released scripts: the settings."""
+    layers, H, states, blocks, c, glu, dt_min, batch, epochs, warm, ssm, factor, decay, dropout = S5[task]
+    recipe = load_recipe(f"{task}-s5")
+    model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
+    assert (model.layer, model.n_layers, model.d_model, model.norm, model.pool) == ("s5", layers, H, "batch", "mean")
+    assert (layer.d_state, layer.blocks, layer.dt_min, layer.dt_max) == (states, blocks, dt_min, 0.1)
+    assert layer.c_init.startswith(c)
+    assert (layer.bidirectional, layer.conjugate, layer.discretisation) == (True, True, "zoh")
+    assert layer.clip_eigs == (task == "image")
+    assert (model.glu, model.dropout, model.dropout_over_time, model.prenorm) == (glu, dropout, True, True)
+    assert model.norm_momentum == MOMENTUM.get(task, 0.95)
+    each = SIZES[task] // batch
+    assert (training.batch, training.steps, training.eval_every) == (batch, epochs * each, each)
+    assert training.seed == SEEDS[task]
+    assert (optimiser.schedule, optimiser.floor, optimiser.clip, optimiser.warmup) == ("s5", 0, 0, warm * each)
+    assert optimiser.lr == pytest.approx(ssm * factor)
+    assert optimiser.lr * optimiser.recurrent_factor == pytest.approx(ssm)
+    assert optimiser.weight_decay == decay
+    assert (optimiser.betas, optimiser.eps) == ((0.9, 0.999), 1e-8)
+
+
+@pytest.mark.parametrize("task", S5)
+def test_s5_groups(task):
+    """Its four configurations: which leaves are "ssm" (Adam), "none" (AdamW at the SSM rate) or "regular" (AdamW)."""
+    configuration, dt_global = CONFIGURATIONS[task]
+    recipe = load_recipe(f"{task}-s5")
+    ssm = EIGENVALUES | (set() if dt_global else {"log_step"})
+    ssm |= {"standard": B, "noBCdecay": B | C | {"D"}}.get(configuration, set())
+    none = B if configuration == "BandCdecay" else set()
+    arrays = parameters(f"{task}-s5")
+    model = recipe.build(recipe.task.shape)
+    steps, optimiser = recipe.training.steps, recipe.optimiser
+    params = unflatten(arrays)
+    groups = {
+        one.name: one for one in describe_groups(optimiser, params, optimiser.grouping(model.is_recurrent), steps)
+    }
+
+    def leaves(group):
+        return set(groups[group].parameters) if group in groups else set()
+
+    in_layer = {name for name in arrays if ".layer." in name}
+    assert leaves("recurrent") == {name for name in in_layer if name.split(".")[-1] in ssm}
+    assert leaves("recurrent, decay") == {name for name in in_layer if name.split(".")[-1] in none}
+    assert leaves("global") == arrays.keys() - leaves("recurrent") - leaves("recurrent, decay")
+    assert {
+        "encoder.bias",
+        "blocks.0.norm.scale",
+        "blocks.0.norm.bias",
+        "blocks.0.gate.gate.bias",
+    } <= leaves("global")  # norms and biases decay: the rule that was to exempt them tests other names
+    warm, ssm_rate, factor, decay = S5[task][9:13]
+    peak = ssm_rate * factor
+    for name, rate, share in (
+        ("global", peak, decay),
+        ("recurrent", ssm_rate, 0),
+        ("recurrent, decay", ssm_rate, decay),
+    ):
+        if name in groups:
+            last = 0.0 if warm else rate * (1 + math.cos(PI * (steps - 2) / steps)) / 2
+            assert groups[name].lr == pytest.approx((rate, rate, last), abs=1e-18)
+            assert groups[name].decay == pytest.approx((rate * share, rate * share, last * share), abs=1e-18)
+
+
+@pytest.mark.parametrize(("task", "each", "epochs"), [("scifar", 773, 180), ("listops", 1500, 40), ("text", 390, 35)])
+def test_minimal_lru(task, each, epochs):
+    recipe = load_recipe(f"{task}-minimal-lru")
+    model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
+    assert (model.d_model, model.n_layers, model.norm_momentum, model.glu) == (256, 4, 0.99, "full")
+    assert (model.dropout, model.dropout_over_time) == (0.1, True)
+    assert (layer.d_state, layer.r_min, layer.r_max, layer.max_phase) == (128, 0, 1, 6.28)
+    assert (layer.bidirectional, layer.gamma, layer.form) == (False, True, "log_phase")
+    assert (optimiser.lr, optimiser.recurrent_factor, optimiser.weight_decay) == (1e-3, 0.5, 0.05)
+    assert (optimiser.warmup, optimiser.schedule, optimiser.floor) == (0, "s5", 1e-7)
+    assert (training.batch, training.steps, training.seed) == (64, each * epochs, 1919)
+    groups = optimiser.grouping(recipe.build(recipe.task.shape).is_recurrent)
+    assert {name.split(".")[-1] for name in parameters(f"{task}-minimal-lru") if groups(name) == "recurrent"} == {
+        "nu_log", "theta_log", "gamma_log", "B_re", "B_im",
+    }  # fmt: skip
+
+
+S4 = {  # H, N, pre-norm, dropout, rate, batch, thousands of steps, warm-up, dt_min, rate of dt
+    "listops": (256, 4, False, 0, 0.01, 32, 120, 12_000, 1e-3, 0.01),
+    "text": (256, 4, True, 0, 0.01, 16, 50, 5_000, 1e-3, 0.01),
+    "retrieval": (256, 4, True, 0, 0.01, 64, 50, 5_000, 1e-3, 0.01),
+    "image": (512, 64, False, 0.1, 0.01, 50, 180, 18_000, 1e-3, 1e-3),
+    "pathfinder": (256, 64, True, 0, 0.004, 64, 500, 50_000, 1e-3, 1e-3),
+    "pathx": (256, 64, True, 0, 0.001, 16, 500, 50_000, 1e-4, 1e-3),
+    "speech": (128, 64, True, 0, 0.01, 16, 200, 1_000, 1e-3, 1e-3),
+    "scifar": (512, 64, False, 0.1, 0.01, 50, 180, 900, 1e-3, 1e-3),
+}
+
+
+@pytest.mark.parametrize("task", S4)
+def test_s4d(task):
+    """Configurations of S4: norms, biases and embeddings do not decay, nor A, B and dt, whose rate is 1e-3."""
+    H, N, prenorm, dropout, lr, batch, steps, warm, dt_min, dt_rate = S4[task]
+    recipe = load_recipe(f"{task}-s4d")
+    model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
+    assert (model.d_model, model.n_layers, model.prenorm, model.dropout) == (H, 6, prenorm, dropout)
+    assert (layer.d_state, layer.dt_min, layer.frequencies, layer.bidirectional) == (N, dt_min, "legs", True)
+    assert (training.batch, training.steps) == (batch, 1000 * steps)
+    assert (optimiser.lr, optimiser.weight_decay, optimiser.warmup, optimiser.floor) == (lr, 0.05, warm, 0)
+    group_of = optimiser.grouping(recipe.build(recipe.task.shape).is_recurrent)
+    for name in parameters(f"{task}-s4d"):
+        leaf = name.split(".")[-1]
+        kernel = leaf in ("log_A_re", "A_im", "B_re", "B_im", "log_step")
+        spared = kernel or "norm" in name or leaf in ("bias", "table")
+        rate = (dt_rate if leaf == "log_step" else 1e-3) if kernel else lr
+        assert optimiser.rate(group_of(name), warm, training.steps) == pytest.approx(rate), name
+        assert optimiser.decay(group_of(name)) == (0 if spared else 0.05), name
+
+
+LADDER = ["rnn-relu", "rnn-tanh", "rnn-linear", "real-imag", "exp", "stable-exp", "ring", "lru"]
+
+
+@pytest.mark.parametrize("task", ["scifar", "listops", "text", "retrieval", "pathfinder"])
+def test_lru_ladder(task):
+    """Tables 6 to 8: each row changes what the one before leaves."""
+    rows = [row for row in LADDER if (task, row) != ("listops", "ring")]
+    runs = plan(f"{task}-ladder")
+    assert list(runs) == [f"{row},seed={seed}" for row in rows for seed in (0, 1, 2)]
+    last = runs["lru,seed=0"]
+    assert last.layer == load_recipe(f"{task}-lru").layer
+    for row in rows:
+        recipe = runs[f"{row},seed=0"]
+        assert (recipe.task, recipe.model.d_model) == (last.task, last.model.d_model)
+        assert recipe.layer.bidirectional == last.layer.bidirectional
+        if row.startswith("rnn"):
+            assert recipe.layer.activation == {"relu": "relu", "tanh": "tanh", "linear": "identity"}[row[4:]]
+            assert recipe.layer.initialisation == "glorot"
+        elif row != "lru":
+            assert (recipe.layer.form, recipe.layer.gamma) == (
+                {"ring": "stable_exp"}.get(row, row.replace("-", "_")),
+                False,
+            )
+            ring = {"scifar": (0.9, 0.99), "text": (0, 0.9), "retrieval": (0.5, 0.9), "pathfinder": (0.9, 0.999)}
+            assert (recipe.layer.r_min, recipe.layer.r_max) == (ring[task] if row == "ring" else (0, 1))
+
+
+def test_lru_rings():
+    """Table 5: 3 x 3 rings, without stability, with it, and with gamma."""
+    runs = plan("scifar-rings")
+    assert len(runs) == 81
+    best = runs["gamma,r_min=0.9,r_max=0.999,seed=0"]
+    assert best.source.accuracy == "89.0 (0.1)"
+    assert (best.optimiser.lr, best.layer.form, best.layer.gamma) == (4e-3, "stable_exp", True)
+    assert runs["no-stability,r_min=0.5,r_max=0.99,seed=0"].source.accuracy == "85.8 (1.2)"
+    assert runs["stability,r_min=0.9,r_max=0.9,seed=2"].source.accuracy == "87.3 (0.1)"
+    assert {recipe.layer.form for name, recipe in runs.items() if name.startswith("no-")} == {"exp"}
+
+
+def test_every_published_run_has_a_small_variant():
+    names = recipe_names()
+    for name in names:
+        if name.split("-")[0] in TASKS and not name.endswith("-small"):
+            assert f"{name}-small" in names
+            small = load_recipe(f"{name}-small")
+            assert small.model.d_model <= 64
+            assert small.training.steps <= 2000
