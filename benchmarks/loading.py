@@ -55,13 +55,13 @@ def training_step(task: Task, size: Size, batch: Batch) -> Callable[[], None]:
     model = build_model(settings, layer, **kind)
     params = model.init(np.random.default_rng(0))
     optimiser = AdamW()
-    moments = optimiser.init(params)
+    moments, group_of = optimiser.init(params), optimiser.grouping(model.is_recurrent)
 
     def run() -> None:
         logits, saved = model.forward(params, batch.inputs, Context(batch.lengths, train=True))
         found = model.loss(logits, batch.labels, batch.lengths)
         grads = model.backward(params, saved, found.dlogits)
-        optimiser.update(params, grads, moments, model.is_recurrent, 0, 100)
+        optimiser.update(params, grads, moments, group_of, 0, 100)
 
     return run
 
