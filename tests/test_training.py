@@ -224,16 +224,6 @@ def test_groups():
     assert f"{rest.numbers:,}" in text
 
 
-def parts(name):
-    """Parameters of a name's recipe: group -> the last parts of the names in it."""
-    recipe = load_recipe(name)
-    model = recipe.build(recipe.task.shape)
-    group_of = recipe.optimiser.grouping(model.is_recurrent)
-    params = model.init(np.random.default_rng(0))
-    groups = describe_groups(recipe.optimiser, params, group_of, recipe.training.steps)
-    return {group.name: {name.split(".", 2)[-1] for name in group.parameters} for group in groups}
-
-
 def test_groups_by_name():
     """Parts of names and patterns; `no_decay` is of its own or follows `recurrent`."""
     names = ("encoder.w", "blocks.0.norm.bias", "blocks.0.layer.B_re", "blocks.0.layer.C_re")
