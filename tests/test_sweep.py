@@ -245,7 +245,7 @@ fine = {"task.size" = 71}
 
 
 def test_ctrl_c_saves_every_run(tmp_path):
-    path = written(tmp_path, toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.02'))
+    path = written(tmp_path, toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.1'))
     options = (path, "--seeds", "0..1", "--jobs", "2", "--out", tmp_path / "sweep")
     process = start(*options)
     for seed in (0, 1):
