@@ -207,8 +207,8 @@ def read_wav(path: str | os.PathLike[str]) -> npt.NDArray[np.int16]:
             kind = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
             n = file.getnframes()
             content = file.readframes(n)
-    except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path}: is no WAV file, or is cut off: {error or 'it ends in its header'}") from error
+    except (wave.Error, EOFError, RuntimeError) as error:  # the last where a chunk's size is damaged
+        raise ValueError(f"{path}: is no WAV file, or is cut off: {str(error) or 'it ends in its header'}") from error
     if kind != (1, 16, RATE):
         channels, bits, rate = kind
         raise ValueError(f"{path}: has {channels} channel(s) of {bits} bits at {rate} Hz, expected 1 of 16 at {RATE}")
