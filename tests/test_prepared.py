@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,27 @@ def test_other_settings_make_it_anew(tmp_path):
     arrays = prepared(tmp_path, "data", {**SETTINGS, "size": 4}, maker(calls, 5))
     assert arrays["x"][0, 0] == 5
     assert calls == [2, 5]
+
+
+def test_a_kill_while_what_is_stale_is_removed(tmp_path, monkeypatch):
+    """It goes out of the way in one piece: a folder without its manifest would be taken for somebody's own."""
+    prepared(tmp_path, "data", SETTINGS, maker([]))
+    remove = shutil.rmtree
+
+    def killed(folder, **how):
+        if Path(folder).exists():
+            (Path(folder) / "manifest.json").unlink()
+            raise KeyboardInterrupt
+        remove(folder, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(tmp_path, "data", {"other": 1}, maker([]))
+    made = []
+    prepared(tmp_path, "data", SETTINGS, maker(made))
+    assert made
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "data"]
 
 
 def test_an_error_leaves_nothing(tmp_path):

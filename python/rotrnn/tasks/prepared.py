@@ -77,8 +77,9 @@ def _current(place: Path, wanted: dict[str, Any]) -> Arrays | None:
 
 
 def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) -> Arrays:
-    temporary = place.with_name(f".{place.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
+    temporary, stale = (place.with_name(f".{place.name}.{kind}") for kind in ("tmp", "stale"))
+    for left in (temporary, stale):
+        shutil.rmtree(left, ignore_errors=True)  # a killed process's
     temporary.mkdir()
     try:
         store = Store(temporary)
@@ -89,9 +90,11 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
             synced(temporary / file)
         with atomic_file(temporary / MANIFEST) as out:
             out.write(json.dumps({**wanted, "files": files}, indent=2).encode())
-        shutil.rmtree(place, ignore_errors=True)  # stale; `_manifest` has seen that it is ours
+        if place.exists():  # `_manifest` has seen that it is ours
+            os.replace(place, stale)  # whole: half of it removed would be nobody's
         os.replace(temporary, place)
         synced(place.parent)
+        shutil.rmtree(stale, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
