@@ -252,6 +252,37 @@ def test_s4d(task):
         assert optimiser.decay(group_of(name)) == (0 if spared else 0.05), name
 
 
+ALL_OF_THEM = {"bedouin-1", "bedouin-2", "bedouin-4", "lstm", "transformer", "mamba"}
+
+
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("copy", ALL_OF_THEM),
+        ("brackets", ALL_OF_THEM - {"bedouin-1", "bedouin-2"}),
+        ("word-problem", ALL_OF_THEM | {"lru", "rotrnn"}),
+    ],
+)
+def test_what_does_not_decay_in_the_fixed_point_paper(name, variants):
+    """Its code spares nothing in copying, A_log and D (Bedouin's omega, D) in arithmetic, and norms and biases too in
+    word problems."""
+    runs = {run.split(",")[0]: recipe for run, recipe in plan(name).items() if run.endswith("seed=0")}
+    assert runs.keys() == variants
+    for variant, recipe in runs.items():
+        model = recipe.build(recipe.task.shape)
+        group_of = recipe.optimiser.grouping(model.is_recurrent)
+        flagged = {"omega", "A_log", "D"}
+        if variant in ("lru", "rotrnn"):  # not in the paper: what their own papers spare
+            flagged = set(type(recipe.layer).recurrent)
+        for parameter, _ in flatten(model.init(np.random.default_rng(0))):
+            if is_parameter(parameter):
+                leaf = parameter.split(".")[-1]
+                spared = name != "copy" and leaf in flagged
+                if name == "word-problem":
+                    spared |= leaf.endswith("bias") or leaf == "b_delta" or "norm" in parameter
+                assert (recipe.optimiser.decay(group_of(parameter)) == 0) == spared, (variant, parameter)
+
+
 LADDER = ["rnn-relu", "rnn-tanh", "rnn-linear", "real-imag", "exp", "stable-exp", "ring", "lru"]
 
 
