@@ -303,7 +303,7 @@ def archive_of(folder, inner, tmp_path):
 @pytest.mark.parametrize("kind", [IMDB, AAN])
 def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind):
     kind(max_length=50).stand_in(tmp_path / "made", 4)
-    made = tmp_path / "made" / kind.release.places[0]
+    made = tmp_path / "made" / (kind.release.home or kind.release.places[0])
     archive = archive_of(made, kind.release.inner, tmp_path)
     with published(server, monkeypatch, kind, {"archive.tar.gz": archive}):
         with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: nothing is in .*or download = true"):

@@ -114,9 +114,44 @@ def test_easy_level_and_metadata_of_the_original_script(tmp_path):
     np.save(level / "metadata" / "0.npy", np.zeros((4, 11)))
     with pytest.raises(ValueError, match=r"0\.npy: is an array \(4, 11\) of float64, expected rows of texts"):
         Pathfinder(**settings).load()
+    cells = np.array([line.encode().split() for line in text.splitlines()])
+    np.save(level / "metadata" / "0.npy", cells)
+    assert len(Pathfinder(**settings).load().train) == 2
+    whole = (level / "metadata" / "0.npy").read_bytes()
+    for content, message in (
+        (whole.replace(b" 'shape'", b"( 'shape'"), "is no array of texts"),  # what np.load raises is no ValueError
+        (whole[:-3], "is no array of texts"),
+        (whole[:-2] + b"\xff1", r", line 4: paddle contrasts is '.*xff.*', expected a number"),
+    ):
+        (level / "metadata" / "0.npy").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"0\.npy:? ?{message}"):
+            Pathfinder(**settings).load()
     np.save(level / "metadata" / "0.npy", np.array([[None]]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"0\.npy: is no array of texts \(.*allow_pickle"):
         Pathfinder(**settings).load()
+
+
+def test_the_one_file_that_was_published_empty_is_left_out(tmp_path):
+    """imgs/0/sample_172.png of the easy level at 32, which published loaders leave out; no other."""
+    level = tmp_path / "pathfinder32" / "curv_baseline"
+    release(level, {0: 174}, b"".join(b"imgs/0 sample_%d.png %d 1 1.0 6 2 2 0.5 1 1\n" % (i, i) for i in range(174)))
+    (level / "imgs" / "0" / "sample_172.png").write_bytes(b"")
+    assert len(read_level(level, 32, 6, str(level))["labels"]) == 173
+    (level / "imgs" / "0" / "sample_171.png").write_bytes(b"")
+    os.utime(level / "metadata" / "0.npy", (0, 0))
+    with pytest.raises(ValueError, match=r"sample_171\.png: is empty"):
+        read_level(level, 32, 6, str(level))
+
+
+def test_the_inner_copy_of_the_archive_is_found(tmp_path):
+    """The archive has a pathfinder128 in its outer folder too, early versions of which could not be learned."""
+    outer, inner = (tmp_path / one / "pathfinder32" / "curv_contour_length_14" for one in ("a", "a/lra_release"))
+    release(outer, {0: 5})
+    release(inner, {0: 4})
+    (tmp_path / "a").rename(tmp_path / "lra_release")
+    for folder in (tmp_path, tmp_path / "lra_release", tmp_path / "lra_release" / "lra_release"):
+        with pytest.raises(ValueError, match=r"/lra_release/lra_release/pathfinder32/.* has 4 images"):
+            Pathfinder(data_dir=str(folder)).load()
 
 
 GOOD = b"imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1\n"

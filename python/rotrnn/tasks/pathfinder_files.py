@@ -28,6 +28,9 @@ from rotrnn.tasks.task import Index
 BATCH = 1000
 """Images that `write_level` puts into a folder."""
 
+EMPTY = 32, 6, "imgs/0/sample_172.png"
+"""Resolution, contour length and name of the one image that was published as an empty file; others leave it out too."""
+
 SETTINGS = "pathfinder.json"  # what `write_level` writes into a folder
 MAGIC = b"\x93NUMPY"
 
@@ -104,7 +107,7 @@ def level_release(resolution: int, contour_length: int) -> Release:
 def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str, cache_dir: str = "") -> Arrays:
     """Memory-mapped "pixels" (n, resolution, resolution) and "labels" (n,) uint8, prepared the first time.
 
-    Images are in the order of the numbers of their batches, and of the lines of metadata.
+    Images are in the order of the numbers of their batches, and of the lines of metadata, but for `EMPTY`.
 
     Parameters
     ----------
@@ -124,6 +127,7 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
 
     def make(store: Store) -> None:
         samples = list(_samples(folder, files, contour_length))
+        samples = [sample for sample in samples if not _published_empty(folder, sample, resolution, contour_length)]
         pixels = store.array("pixels", (len(samples), resolution, resolution), np.uint8)
         store.array("labels", (len(samples),), np.uint8)[:] = [sample.label for sample in samples]
         pillow = _pillow()
@@ -134,6 +138,11 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
 
     name = f"pathfinder{resolution}-{contour_length}"
     return prepare("Pathfinder", data_dir, cache_dir, name, files, make)
+
+
+def _published_empty(folder: Path, sample: Sample, resolution: int, contour_length: int) -> bool:
+    known = (resolution, contour_length, sample.path.relative_to(folder).as_posix()) == EMPTY
+    return known and sample.path.is_file() and not sample.path.stat().st_size
 
 
 def _batch(path: Path) -> int:
@@ -166,11 +175,14 @@ def _lines(path: Path) -> list[str]:
     if content.startswith(MAGIC):
         try:
             table = np.load(path, allow_pickle=False)
-        except ValueError as error:
+            if table.dtype.kind == "S":
+                table = np.char.decode(table, "utf-8", "backslashreplace")
+            rows = table.tolist()
+        except Exception as error:  # a damaged header or text may raise anything
             raise ValueError(f"{path}: is no array of texts ({error})") from None
-        if table.ndim != 2 or table.dtype.kind not in "SU":
+        if table.ndim != 2 or table.dtype.kind != "U":
             raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of texts")
-        return [" ".join(row) for row in table.astype(str).tolist()]
+        return [" ".join(row) for row in rows]
     lines = content.decode("utf-8", "backslashreplace").split("\n")
     if lines.pop():
         raise ValueError(f"{path}, line {len(lines) + 1}: is cut, expected a newline at its end")

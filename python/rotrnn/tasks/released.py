@@ -28,23 +28,30 @@ class Release(NamedTuple):
     marks : tuple of str
         Files or folders of which a folder with the data has one.
     places : tuple of str
-        Where that folder may lie in `data_dir`; what is downloaded goes to the first.
+        Where that folder may lie in `data_dir`, the first that is there.
     inner : str, optional
         Folder of the archive that holds the data; None where the files come without an archive.
+    home : str, optional
+        Where what is downloaded goes; None for the first of `places`.
     """
 
     urls: dict[str, str | None]
     marks: tuple[str, ...]
     places: tuple[str, ...]
     inner: str | None
+    home: str | None = None
 
 
 def lra(folder: str, *marks: str) -> Release:
     """A folder of the archive of Long Range Arena, which holds ListOps, Retrieval and Pathfinder (google-research/
-    long-range-arena; no hash is published)."""
+    long-range-arena; no hash is published).
+
+    The archive has a second pathfinder128 in its outer lra_release, of which early versions could not be learned: where
+    that is `data_dir`, or the folder above, the inner one is found, as published code has it.
+    """
     inner = f"lra_release/lra_release/{folder}"
     url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
-    return Release({url: None}, marks, (folder, ".", inner), inner)
+    return Release({url: None}, marks, (inner, f"lra_release/{folder}", folder, "."), inner, home=folder)
 
 
 def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
@@ -76,7 +83,7 @@ def _find(release: Release, data_dir: str) -> Path | None:
 
 
 def _download(release: Release, data_dir: str) -> Path:
-    target = Path(data_dir, release.places[0])
+    target = Path(data_dir, release.home or release.places[0])
     for url, known_hash in release.urls.items():
         if release.inner is None:
             fetch(url, known_hash, target)
