@@ -99,6 +99,14 @@ def test_small_is_the_same_with_changes():
         load_recipe("digits-lru-small")
 
 
+@pytest.mark.parametrize(("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE)])
+def test_no_recipe_is_its_own_base(tmp_path, a, b):
+    (tmp_path / "x").mkdir()
+    written(tmp_path / "x", a=f'base = "{a}"', b=b)
+    with pytest.raises(ValueError, match=r"a\.toml: .*base is '.*a\.toml', which is based on this recipe"):
+        load_recipe(tmp_path / "x" / "a.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

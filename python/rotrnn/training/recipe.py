@@ -179,9 +179,15 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise ValueError(f"{name}: {error}") from error
 
 
-def recipe_tables(name: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the recipe's file says, "NAME-small" and its bases worked in; [sweep] is its own alone."""
+def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What the recipe's file says, "NAME-small" and its bases worked in; [sweep] is its own alone.
+
+    `above` are the recipes that this one is a base of.
+    """
     text, small, near = _find(name)
+    here = str(Path(name).resolve()) if near is not None else str(name)
+    if here in above:
+        raise ValueError(f"base is {str(name)!r}, which is based on this recipe; expected another")
     try:
         own = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -189,7 +195,7 @@ def recipe_tables(name: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         tables: dict[str, Any] = {}
         if "base" in own:
-            tables = recipe_tables(_base(own["base"], near))
+            tables = recipe_tables(_base(own["base"], near), (*above, here))
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
         for section in ("model", "task"):
