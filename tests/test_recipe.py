@@ -107,6 +107,12 @@ def test_no_recipe_is_its_own_base(tmp_path, a, b):
         load_recipe(tmp_path / "x" / "a.toml")
 
 
+def test_what_there_is_is_listed_once():
+    with pytest.raises(ValueError, match="recipe is 'xyz', expected one of") as caught:
+        load_recipe("xyz")
+    assert str(caught.value).count("digits-lru,") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -430,11 +430,15 @@ def _plain(settings: Any) -> Table:
 def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
     """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
     if not isinstance(name, str) or name not in known:
-        hint = _nearest(str(name), known)
-        raise ValueError(f"{what} is {name!r}, expected one of {', '.join(known)}{also}{hint}")
+        expected = f"expected one of {', '.join(known)}{also}" if known else "where there is none"
+        raise ValueError(f"{what} is {name!r}, {expected}{_alike(str(name), known)}")
     return known[name]
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
+    return _alike(name, known) or f"; expected one of {', '.join(known)}"
+
+
+def _alike(name: str, known: Iterable[str]) -> str:
     found = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"; did you mean {found[0]}?" if found else f"; expected one of {', '.join(known)}"
+    return f"; did you mean {found[0]}?" if found else ""
