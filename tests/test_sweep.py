@@ -157,6 +157,8 @@ def test_options_that_do_not_fit(tmp_path):
     for place in ("optimiser.lr", "training.seed"):
         with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say --grid {place}=..., or --seeds"):
             plan(path, overrides=[f"{place}=1"])
+    with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected one at least"):
+        plan(path, grid=[parse_grid("optimiser.lr=")])
     with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
         plan(written(tmp_path, toy.RECIPE), variants=["lru"])
 

@@ -72,6 +72,9 @@ class Sweep:
 
     def configurations(self) -> dict[str, list[list[tuple[str, Any]]]]:
         """Name -> what is changed, in turn: the variant's settings, then the grid's."""
+        for place, values in self.grid.items():
+            if not values:
+                raise ValueError(f"the grid of {place} has no values, expected one at least")
         variants = self.variants or {"": {}}
         found = {}
         for (variant, settings), values in itertools.product(variants.items(), itertools.product(*self.grid.values())):
