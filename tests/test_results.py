@@ -198,6 +198,14 @@ def test_a_damaged_result_is_named(runs, tmp_path):
         rows(runs)
 
 
+@pytest.mark.parametrize(("name", "key"), [("result", "test"), ("failed", "error")])
+@pytest.mark.parametrize("text", ["{}", "[]", "3"])
+def test_json_of_something_else_is_named(runs, name, key, text):
+    (runs / "lr=0.1,seed=0" / f"{name}.json").write_text(text)
+    with pytest.raises(ValueError, match=rf'{name}\.json: is damaged, expected an object with "{key}"'):
+        rows(runs)
+
+
 def test_a_task_without_curves_says_so(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)

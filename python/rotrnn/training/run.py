@@ -123,9 +123,13 @@ class Run:
         if not path.exists():
             return default
         try:
-            return json.loads(path.read_bytes())
+            found = json.loads(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
+        for name, key in ((self.result, "test"), (self.failed, "error")):
+            if path == name and not (isinstance(found, dict) and key in found):
+                raise ValueError(f'{path}: is damaged, expected an object with "{key}"')
+        return found
 
     def records(self) -> list[dict[str, Any]]:
         """The log's records; a last line that a kill cut short is left out. ValueError if another line is damaged."""
