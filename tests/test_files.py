@@ -50,3 +50,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert f"File too large: '{path}'" in run.stderr
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["data"]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    path = tmp_path / "missing" / "data"
+    with pytest.raises(FileNotFoundError) as caught, atomic_file(path):
+        pass
+    assert caught.value.filename == str(path)

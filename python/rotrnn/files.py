@@ -27,7 +27,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     synced(path.parent)
