@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from rotrnn.cli import main
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
 from rotrnn.plots.runs import layer_series, longest, series_of
-from rotrnn.plots.style import BLUE, ORANGE, across, looks, smooth
+from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -170,6 +171,30 @@ def test_norms_of_configurations() -> None:
     assert lru.get_ylim() == rotrnn.get_ylim()
     (axes,) = plots.compare_norms({"lru": [(at, norms[:, :1]) for at, norms in deep]}).axes
     np.testing.assert_allclose(lines(axes)["lru (2 runs)"], [[0, 2], [10, 4]])
+
+
+def test_titles_of_panels_do_not_run_into_each_other() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    deep = [(np.array([0, 10]), np.array([[1.0, 2], [3, 4]]))]
+    labels = [f"layer.d_state={n},layer.r_max=0.999,training.steps=400" for n in (8, 16, 32, 64)]
+    figure = plots.compare_norms(dict.fromkeys(labels, deep))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [axes.title.get_window_extent(canvas.get_renderer()) for axes in figure.axes]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_long_labels_leave_the_panels_their_width() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    def width(label: str) -> float:
+        figure = plots.compare_learning(*[{label: [(np.arange(5), np.arange(5.0))]}] * 3)
+        FigureCanvasAgg(figure).draw()
+        return float(figure.axes[0].get_window_extent().width)
+
+    long = "layer.d_state=8," * 6
+    assert width(long) > 0.95 * width(long[:USUAL])
 
 
 # ---- accuracy against length and iterations ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NORM = r"mean $\|h_t\|$"
+PANEL = 30
+"""Characters in a line of a panel's title."""
 
 
 @styled
@@ -118,7 +121,7 @@ def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
             for layer in range(runs[0][1].shape[1]):
                 one = [(at, norms[:, layer]) for at, norms in runs]
                 draw_runs(axes, one, f"layer {layer + 1}", marker=marker(one[0][0]), color=colours[layer])
-            axes.set_title(label)
+            axes.set_title(fill(label.replace(",", ", "), PANEL), fontsize=8)
         for axes in panels[len(groups) :]:
             axes.set_axis_off()
         figure.supxlabel("training step", fontsize=9)

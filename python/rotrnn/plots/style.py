@@ -156,6 +156,9 @@ def whole_decades(axes: Axes) -> None:
 
 # ---- legends ----
 
+USUAL = 20
+"""Characters of a label at the side that figures have room for."""
+
 
 def height_for(entries: int, least: float) -> float:
     """Inches that a figure needs for a legend of so many entries at its side."""
@@ -163,11 +166,14 @@ def height_for(entries: int, least: float) -> float:
 
 
 def side_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend for all panels, right of them; an entry that several have is there once."""
+    """One legend for all panels, right of them, which it makes the figure wider for where its entries are long; an
+    entry that several have is there once."""
     entries: dict[Any, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    longest = max(map(len, entries), default=0)
+    figure.set_figwidth(figure.get_figwidth() + 0.06 * max(0, longest - USUAL))
     figure.legend(handles=list(entries.values()), labels=list(entries), loc="outside right upper")
 
 
