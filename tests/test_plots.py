@@ -394,7 +394,8 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1):
             toy_run(folder / f"lr={rate},seed={seed}", f"optimiser.lr={rate}", f"training.seed={seed}")
     (folder / "begun").mkdir()
-    (folder / "begun" / "recipe.toml").write_text((folder / "lr=0.2,seed=1" / "recipe.toml").read_text())
+    text = (folder / "lr=0.2,seed=1" / "recipe.toml").read_text()
+    (folder / "begun" / "recipe.toml").write_text(text.replace("\nseed = 1\n", "\nseed = 2\n"))
     (folder / "results.md").touch()
     return folder
 

@@ -115,6 +115,14 @@ def test_runs_that_were_copied_elsewhere(runs, tmp_path):
     assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
 
 
+def test_the_same_run_twice_counts_once(runs, tmp_path):
+    shutil.copytree(runs / "lr=0.1,seed=1", tmp_path / "copy")
+    (row,) = rows(tmp_path / "copy", runs / "lr=0.1,seed=1")
+    assert (row["done"], row["seeds"]) == (1, [1])
+    (tmp_path / "copy" / "result.json").unlink()  # one that has not ended, as after a sweep elsewhere
+    assert rows(tmp_path / "copy", runs / "lr=0.1,seed=1") == [row]
+
+
 def test_runs_of_no_sweep_are_called_by_what_differs(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):

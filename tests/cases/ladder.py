@@ -150,7 +150,7 @@ def s5_loop(layer: S5, params: Arrays, x: Any, state: Any, lengths: Any) -> tupl
     lam = params["lambda_re"] + 1j * params["lambda_im"]
     if layer.clip_eigs:
         lam = np.minimum(lam.real, -1e-4) + 1j * lam.imag
-    step = np.exp(params["log_step"])
+    step = layer.step_scale * np.exp(params["log_step"])
     a, gain = discretised(layer.discretisation, lam, step, step)
     return diagonal_loop(layer, params, x, state, lengths, a, gain, 2 if layer.conjugate else 1)
 
@@ -197,6 +197,7 @@ LADDER = [
     linear_row("zoh", S5(3, 8, blocks=2), 2, 9, None, s5_loop),
     linear_row("zoh", S5(3, 8, blocks=2), 1, 0, None, s5_loop),
     linear_row("bilinear", S5(3, 4, discretisation="bilinear", c_init="lecun_normal"), 3, 8, (8, 0, 3), s5_loop),
+    linear_row("half rate", S5(2, 4, step_scale=2.0), 2, 5, (3, 5), s5_loop),
     linear_row(
         "bidirectional",
         S5(3, 3, conjugate=False, c_init="complex_normal", bidirectional=True),

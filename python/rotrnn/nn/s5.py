@@ -30,7 +30,8 @@ class S5(DiagonalRecurrence):
 
     ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh),
     ``a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or
-    zoh's a with ``gain = Delta`` (first_order); ``Delta = exp(log_step)``. `d_state` counts real states: with
+    zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``: a model trained at one rate reads
+    data sampled at half of it with `step_scale` 2. `d_state` counts real states: with
     `conjugate`, N = d_state / 2 complex ones are kept, each standing for its conjugate too, and ``y = 2 Re(C h) +
     D * u``; without, N = d_state. `clip_eigs` keeps ``Re Lambda <= -1e-4``.
 
@@ -55,11 +56,14 @@ class S5(DiagonalRecurrence):
     dt_min: float = 1e-3
     dt_max: float = 0.1
     clip_eigs: bool = False
+    step_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("blocks")
         check_steps("S5", self.discretisation, self.dt_min, self.dt_max)
+        if not 0 < self.step_scale < np.inf:
+            raise ValueError(f"S5: step_scale={self.step_scale}, expected a positive number")
         multiple = self.blocks * (1 + self.conjugate)
         if self.d_state % multiple:
             raise ValueError(
@@ -120,7 +124,7 @@ class S5(DiagonalRecurrence):
     def _continuous(self, params: Params) -> tuple[Array, Array]:
         """(Lambda, Delta)."""
         real = np.minimum(params["lambda_re"], CLIPPED) if self.clip_eigs else params["lambda_re"]
-        return real + 1j * params["lambda_im"], np.exp(params["log_step"])
+        return real + 1j * params["lambda_im"], self.step_scale * np.exp(params["log_step"])
 
 
 def truncated_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -133,13 +133,16 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
 
 def collect(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Configuration]:
     """The configurations that runs are of: those whose recipes differ in training.seed alone; or, with `by`, those that
-    agree in the settings "section.key" listed there.
+    agree in the settings "section.key" listed there. Of runs of one recipe and seed, which are the same, the first
+    counts, a finished one before others.
 
     ValueError where a run cannot be read, or there is no such setting in its recipe.
     """
     groups: dict[str, list[Outcome]] = {}
-    for run in runs:
-        one = Outcome.read(run)
+    outcomes: dict[str, Outcome] = {}
+    for one in sorted(map(Outcome.read, runs), key=lambda one: one.status != "done"):
+        outcomes.setdefault(one.recipe.digest(), one)
+    for one in outcomes.values():
         if by:
             key = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
         else:
