@@ -90,6 +90,15 @@ def test_another_layer_or_task_starts_its_section_anew(tmp_path):
     assert load_recipe(tmp_path / "a.toml", ["model.layer=lru"]).layer.d_state == 4  # the same one keeps its settings
 
 
+def test_a_file_has_a_small_variant_too(tmp_path):
+    written(tmp_path, a=BASE, b='base = "a-small.toml"')
+    assert load_recipe(tmp_path / "a-small.toml").training.steps == 2
+    assert load_recipe(tmp_path / "b.toml").training.steps == 2
+    assert load_recipe(tmp_path / "b-small.toml").layer.d_state == 2
+    with pytest.raises(FileNotFoundError):
+        load_recipe(tmp_path / "c-small.toml")
+
+
 def test_small_is_the_same_with_changes():
     whole, small = load_recipe("listops-rotrnn"), load_recipe("listops-rotrnn-small")
     assert (whole.model.d_model, small.model.d_model) == (128, 64)

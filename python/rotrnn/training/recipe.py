@@ -157,7 +157,8 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
 
     A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
-    starts its section anew). Its section [small] lists what "NAME-small" has otherwise, as ``"model.d_model" = 64``.
+    starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise, as
+    ``"model.d_model" = 64``.
 
     Parameters
     ----------
@@ -215,14 +216,16 @@ def _find(name: str | os.PathLike[str]) -> tuple[str, bool, Path | None]:
     """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's."""
     path = Path(name)
     if path.suffix == ".toml" or os.sep in str(name):
+        whole = path.with_stem(path.stem.removesuffix(SMALL))
+        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole)
         try:
-            return path.read_text(encoding="utf-8"), False, path.parent
+            return (whole if small else path).read_text(encoding="utf-8"), small, path.parent
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}: no valid TOML: {error}") from error
     known = shipped()
-    whole = str(name).removesuffix(SMALL)
-    if name not in known and whole in known and "small" in recipe_tables(whole):
-        return known[whole], True, None
+    plain = str(name).removesuffix(SMALL)
+    if name not in known and plain in known and "small" in recipe_tables(plain):
+        return known[plain], True, None
     text: str = pick("recipe", str(name), known, " (or the path of a .toml file)")
     return text, False, None
 
