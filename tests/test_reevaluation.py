@@ -11,7 +11,7 @@ import pytest
 
 import toy
 from rotrnn.cli import main
-from rotrnn.tasks import TASKS
+from rotrnn.tasks import TASKS, Released
 from rotrnn.tasks.digits import Digits
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import evaluate
@@ -122,12 +122,19 @@ def test_an_estimate_counts_what_training_does(tmp_path):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Kept(Released):
     """Digits that are read from files, as far as an estimate is concerned."""
 
-    data_dir: str = ""
     cache_dir: str = "elsewhere"
     download: bool = True
+
+    @property
+    def shape(self):
+        return Digits().shape
+
+    @property
+    def sizes(self):
+        return {"train": 900, "val": 123, "test": 456}
 
     def load(self):
         assert not self.cache_dir
@@ -146,7 +153,7 @@ def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
     assert main(["estimate", str(path), "--stand-in", "40", "--steps", "3"]) == 0
     out = capsys.readouterr().out
     assert "3 steps of 16 sequences" in out
-    assert "; evaluations are reckoned for 40 examples" in out
+    assert "6 evaluations of 123 examples and 2 of 456: " in out
 
 
 def test_an_estimate_from_fewer_examples_than_the_task_makes():

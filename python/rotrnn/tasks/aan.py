@@ -56,6 +56,11 @@ class AAN(Released):
         """Two classes of pairs, the published papers' vocabulary."""
         return Shape(2, VOCABULARY[self.tokens], None, "retrieval")
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """As published."""
+        return PAIRS
+
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
         folder = self.folder()

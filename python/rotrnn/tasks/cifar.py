@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rotrnn.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
-from rotrnn.tasks.images import ImageSplit, divide
+from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
@@ -73,6 +73,11 @@ class CIFAR(Released):
     def shape(self) -> Shape:
         """Ten classes, one or three features."""
         return Shape(len(LABELS), None, 3 if self.colour else 1)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """As published, the training part divided."""
+        return divided(IMAGES, self.val_fraction)
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""

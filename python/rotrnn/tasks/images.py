@@ -39,12 +39,18 @@ class ImageSplit(Split):
         return Batch(x, self.labels[rows].astype(np.int64), None)
 
 
+def divided(images: dict[str, int], val_fraction: float) -> dict[str, int]:
+    """How many images each split has, of those in "train" and "test"."""
+    train = int(images["train"] * (1 - val_fraction))
+    return {"train": train, "val": images["train"] - train, "test": images["test"]}
+
+
 def divide(name: str, n: int, val_fraction: float, seed: int) -> tuple[Index, Index]:
     """Rows for training and for validation, as PyTorch's random_split with a generator of that seed divides n.
 
     ValueError, in the `name` of a task, where either has none.
     """
-    train = int(n * (1 - val_fraction))
+    train = divided({"train": n, "test": 0}, val_fraction)["train"]
     if not 0 < train < n:
         raise ValueError(f"{name}: val_fraction is {val_fraction} of {n} images, expected one at least on either side")
     order = torch_random_order(n, seed)

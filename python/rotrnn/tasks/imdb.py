@@ -69,6 +69,11 @@ class IMDB(Released):
         """Two classes, the published reviews' vocabulary."""
         return Shape(2, VOCABULARY[self.tokens], None)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The test part is the validation part too."""
+        return dict.fromkeys(("train", "val", "test"), 2 * REVIEWS)
+
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
         folder = self.folder()

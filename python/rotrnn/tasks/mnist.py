@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rotrnn.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
-from rotrnn.tasks.images import ImageSplit, divide
+from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Index, Shape, Task, shuffled
@@ -78,6 +78,11 @@ class MNIST(Released):
     def shape(self) -> Shape:
         """Ten classes, one feature."""
         return Shape(10, None, 1)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """As published, the training part divided."""
+        return divided(IMAGES, self.val_fraction)
 
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""

@@ -117,6 +117,11 @@ class Released(ABC):
     def shape(self) -> Shape:
         """As in `rotrnn.tasks.task.Settings`."""
 
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Examples in "train", "val" and "test" of what was published."""
+
     @abstractmethod
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""

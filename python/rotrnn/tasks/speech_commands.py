@@ -79,6 +79,11 @@ class SpeechCommands(Released):
         """35 classes, one feature."""
         return Shape(len(WORDS), None, 1)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Those of the published lists."""
+        return CLIPS
+
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
         folder = self.folder()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import flatten
 from rotrnn.provenance import versions
-from rotrnn.tasks import Batch, Split
+from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.loop import _timed, _Trainer, initial_state, peak_memory
 from rotrnn.training.recipe import Recipe
@@ -39,7 +39,6 @@ class Estimate:
     val: int
     test: int
     peak_memory: int
-    note: str
 
     @property
     def seconds(self) -> float:
@@ -57,7 +56,7 @@ class Estimate:
             f"{self.evaluations:,} evaluations of {self.val:,} examples and 2 of {self.test:,}: "
             f"{duration(self.seconds - self.steps * self.seconds_per_step)}\n"
             f"in all {duration(self.seconds)}, with {machine['threads']} threads ({machine['simd']}) of "
-            f"{machine['processor']}" + self.note
+            f"{machine['processor']}"
         )
 
 
@@ -70,7 +69,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
     ----------
     stand_in : int, optional
         Take that many examples a split: of a task that is made, its own; in place of files that are read, random ones
-        of full length, and evaluations are reckoned for as many.
+        of full length. Evaluations are reckoned for as many as there really are.
 
     Raises
     ------
@@ -97,22 +96,26 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
             steps=recipe.training.steps,
             batch=recipe.training.batch,
             evaluations=math.ceil(recipe.training.steps / recipe.training.eval_every),
-            val=len(trainer.task.val) if stand_in is None else getattr(asked, "val", stand_in),
-            test=len(trainer.task.test) if stand_in is None else getattr(asked, "test", stand_in),
+            val=len(trainer.task.val) if stand_in is None else _size(asked, "val"),
+            test=len(trainer.task.test) if stand_in is None else _size(asked, "test"),
             peak_memory=peak_memory(),
-            note=""
-            if stand_in is None or hasattr(asked, "val")
-            else f"; evaluations are reckoned for {stand_in:,} examples",
         )
 
 
+def _size(settings: Any, split: str) -> int:
+    size: int = settings.sizes[split] if isinstance(settings, Released) else getattr(settings, split)
+    return size
+
+
 def _stand_in(settings: Any, folder: str, examples: int) -> Any:
-    if hasattr(settings, "stand_in"):
+    if isinstance(settings, Released):
         settings.stand_in(folder, examples)
         return dataclasses.replace(settings, data_dir=folder, cache_dir="", download=False)
     if all(hasattr(settings, split) for split in ("train", "val", "test")):
         return dataclasses.replace(settings, train=examples, val=examples, test=examples)
-    raise ValueError(f"{type(settings).__name__}: makes its data itself, and needs no stand-in for them")
+    raise ValueError(
+        f"{type(settings).__name__}: makes its data itself, and needs no stand-in for them; leave --stand-in out"
+    )
 
 
 @dataclass(frozen=True)
