@@ -157,8 +157,8 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
 
     A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
-    starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise, as
-    ``"model.d_model" = 64``.
+    starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise,
+    as ``"model.d_model" = 64``.
 
     Parameters
     ----------
