@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import report
+from benchmarks import report, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from rotrnn import _cpu
+from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
+from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +30,29 @@ pytestmark = pytest.mark.skipif(
 
 def files() -> dict[Path, bytes]:
     """What a recorded run writes to."""
-    return {path: path.read_bytes() for path in (ROOT / "README.md", *(ROOT / "benchmarks" / "results").iterdir())}
+    results = [path for path in (ROOT / "benchmarks" / "results").rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in (ROOT / "README.md", *results)}
+
+
+def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step each, of one of the digits' sweeps."""
+    monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
+    arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
+    folder = training.sweep(arguments, tmp_path / "sweep", 2)
+    text = training.report("digits", [f"rotrnn sweep {arguments}"], [folder], 2)
+    assert text.startswith(f"# digits\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
+    assert "| digits-lru    | 2 " in text
+    (row,) = json.loads((tmp_path / "results" / "digits.json").read_text())["rows"]
+    assert row["seeds"] == [0, 1]
+    pictures = {path.name for path in (tmp_path / "results").glob("*.png")}
+    assert "digits-learning.png" in pictures
+    assert all(f"]({name})" in text for name in pictures)
+
+
+def test_every_training_is_a_sweep() -> None:
+    for arguments in (one for some in training.TRAININGS.values() for one in some):
+        args = _parser().parse_args(["sweep", *arguments.split()])
+        assert plan(args.recipe, grid=[parse_grid(one) for one in args.grid], variants=args.variant)
 
 
 def test_quick_run_of_pathfinder() -> None:

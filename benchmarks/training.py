@@ -1,0 +1,82 @@
+"""Trains what two cores can, three seeds of each, and writes down how all of it went.
+
+    python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR]
+
+The sweeps lie in DIR (sweeps/): what was stopped goes on, what is done stays. Writes into benchmarks/results/training/
+a table NAME.md with the commands, NAME.json with all numbers (accuracies at each length too), and the pictures of all
+runs beside each other. Failed runs are counted and told, not left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.measure import RESULTS
+from rotrnn.plots import compare
+from rotrnn.training.recipe import recipe_names
+from rotrnn.training.results import Row, collect, duration, find_runs, render
+from rotrnn.training.run import Run
+
+FOLDER = RESULTS / "training"
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
+    "word-problem": ("word-problem-small --grid task.group=A5",),
+}
+"""What is trained under each name: arguments of `rotrnn sweep`."""
+
+
+def sweep(arguments: str, folder: Path, jobs: int) -> Path:
+    """Trains what is unfinished of a sweep; its folder."""
+    command = [sys.executable, "-m", "rotrnn", "sweep", *shlex.split(arguments), "--jobs", str(jobs)]
+    subprocess.run([*command, "--out", str(folder)], check=False)  # a run that fails is in the table
+    return folder
+
+
+def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: int) -> str:
+    """The Markdown of a training: commands, where and how long it ran, table, pictures."""
+    runs = find_runs(folders)
+    rows = [one.row() for one in collect(runs)]
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
+    pictures = "".join(f"![{path.stem}]({path.name})\n" for path in _pictures(name, folders))
+    said = [f"# {name}\n", "".join(f"    {command}\n" for command in commands)]
+    return "\n".join([*said, _circumstances(runs, rows, jobs) + "\n", render(rows, ".md"), pictures])
+
+
+def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
+    """They are called by the training."""
+    return [path.rename(FOLDER / f"{name}-{path.name}") for path in compare(folders, FOLDER)]
+
+
+def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
+    sessions = [one for run in runs for one in json.loads((run.folder / "sessions.json").read_text())]
+    told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in ("commit", "processor", "simd")}
+    seconds = sum(row["seconds"]["mean"] * row["done"] for row in rows if row["seconds"])
+    return (
+        f"{len(runs)} runs, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
+        f"({told['simd']}), commit {told['commit']}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TRAININGS)}; all, if none is given")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
+    parser.add_argument("--sweeps", type=Path, default=Path("sweeps"), help="folder of the sweeps (sweeps)")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(TRAININGS):
+        parser.error(f"NAME is {unknown.pop()}, expected some of {', '.join(TRAININGS)}")
+    for name in args.names or TRAININGS:
+        folders = [sweep(one, args.sweeps / one.split()[0], args.jobs) for one in TRAININGS[name]]
+        commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
+        (FOLDER / f"{name}.md").write_text(report(name, commands, folders, args.jobs))
+
+
+if __name__ == "__main__":
+    main()
