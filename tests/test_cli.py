@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -111,7 +112,16 @@ def test_info(capsys):
     assert main(["info", "recipes"]) == 0
     out = capsys.readouterr().out
     for name in shipped():
-        assert f"{name}\n    " in out
+        assert re.search(rf"^{name}(, {name}-small)?\n    \S", out, re.M), name
+    for topic, text in (
+        ("tasks", "\npathfinder "),
+        ("brackets", "\n  modulus = 5\n"),
+        ("pathx-s5", "\nresolution = 128\n"),
+    ):
+        assert main(["info", topic]) == 0
+        assert text in capsys.readouterr().out
+    assert main(["info", "nothing"]) == 2
+    assert "TOPIC is 'nothing', expected layers, tasks, recipes, or the name of one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
-from rotrnn.training.recipe import build, load_recipe, parse_value, pick, recipe_names
+from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, shipped
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import collect, find_runs, markdown, render, write
 from rotrnn.training.run import Run
@@ -198,23 +198,50 @@ def _groups(args: argparse.Namespace) -> None:
         print(f"\n{group.name}:\n{members(group)}")
 
 
-def _info(args: argparse.Namespace) -> None:
-    if args.topic == "layers":
+def _about(topic: str) -> list[str]:
+    """The lines that tell about a topic."""
+    if topic == "layers":
         width = max(map(len, LAYERS))
-        for name, layer in LAYERS.items():
-            print(f"{name:<{width}}  {layer.about}\n{'':<{width}}  {layer.paper}")
-        return
-    if args.topic == "recipes":
-        for name in recipe_names():
-            source = load_recipe(name).source
-            print(f"{name}\n" + "".join(f"    {text}\n" for text in vars(source).values() if text), end="")
-        return
+        return [f"{name:<{width}}  {one.about}\n{'':<{width}}  {one.paper}" for name, one in LAYERS.items()]
+    if topic == "tasks":
+        width = max(map(len, TASKS))
+        first = {name: (inspect.getdoc(one) or "").partition("\n\n")[0] for name, one in TASKS.items()}
+        return [f"{name:<{width}}  {textwrap.shorten(text, 100, placeholder=' ...')}" for name, text in first.items()]
+    if topic == "recipes":
+        return [line for name in shipped() for line in _of_recipe(name)]
+    if topic in LAYERS:
+        layer = LAYERS[topic]
+        return [
+            layer.about,
+            layer.paper,
+            "",
+            inspect.getdoc(layer) or "",
+            "",
+            "settings in [layer]:",
+            *_settings(layer),
+        ]
+    if topic in TASKS:
+        return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic])]
+    if topic in recipe_names():
+        return [load_recipe(topic).text()]
+    raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them")
+
+
+def _settings(kind: Any) -> list[str]:
+    fields = [one for one in dataclasses.fields(kind) if one.name != "d_model"]
+    return [f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}") for one in fields]
+
+
+def _of_recipe(name: str) -> list[str]:
+    source = load_recipe(name).source
+    title = name + (f", {name}{SMALL}" if name + SMALL in recipe_names() else "")
+    published = [text for text in (source.paper, source.table, source.accuracy) if text]
+    return [title, *(f"    {text}" for text in published or [source.note])]
+
+
+def _info(args: argparse.Namespace) -> None:
     if args.topic is not None:
-        layer = LAYERS[args.topic]
-        print(f"{layer.about}\n{layer.paper}\n\n{inspect.getdoc(layer)}\n\nsettings in [layer]:")
-        for one in dataclasses.fields(layer):
-            if one.name != "d_model":
-                print(f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}"))
+        print("\n".join(_about(args.topic)))
         return
     have = versions()
     rows = {
@@ -475,16 +502,14 @@ rotrnn plot runs/sweep""",
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
         "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
-        "with `layers`, what each layer is and the paper it comes from; with the name of one, all about it;\n"
-        "with `recipes`, where each recipe comes from and what it reached there.",
-        "rotrnn info\nrotrnn info layers\nrotrnn info lru\nrotrnn info recipes",
+        "with `layers`, `tasks` or `recipes`, what each is and where it is from; with the name of one, all about it.",
+        "rotrnn info\nrotrnn info layers\nrotrnn info lru\nrotrnn info pathfinder\nrotrnn info pathx-s5",
     )
     one.add_argument(
         "topic",
         nargs="?",
-        choices=("layers", "recipes", *LAYERS),
         metavar="TOPIC",
-        help="layers, recipes, or the name of a layer",
+        help="layers, tasks, recipes, or the name of one of them",
     )
     return parser
 

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ class Recipe:
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
 
 
+@cache
 def shipped() -> dict[str, str]:
     """The recipes of the package: name -> TOML text."""
     folder = resources.files("rotrnn") / "recipes"
@@ -141,6 +143,7 @@ def shipped() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text() for file in sorted(files, key=lambda file: file.name)}
 
 
+@cache
 def recipe_names() -> list[str]:
     """What `load_recipe` takes by name: the recipes of the package, and "NAME-small" of those that have it."""
     return [name for one in shipped() for name in (one, one + SMALL) if name == one or "small" in recipe_tables(one)]
