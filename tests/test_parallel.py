@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import toy
+from rotrnn import _cpu
 from rotrnn.checkpoint import read_checkpoint
 from rotrnn.cli import main
 from rotrnn.nn.block import ResidualBlock, ResidualStack
@@ -639,7 +640,7 @@ def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tm
     time.sleep(0.2)  # some steps' time: the first has come to wait
     os.kill(first, signal.SIGTERM)
     code, _, error = ended(process)
-    assert code != 0
+    assert code != 0 or not _cpu.KEEPS_MEMORY  # mpiexec with a sanitizer in it loses the code
     step = last(folder)[1]["step"]
     assert f"no word of another of the 2 processes; the state after step {step} is saved" in error
     lines = (folder / "log.jsonl").read_text().splitlines()

@@ -68,7 +68,7 @@ class ToyModel:
         if ctx.train:
             time.sleep(self.settings.delay)
             if ctx.step == self.settings.crash_at:
-                os.kill(os.getpid(), signal.SIGSEGV)
+                os.kill(os.getpid(), signal.SIGABRT)
             buffer = params["blocks"]["0"]["norm"]["running_mean"]
             if started()[0] == 1 and ctx.step == self.settings.fail_at:
                 raise RuntimeError("broken on demand")
