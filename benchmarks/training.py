@@ -26,7 +26,10 @@ from rotrnn.training.run import Run
 FOLDER = RESULTS / "training"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
-    "word-problem": ("word-problem-small --grid task.group=A5",),
+    "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
+    "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
+    "word-problem": ("word-problem-small",),
+    "brackets": ("brackets-small",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
 

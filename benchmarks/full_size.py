@@ -1,0 +1,92 @@
+"""What the published runs of Long Range Arena and its kin would take on this machine.
+
+    python -m benchmarks.full_size [RECIPE ...]
+
+Each recipe runs at its full width, depth and length, on random data of the published format and sizes (Pathfinder and
+ListOps: generated): a hundred steps of one sequence, and two of its whole batch after a first that is not counted. The
+second give the times; the first show that a hundred updates pass without an error, which a layer or an optimiser raises
+for what is not finite. Writes benchmarks/results/full_size.json and .md; given RECIPEs, these rows alone anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from benchmarks.measure import RESULTS, origin, rows_of_child
+from rotrnn import _cpu
+from rotrnn.training.estimate import estimate
+from rotrnn.training.recipe import load_recipe, recipe_names
+from rotrnn.training.results import duration
+
+RUNS = ("rotrnn", "lru", "s5", "s4d")
+RECIPES = [name for name in recipe_names() if name.split("-")[-1] in RUNS and not name.startswith("digits-")]
+STEPS, WHOLE = 100, 3
+TITLE = "What the published runs would take on two cores of a CPU"
+WHERE = "Written by `python -m benchmarks.full_size`; machine, commit and versions of each row are in full_size.json."
+EXAMPLES = 64
+"""Of each split of the random data."""
+
+
+def measure(name: str) -> dict[str, Any]:
+    """The row of a recipe."""
+    recipe = load_recipe(name)
+    single = estimate(load_recipe(name, ["training.batch=1"]), STEPS, stand_in=EXAMPLES)
+    whole = estimate(recipe, WHOLE, stand_in=EXAMPLES)
+    return {
+        "recipe": name,
+        "parameters": whole.parameters,
+        "batch": whole.batch,
+        "steps": whole.steps,
+        "steps_of_one_sequence": single.steps_run,
+        "seconds_per_step_of_one_sequence": single.seconds_per_step,
+        "seconds_per_step": whole.seconds_per_step,
+        "seconds_per_evaluated_example": whole.seconds_per_example,
+        "seconds": whole.seconds,
+        "peak_memory": whole.peak_memory,
+        "threads": _cpu.threads(),
+        "published": recipe.source.accuracy,
+        **origin(),
+        "command": f"python -m benchmarks.full_size {name}",
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = [
+        "| recipe | parameters | batch | s a step | s a step of one sequence | steps | in all | peak memory |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in rows:
+        lines.append(
+            f"| {one['recipe']} | {one['parameters']:,} | {one['batch']} | {one['seconds_per_step']:.2f} "
+            f"| {one['seconds_per_step_of_one_sequence']:.3f} | {one['steps']:,} | {duration(one['seconds'])} "
+            f"| {one['peak_memory'] / 2**20:,.0f} MiB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(RECIPES)}; all, if none is given")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if unknown := set(args.recipes) - set(RECIPES):
+        parser.error(f"RECIPE is {unknown.pop()}, expected some of {', '.join(RECIPES)}")
+    if args.child:
+        print(json.dumps(measure(*args.recipes)), flush=True)
+        return
+    path = RESULTS / "full_size.json"
+    rows = {one["recipe"]: one for one in json.loads(path.read_text())} if path.exists() else {}
+    for name in args.recipes or RECIPES:
+        (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
+        kept = [rows[one] for one in RECIPES if one in rows]
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n\n{table(kept)}")
+        print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
