@@ -26,6 +26,7 @@ CALL(word_sample, P(0), P(1), I(2), I(3), I(4), I(5), I(6))
 CALL(word_states, P(0), P(1), P(2), I(3), I(4), I(5))
 CALL(copy_rows, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
 CALL(copy_strings, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
+CALL(delayed_copy, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7))
 CALL(brackets_sample, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7), I(8), I(9), I(10))
 CALL(regular_sample, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
 CALL(mix_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11), I(12))
@@ -194,6 +195,7 @@ const rot_entry K(rot_table)[] = {
     ROW(word_states, "jiinnn"),
     ROW(copy_rows, "jjinnnnnnnnn"),
     ROW(copy_strings, "jjjiinnnnnnn"),
+    ROW(delayed_copy, "cjinnnnn"),
     ROW(brackets_sample, "jjjinnnnnnn"),
     ROW(regular_sample, "jjjiInnnnnnn"),
     ROW(pathfinder, "cjjibbbrrriiiinnnnnnnnnnnnnnn"),

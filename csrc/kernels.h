@@ -64,6 +64,10 @@ int K(copy_strings)(int64_t *restrict tokens, int64_t *restrict labels, int64_t 
                     const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T, int64_t seed,
                     int64_t letters, int64_t variant, int64_t gram, int64_t answer);
 
+/* delayed_copy.c */
+int K(delayed_copy)(uint8_t *restrict inputs, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
+                    int64_t length, int64_t delay, int64_t bits, int64_t seed);
+
 /* brackets.c */
 int K(brackets_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
                        const int64_t *restrict stream, int64_t n, int64_t T, int64_t seed, int64_t low, int64_t high,

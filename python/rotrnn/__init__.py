@@ -12,7 +12,7 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.stream import Stream
-from rotrnn.models.tagger import LanguageModel, Tagger
+from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn import __all__ as _layers
 from rotrnn.nn.iteration import ConvergenceError, NotConverged
@@ -39,6 +39,7 @@ def release_memory() -> int:
 
 
 __all__ = [
+    "BitTagger",
     "ConvergenceError",
     "LanguageModel",
     "ModelSettings",

@@ -9,7 +9,7 @@ from typing import Any
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.retrieval import Retrieval
-from rotrnn.models.tagger import LanguageModel, Tagger
+from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.dense import Dense, Embedding
@@ -111,7 +111,8 @@ def build_model(
 ) -> SequenceModel:
     """The model of `vocab` token ids, or of `n_features` a step.
 
-    `layer` is the recurrent layer of every block, or its settings, as in the [layer] section. `head` is one of `HEADS`.
+    `layer` is the recurrent layer of every block, or its settings, as in the [layer] section. `head` is one of `HEADS`;
+    `n_classes` of "bits" is how many there are a step.
     """
     if head not in HEADS:
         raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
@@ -150,6 +151,10 @@ def _tagger(settings: ModelSettings, encoder: Dense | Embedding, stack: Residual
     return Tagger(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
 
 
+def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    return BitTagger(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
+
+
 def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     if getattr(stack.blocks[0].layer, "bidirectional", False):
         raise ValueError("build_model: head 'language' with a bidirectional layer, expected one that runs forward")
@@ -165,6 +170,7 @@ def _retrieval(settings: ModelSettings, encoder: Dense | Embedding, stack: Resid
 HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int], SequenceModel]] = {
     "classifier": _classifier,
     "tagger": _tagger,
+    "bits": _bits,
     "language": _language,
     "retrieval": _retrieval,
 }

@@ -22,9 +22,9 @@ IGNORED = -1
 
 
 class Loss(NamedTuple):
-    """Mean cross-entropy over the labels that count, its gradient, and which of the answers (B, K) count and are right.
+    """Mean cross-entropy over the labels that count, its gradient, and which of the answers count and are right.
 
-    K is 1, or T for a tagger.
+    These are (B, 1), or of a tagger's labels' shape: (B, T), of bits (B, T, K).
     """
 
     mean: float
@@ -76,10 +76,15 @@ class SequenceModel(ABC):
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """(logits, the head's state) of a stream that goes on with x (B, T, D)."""
 
+    def answers(self, logits: Array) -> Array:
+        """The most probable labels."""
+        most: Array = logits.argmax(-1)
+        return most
+
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Of logits (B, C) and labels (B,)."""
         mean, dlogits = cross_entropy(logits, labels)
-        right = (logits.argmax(1) == labels)[:, None]
+        right = (self.answers(logits) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:

@@ -58,8 +58,8 @@ class Stream:
         Returns
         -------
         logits : array
-            Of a classifier (B, C), of the sequences so far. Of a tagger or language model (B, C) of the step, or
-            (B, T, C) of the chunk.
+            Of a classifier (B, C), of the sequences so far. Of a tagger (of classes, bits or a language) (B, C) of
+            the step, or (B, T, C) of the chunk.
 
         Raises
         ------

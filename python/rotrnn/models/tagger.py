@@ -1,9 +1,9 @@
-"""A class for each token, and language models."""
+"""A class for each token, bits for each step, and language models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.dense import Dense
 from rotrnn.nn.layer import Array, Context, Params, State
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.pointwise import INTEGERS, cross_entropy
+from rotrnn.ops.pointwise import INTEGERS, binary_cross_entropy, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class Tagger(SequenceModel):
     """Logits (B, T, C), one class a token. Params of the head: "head", a `Dense`."""
 
     head: Dense
+
+    labels_form: ClassVar[str] = "B T"
+    logits_form: ClassVar[str] = "B T C"
+    entropy = staticmethod(cross_entropy)
 
     def init_head(self, rng: np.random.Generator) -> Params:
         return {"head": self.head.init(rng)}
@@ -36,21 +40,45 @@ class Tagger(SequenceModel):
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Mean over the tokens of logits (B, T, C) with labels (B, T), less padding and labels `IGNORED` (-1)."""
+        args = Boundary(f"{type(self).__name__}.loss")
         labels = np.asarray(labels)
-        counted = _counted(labels, lengths)
-        if logits.shape[:2] != labels.shape:
-            raise ValueError(
-                f"Tagger.loss: logits has shape {logits.shape}, expected {(*labels.shape, 'C')} as of labels"
-            )
+        counted = self._counted(args, labels, lengths)
+        logits = args.array("logits", logits, self.logits_form)
         if not counted.any():
-            raise ValueError("Tagger.loss: no label counts, expected at least one that is neither padding nor -1")
-        mean, rows = cross_entropy(logits[counted], labels[counted])
+            raise ValueError(f"{args.op}: no label counts, expected at least one that is neither padding nor -1")
+        mean, rows = self.entropy(logits[counted], labels[counted])
         dlogits = np.zeros_like(logits)
         dlogits[counted] = rows
-        return Loss(mean, dlogits, counted, counted & (logits.argmax(2) == labels))
+        return Loss(mean, dlogits, counted, counted & (self.answers(logits) == labels))
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
-        return int(np.count_nonzero(_counted(np.asarray(labels), lengths)))
+        args = Boundary(f"{type(self).__name__}.count")
+        return int(np.count_nonzero(self._counted(args, np.asarray(labels), lengths)))
+
+    def _counted(self, args: Boundary, labels: Array, lengths: Array | None) -> Array:
+        """Which labels count, of their shape."""
+        args.array("labels", labels, self.labels_form, kinds=INTEGERS)
+        steps = args.lengths(lengths)
+        counted: Array = labels != IGNORED
+        if steps is not None:
+            counted[np.arange(labels.shape[1]) >= steps[:, None]] = False
+        return counted
+
+
+@dataclass(frozen=True)
+class BitTagger(Tagger):
+    """A `Tagger` with K bits a token, each by itself: logits (B, T, K), labels (B, T, K) of 0, 1 and `IGNORED`.
+
+    A logit is that of a one against a zero. The loss is the mean over the bits that count, `binary_cross_entropy`.
+    """
+
+    labels_form: ClassVar[str] = "B T K"
+    logits_form: ClassVar[str] = "B T K"
+    entropy = staticmethod(binary_cross_entropy)
+
+    def answers(self, logits: Array) -> Array:
+        """1 where it is more probable than 0."""
+        return (logits > 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -116,12 +144,3 @@ def draw(rng: np.random.Generator, logits: Array, temperature: float, top_k: int
     noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too: what follows does not depend on it
     drawn: Array = (logits + temperature * noise).argmax(1)
     return drawn
-
-
-def _counted(labels: Array, lengths: Array | None) -> Array:
-    """(B, T): which labels count."""
-    args = Boundary("Tagger.loss")
-    args.array("labels", labels, "B T", kinds=INTEGERS)
-    steps = args.lengths(lengths)
-    counted: Array = labels != IGNORED
-    return counted if steps is None else counted & (np.arange(labels.shape[1]) < steps[:, None])

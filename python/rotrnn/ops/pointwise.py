@@ -752,3 +752,36 @@ def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, 
     losses, dlogits = np.empty(B, alogits.dtype), np.empty_like(alogits)
     _cpu.cross_entropy(losses, dlogits, alogits, alabels, B, C)
     return float(losses.mean(dtype=np.float64)), dlogits
+
+
+def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
+    """Mean cross-entropy of independent bits, each one with probability ``s(z)``, and its gradient.
+
+    With x = -z where a label is one and x = z where it is zero, ``loss = mean(log(1 + e^x))``, for logits of any size;
+    ``dlogits = (s(z) - label) / n = -+s(x) / n``. That is `cross_entropy` of the two logits 0 and z; one of any two is
+    redundant, as their difference alone counts.
+
+    Parameters
+    ----------
+    logits : (n,), n >= 1
+    labels : (n,), integers 0 and 1
+
+    Returns
+    -------
+    loss : float
+    dlogits : (n,)
+        Gradient of `loss`.
+
+    Raises
+    ------
+    ValueError
+        Also if a label is another number (the message names its position) or there is none.
+    """
+    args = Boundary("binary_cross_entropy")
+    (z,) = args.common(args.array("logits", logits, "n"))
+    one = _indices(args, "labels", labels, "n", 2) == 1
+    if not len(z):
+        raise ValueError("binary_cross_entropy: logits has shape (0,), expected at least one")
+    x = np.where(one, -z, z)
+    on = sigmoid(x)
+    return float(softplus(x).mean(dtype=np.float64)), np.where(one, -on, on) / z.dtype.type(len(z))

@@ -1,0 +1,31 @@
+/* Patterns of random bits that are to be repeated some steps later, when a cue asks for them: `length` steps of
+ * pattern, `delay` empty ones, the cue in a channel of its own, `length` steps for the answer. */
+#include "kernels.h"
+#include "philox.h"
+
+enum { SERIAL = 1 << 14 };
+
+/* inputs (n,T,K+1), labels (n,T,K), T = 2 length + delay + 1, K <= 32: a row's pattern is that of its stream, one word
+ * drawn a step. Inputs are zero but for the pattern and the cue; labels are -1 before the answer. */
+int K(delayed_copy)(uint8_t *restrict inputs, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
+                    int64_t length, int64_t delay, int64_t bits, int64_t seed) {
+    const int64_t cue = length + delay, T = cue + 1 + length;
+#pragma omp parallel for schedule(static) if (n * T * bits > SERIAL)
+    for (int64_t i = 0; i < n; i++) {
+        philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};
+        uint8_t *const x = inputs + i * T * (bits + 1);
+        int64_t *const y = labels + i * T * bits;
+        for (int64_t j = 0; j < T * (bits + 1); j++) x[j] = 0;
+        for (int64_t j = 0; j < (cue + 1) * bits; j++) y[j] = -1;
+        x[cue * (bits + 1) + bits] = 1;
+        for (int64_t t = 0; t < length; t++) {
+            const uint32_t word = philox_draw(&random);
+            for (int64_t k = 0; k < bits; k++) {
+                const uint8_t bit = (uint8_t)(word >> k & 1);
+                x[t * (bits + 1) + k] = bit;
+                y[(cue + 1 + t) * bits + k] = bit;
+            }
+        }
+    }
+    return ROT_OK;
+}
