@@ -7,6 +7,7 @@ import pytest
 
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import Loss
+from rotrnn.models.tagger import BitTagger
 from rotrnn.nn.layer import astype
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.task import Batch, Split, Task
@@ -102,8 +103,11 @@ class Sure(Echo):
     def forward(self, params, inputs, ctx):
         return np.eye(CLASSES)[inputs], None
 
+    def answers(self, logits):
+        return logits.argmax(2)
+
     def loss(self, logits, labels, lengths):
-        return super().loss(logits.argmax(2), labels, lengths)
+        return super().loss(self.answers(logits), labels, lengths)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
@@ -116,6 +120,68 @@ def test_confusion_counts_every_label_that_counts(batch):
                 expected[split.labels[i, t], split.answers[i, t]] += 1
     found = confusion(Sure(), {}, task_of(split), split, batch=batch, dtype="float64")
     np.testing.assert_array_equal(found, expected)
+
+
+class Bits(Split):
+    """Random bits of sequences of 1 to T steps, some of which do not count; the features are the logits of answers."""
+
+    def __init__(self):
+        rng = np.random.default_rng(1)
+        self.logits = rng.standard_normal((N, T, CLASSES))
+        self.lengths = rng.integers(1, T + 1, N)
+        self.labels = np.where(rng.random((N, T, CLASSES)) < 0.8, self.logits > 0, self.logits <= 0).astype(int)
+        self.labels[rng.random((N, T, CLASSES)) < 0.2] = -1
+        self.labels[rng.random((N, T)) < 0.3] = -1
+        self.labels[np.arange(T) >= self.lengths[:, None]] = -1
+        self.labels[0] = -1  # a sequence where none counts
+        self.lengths[0] = T
+
+    def __len__(self):
+        return N
+
+    def batch(self, index, dtype=np.float32):
+        return Batch(self.logits[index].astype(dtype), self.labels[index], self.lengths[index])
+
+
+class Passing(BitTagger):
+    """A head for bits whose inputs are its logits."""
+
+    def forward(self, params, inputs, ctx):
+        return inputs, None
+
+
+@pytest.mark.parametrize("batch", [5, 100])
+@pytest.mark.parametrize("curve", ["length", "prefix"])
+def test_bits_are_those_of_a_loop(batch, curve):
+    """A step is right when all of its bits that count are; one with none that counts is not there."""
+    split, model = Bits(), Passing(None, None, None)
+    task = Task("bits", split, split, split, CLASSES, None, CLASSES, head="bits", curve=curve)
+    found = evaluate(model, {}, task, split, batch=batch, dtype="float64")
+    places = [place for place in np.ndindex(N, T, CLASSES) if split.labels[place] >= 0]
+    right = {place: (split.logits[place] > 0) == split.labels[place] for place in places}
+    whole = [all(ok for place, ok in right.items() if place[0] == i) for i in range(N)]
+    assert found["accuracy"] == np.mean(list(right.values()))
+    assert found["sequence_accuracy"] == np.mean(whole)
+    assert found["n"] == N
+    table = {row[0]: row[1:] for row in zip(*found["curve"].values(), strict=True)}
+    if curve == "length":
+        assert set(table) == set(split.lengths)
+        for length, (n, accuracy, sequence_accuracy) in table.items():
+            there = np.flatnonzero(split.lengths == length)
+            oks = [ok for place, ok in right.items() if place[0] in there]
+            assert (n, accuracy) == (len(there), np.mean(oks) if oks else 0)
+            assert sequence_accuracy == np.mean([whole[i] for i in there])
+    else:
+        for length, (n, accuracy, sequence_accuracy) in table.items():
+            t = length - 1
+            there = sorted({i for i, s, _ in places if s == t})
+            assert (n, accuracy) == (len(there), np.mean([ok for place, ok in right.items() if place[1] == t]))
+            so_far = [all(ok for (j, s, _), ok in right.items() if j == i and s <= t) for i in there]
+            assert sequence_accuracy == np.mean(so_far)
+    counts = np.zeros((2, 2), int)
+    for place in places:
+        counts[split.labels[place], int(split.logits[place] > 0)] += 1
+    np.testing.assert_array_equal(confusion(model, {}, task, split, batch=batch, dtype="float64"), counts)
 
 
 def test_confusion_of_a_classifier_is_its_accuracy():

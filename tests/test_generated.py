@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rotrnn import _cpu
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
-from rotrnn.tasks import TASKS, Brackets, Copy, Regular, WordProblem, describe
+from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Regular, WordProblem, describe
 from rotrnn.tasks.generated import WRITABLE, ByLength
 from rotrnn.tasks.task import shuffled
 
@@ -27,6 +27,8 @@ CASES = {
     "prefix": Copy(variant="prefix", min_length=9, max_length=30, context=100, test_min_length=9, test_each=2),
     "suffix": Copy(variant="suffix", answer=2, min_length=9, max_length=30, context=100, test_min_length=9),
     "duplicate": Copy(letters=3, gram=2, test_variant="duplicate", test_min_length=6, test_each=2),
+    "delayed copy": DelayedCopy(),
+    "delayed copy of many bits": DelayedCopy(bits=32, length=17, delay=0, train=50, val=20, test=3),
     "brackets": Brackets(val=300, test=300),
     "brackets with *": Brackets(operators="+-*", modulus=3, max_length=80, val=100, test=100),
     **{name: Regular(language=name, test_each=1) for name in ("parity", "even_pairs", "cycle", "arithmetic")},
@@ -52,17 +54,21 @@ def digest(split, n=1500):
 def test_labels_tokens_and_lengths_fit_the_task(case):
     task = case.load()
     assert TASKS[task.name] is type(case)
-    assert case.shape == (task.n_classes, task.vocab, None, "tagger")
+    assert case.shape == (task.n_classes, task.vocab, task.n_features, task.head)
+    assert (task.head, task.n_features is None) in (("tagger", True), ("bits", False))
     for split in splits(task).values():
         batch = split.batch(np.arange(min(200, len(split))))
-        assert batch.inputs.dtype == batch.labels.dtype == np.int64
-        assert batch.inputs.shape == batch.labels.shape
-        assert 0 <= batch.inputs.min() <= batch.inputs.max() < task.vocab
-        assert -1 <= batch.labels.min() <= batch.labels.max() < task.n_classes
+        assert batch.labels.dtype == np.int64
+        assert batch.inputs.dtype == (np.int64 if task.vocab else np.float32)
+        B, T = batch.inputs.shape[:2]
+        assert batch.inputs.shape == ((B, T) if task.vocab else (B, T, task.n_features))
+        assert batch.labels.shape == ((B, T) if task.vocab else (B, T, task.n_classes))
+        assert 0 <= batch.inputs.min() <= batch.inputs.max() < (task.vocab or 2)
+        assert -1 <= batch.labels.min() <= batch.labels.max() < task.n_values
         inside = np.arange(batch.inputs.shape[1]) < sizes(batch)[:, None]
         assert (batch.labels[~inside] == -1).all()
         assert sizes(batch).max() == batch.inputs.shape[1]
-        assert ((batch.labels >= 0).any(1)).all()
+        assert (batch.labels.reshape(B, -1) >= 0).any(1).all()
 
 
 @EVERY
@@ -141,6 +147,7 @@ def test_a_model_trains_on_it(case):
         head=task.head,
         n_classes=task.n_classes,
         vocab=task.vocab,
+        n_features=task.n_features,
     )
     params = model.init(np.random.default_rng(0))
     batch = task.train.batch(np.arange(16))
@@ -155,7 +162,9 @@ def test_a_model_trains_on_it(case):
 def test_describe(case):
     task = case.load()
     lines = describe(task).split("\n")
-    assert lines[0] == f"{task.name}: {task.n_classes} classes, {task.vocab} token ids, tagger"
+    tagger = f"{task.n_classes} classes, {task.vocab} token ids, tagger"
+    bits = f"{task.n_classes} bits a step, {task.n_features} feature(s) a step"
+    assert lines[0] == f"{task.name}: {tagger if task.vocab else bits}"
     assert [line.split()[:2] for line in lines[2:5]] == [
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]

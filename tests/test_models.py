@@ -36,6 +36,9 @@ def data_of(head: str, features: bool = False) -> tuple[Any, Any]:
     if head == "tagger":
         labels = rng.integers(0, C, (B, T))
         labels[0, 3:5] = IGNORED
+    elif head == "bits":
+        labels = rng.integers(0, 2, (B, T, C))
+        labels[0, 3:5] = labels[1, 2, 1] = IGNORED
     elif head == "language":
         labels = LanguageModel.targets(inputs, LENGTHS)
     else:
@@ -56,6 +59,8 @@ def prepared(model: SequenceModel) -> Params:
     [
         ("tagger", False, {"norm": "layer"}),
         ("tagger", True, {"glu": "gelu", "dropout": 0.3}),
+        ("bits", True, {"norm": "layer", "final_norm": True}),
+        ("bits", False, {"dropout": 0.3}),
         ("language", False, {"block": "plain", "norm": "layer", "final_norm": True, "dropout": 0.3}),
         ("retrieval", False, {"norm": "layer", "glu": "half1"}),
         ("retrieval", True, {"pool": "last"}),
@@ -110,17 +115,59 @@ def test_loss_of_a_tagger_is_the_mean_over_labels_that_count() -> None:
     assert not loss.dlogits[~counted].any()
 
 
+def test_loss_of_bits_is_the_mean_over_those_that_count() -> None:
+    """Against minus the logarithms of probabilities, one bit at a time, and against a tagger of the classes 0 and 1."""
+    model, classes = model_of("bits"), model_of("tagger")
+    _, labels = data_of("bits")
+    logits = np.random.default_rng(3).standard_normal((B, T, C))
+    places = [
+        (b, t, k) for b, t, k in np.ndindex(B, T, C) if t < LENGTHS[b] and labels[b, t, k] != IGNORED
+    ]  # fmt: skip
+    one = 1 / (1 + np.exp(-logits))
+    expected = -np.mean([np.log(one[at] if labels[at] else 1 - one[at]) for at in places])
+    loss = model.loss(logits, labels, LENGTHS)
+    assert loss.total == model.count(labels, LENGTHS) == len(places)
+    assert abs(loss.mean - expected) <= 50 * EPS
+    assert loss.counted.shape == loss.right.shape == (B, T, C)
+    assert sorted(map(tuple, np.argwhere(loss.counted))) == places
+    assert sorted(map(tuple, np.argwhere(loss.right))) == [at for at in places if (one[at] > 0.5) == labels[at]]
+    wanted = np.zeros_like(logits)
+    for at in places:
+        wanted[at] = (one[at] - labels[at]) / len(places)
+    np.testing.assert_allclose(loss.dlogits, wanted, rtol=0, atol=4 * EPS / len(places))
+
+    # a softmax over two logits, as minimal-LRU has it: their difference alone counts
+    shift = np.random.default_rng(4).standard_normal((B, T, C))
+    both = np.stack([shift, shift + logits], -1).reshape(B, T * C, 2)
+    flat = labels.copy()
+    flat[np.arange(T) >= LENGTHS[:, None]] = IGNORED
+    other = classes.loss(both, flat.reshape(B, T * C))
+    assert abs(loss.mean - other.mean) <= 50 * EPS
+    np.testing.assert_allclose(loss.dlogits.ravel(), other.dlogits[..., 1].ravel(), rtol=0, atol=8 * EPS / len(places))
+    np.testing.assert_array_equal(model.answers(logits).ravel(), classes.answers(both).ravel())
+
+
 def test_labels_are_checked() -> None:
     model = model_of("tagger")
     logits, labels = np.zeros((2, 3, C)), np.zeros((2, 3), np.int64)
     for bad, message in (
         ((logits, labels, [3, 4]), r"Tagger.loss: lengths\[1\] is 4, expected an integer from 0 to T=3"),
         ((logits, labels[:, 0]), r"Tagger.loss: labels has shape \(2,\), expected \(B, T\)"),
-        ((logits, labels[:1]), r"Tagger.loss: logits has shape \(2, 3, 3\), expected \(1, 3, 'C'\)"),
+        ((logits, labels[:1]), r"Tagger.loss: logits has shape \(2, 3, 3\), expected \(B=1, T=3, C\)"),
         ((logits, labels - 1), "Tagger.loss: no label counts"),
     ):
         with pytest.raises(ValueError, match=message):
             model.loss(*bad)
+    bits, ones = model_of("bits"), np.ones_like(logits, np.int64)
+    for bad, message in (
+        ((logits, ones, [3, 4]), r"BitTagger.loss: lengths\[1\] is 4, expected an integer from 0 to T=3"),
+        ((logits, labels), r"BitTagger.loss: labels has shape \(2, 3\), expected \(B, T, K\)"),
+        ((logits, ones[..., :1]), r"BitTagger.loss: logits has shape \(2, 3, 3\), expected \(B=2, T=3, K=1\)"),
+        ((logits, ones, [0, 0]), "BitTagger.loss: no label counts"),
+        ((logits, 2 * ones), r"binary_cross_entropy: labels\[0\] is 2, expected an integer from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bits.loss(*bad)
     with pytest.raises(TypeError, match=r"LanguageModel.targets: tokens has dtype float64"):
         LanguageModel.targets(np.zeros((1, 2)))
     settings = ModelSettings(layer="lru", d_model=5, n_layers=1)
@@ -166,7 +213,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("features", [False, True], ids=["tokens", "features"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("head", ["classifier", "tagger"])
+@pytest.mark.parametrize("head", ["classifier", "tagger", "bits"])
 def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], features: bool, tmp_path: Path) -> None:
     """Token by token, in chunks, both mixed, ragged, and over a save and load in between."""
     model = model_of(head, features=features, **settings)

@@ -238,7 +238,7 @@ def test_batch_norm_of_no_step_anywhere():
 
 @dataclass(frozen=True)
 class Noise:
-    """Random sequences with random labels, ragged; of `kind` "classifier", "tagger" or "retrieval"."""
+    """Random sequences with random labels, ragged; of `kind` "classifier", "tagger", "bits" or "retrieval"."""
 
     kind: str = "classifier"
 
@@ -258,12 +258,14 @@ class NoiseSplit(Split):
         return self.n
 
     def batch(self, index, dtype=np.float32):
-        """Example i depends on i alone; of taggers every third one has no label that counts."""
+        """Example i depends on i alone; of taggers and bits every third one has no label that counts."""
         examples = [self.example(int(i)) for i in index]
         lengths = np.array([one[1] for one in examples])
         longest = lengths.max()
         cut = np.stack([one[0][..., :longest, :] for one in examples]).astype(dtype)
-        labels = np.array([one[2][:longest] if self.kind == "tagger" else one[2] for one in examples], np.int64)
+        labels = np.array(
+            [one[2][:longest] if self.kind in ("tagger", "bits") else one[2] for one in examples], np.int64
+        )
         return Batch(cut, labels, lengths)
 
     def example(self, i):
@@ -271,6 +273,9 @@ class NoiseSplit(Split):
         pair = (2,) if self.kind == "retrieval" else ()
         lengths = rng.integers(1, 13, pair)
         features = rng.standard_normal((*pair, 12, 2)) * (np.arange(12) < lengths[..., None])[..., None]
+        if self.kind == "bits":
+            inside = ((np.arange(12) < lengths) & (i % 3 != 0))[:, None]
+            return features, lengths, np.where(inside & (rng.random((12, 3)) < 0.8), rng.integers(0, 2, (12, 3)), -1)
         if self.kind != "tagger":
             return features, lengths, rng.integers(3)
         labels = np.where((np.arange(12) < lengths) & (i % 3 != 0), rng.integers(0, 3, 12), -1)
@@ -289,6 +294,7 @@ RUNS = {
     "uneven": {"training": {"batch": 7}, "model": {"dropout_over_time": True}},
     "tagger": {"task": {"kind": "tagger"}, "model": {"norm": "layer"}},
     "tagger, batch norm": {"task": {"kind": "tagger"}, "training": {"batch": 7, "accumulate": 2}},
+    "bits": {"task": {"kind": "bits"}, "training": {"batch": 7, "accumulate": 2}},
     "retrieval": {"task": {"kind": "retrieval"}},
     "fpmamba": {
         "model": {"layer": "fpmamba", "block": "plain", "n_layers": 1, "norm": "layer"},

@@ -13,6 +13,7 @@ from rotrnn.ops import pointwise
 from rotrnn.ops.pointwise import (
     batch_norm,
     batch_norm_backward,
+    binary_cross_entropy,
     cross_entropy,
     dropout,
     dropout_backward,
@@ -224,6 +225,30 @@ def test_cross_entropy_of_one_class_is_zero() -> None:
     np.testing.assert_array_equal(dlogits, 0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_binary_cross_entropy_of_any_logits(dtype: Any) -> None:
+    """Known answers, nothing overflows, and a sure answer keeps its digits: e^-20 to a few roundings."""
+    near = 8 * float(np.finfo(dtype).eps)
+    loss, dlogits = binary_cross_entropy(np.zeros(2, dtype), [0, 1])
+    assert isinstance(loss, float)
+    assert dlogits.dtype == dtype
+    assert loss == pytest.approx(np.log(2), rel=near)
+    np.testing.assert_array_equal(dlogits, [0.25, -0.25])
+    big = np.finfo(dtype).max / 4
+    loss, dlogits = binary_cross_entropy(np.array([big, -big, np.inf, -np.inf], dtype), [1, 0, 1, 0])
+    assert loss == 0
+    np.testing.assert_array_equal(dlogits, 0)
+    loss, dlogits = binary_cross_entropy(np.array([1e4, -1e4], dtype), [0, 1])
+    assert loss == 1e4
+    np.testing.assert_array_equal(dlogits, [0.5, -0.5])
+    loss, dlogits = binary_cross_entropy(np.array([20, -20], dtype), [1, 0])
+    assert loss == pytest.approx(np.log1p(np.exp(-20)), rel=near)
+    np.testing.assert_allclose(dlogits, [-0.5 / (1 + np.exp(20)), 0.5 / (1 + np.exp(20))], rtol=near)
+    loss, dlogits = binary_cross_entropy(np.array([np.nan, 1], dtype), [1, 1])
+    assert np.isnan(loss)
+    assert np.isnan(dlogits[0])
+
+
 # ------------------------------------------------------------------------------------------------------ errors
 
 X = np.ones((2, 3, 4))
@@ -260,6 +285,13 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: cross_entropy(X[0], [0, 1, 4]), ValueError, r"cross_entropy: labels\[2\] is 4, expected .* 0 to 3"),
     (lambda: cross_entropy(X[0], [0, 1]), ValueError, r"cross_entropy: labels has shape \(2,\), expected \(B=3\)"),
     (lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)), ValueError, "cross_entropy: logits has shape"),
+    (lambda: binary_cross_entropy(ONE, [0, 1, -1, 1]), ValueError, r"labels\[2\] is -1, expected .* from 0 to 1"),
+    (lambda: binary_cross_entropy(ONE, [0, 1]), ValueError, r"labels has shape \(2,\), expected \(n=4\)"),
+    (
+        lambda: binary_cross_entropy(ONE[:0], np.zeros(0, int)),
+        ValueError,
+        r"logits has shape \(0,\), expected at least",
+    ),
     (lambda: cross_entropy(np.ones((2, 0)), [0, 0]), ValueError, r"cross_entropy: labels\[0\] is 0"),
 ]
 

@@ -203,7 +203,10 @@ def test_s5_groups(task):
             assert groups[name].decay == pytest.approx((rate * share, rate * share, last * share), abs=1e-18)
 
 
-@pytest.mark.parametrize(("task", "each", "epochs"), [("scifar", 773, 180), ("listops", 1500, 40), ("text", 390, 35)])
+@pytest.mark.parametrize(
+    ("task", "each", "epochs"),
+    [("scifar", 773, 180), ("listops", 1500, 40), ("text", 390, 35), ("delayed-copy", 312, 4)],
+)
 def test_minimal_lru(task, each, epochs):
     recipe = load_recipe(f"{task}-minimal-lru")
     model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training

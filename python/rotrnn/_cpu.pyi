@@ -128,6 +128,9 @@ def copy_strings(
     answer: int,
     /,
 ) -> None: ...
+def delayed_copy(
+    inputs: _U8, labels: _I, stream: _I, n: int, length: int, delay: int, bits: int, seed: int, /
+) -> None: ...
 def brackets_sample(
     tokens: _I,
     labels: _I,

@@ -487,6 +487,23 @@ def cross_entropy_case(B: int, C: int, size: float) -> Case:
     )
 
 
+def binary_cross_entropy_case(n: int, size: float) -> Case:
+    labels = np.arange(n) * 7 % 3 % 2
+
+    def loss(logits: Any) -> Any:
+        return np.asarray(pointwise.binary_cross_entropy(size * logits, labels)[0], logits.dtype)
+
+    def formula(logits: Any) -> Any:
+        z = (size * logits).astype(np.longdouble)
+        return np.asarray((np.log(1 + np.exp(z)) - z * labels).mean(), logits.dtype)
+
+    def backward(dy: Any, logits: Any) -> tuple[Any]:
+        return ((dy * size * pointwise.binary_cross_entropy(size * logits, labels)[1]).astype(logits.dtype),)
+
+    name = f"binary_cross_entropy of {size:g}"
+    return pointwise_case(name, {"logits": (n,)}, loss, backward, formula, terms=int(10 + 4 * size))
+
+
 PLACES: tuple[tuple[tuple[int, int, int], Any], ...] = (
     ((2, 5, 3), None),
     ((1, 1, 1), None),
@@ -566,6 +583,7 @@ POINTWISE = [
     ),
     *(pool_case(name, shape, lengths) for name in ("mean_pool", "last_pool") for shape, lengths in PLACES),
     *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
+    *(binary_cross_entropy_case(n, size) for n, size in ((7, 1), (1, 1), (64, 40), (5, 1e-3))),
 ]
 
 OPS = [*SCANS, *DENSE, *MIXERS, *POINTWISE]
@@ -598,4 +616,5 @@ OPS_LARGE = [
     embedding_case(4, 300, 200, 33, (300, 299, 0, 7)),
     pool_case("mean_pool", CHANNELS),
     cross_entropy_case(40, 1000, 1),
+    binary_cross_entropy_case(40_000, 1),
 ]

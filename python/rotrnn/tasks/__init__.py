@@ -3,6 +3,7 @@
 from rotrnn.tasks.aan import AAN
 from rotrnn.tasks.brackets import Brackets
 from rotrnn.tasks.cifar import CIFAR
+from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.listops import ListOps
@@ -25,6 +26,7 @@ TASKS: dict[str, type[Settings]] = {
     "speech_commands": SpeechCommands,
     "word_problem": WordProblem,
     "copy": Copy,
+    "delayed_copy": DelayedCopy,
     "brackets": Brackets,
     "regular": Regular,
     "pathfinder": Pathfinder,
@@ -39,6 +41,7 @@ __all__ = [
     "Batch",
     "Brackets",
     "Copy",
+    "DelayedCopy",
     "Digits",
     "ListOps",
     "Pathfinder",

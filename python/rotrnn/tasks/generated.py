@@ -76,7 +76,7 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
     """Writes a tagger's task as text: for each split a file NAME_SPLIT.tsv.
 
     Its header is ``inputs<TAB>labels``; each row is an example, token ids and as many labels, separated by spaces;
-    labels that do not count are -1.
+    labels that do not count are -1. Several features or bits of a step, integers, are joined by commas.
 
     Raises
     ------
@@ -94,8 +94,12 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
         with atomic_file(Path(folder, f"{task.name}_{name}.tsv")) as file:
             file.write(b"inputs\tlabels\n")
             for first in range(0, len(split), 1024):
-                inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))))
+                inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)
                 sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
-                for x, y, size in zip(inputs.tolist(), labels.tolist(), sizes.tolist(), strict=True):
-                    row = "\t".join(" ".join(map(str, ids[:size])) for ids in (x, y))
-                    file.write(f"{row}\n".encode())
+                for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
+                    file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
+
+
+def _text(steps: Index) -> str:
+    """Integers (T,) or (T, K)."""
+    return " ".join(",".join(map(str, step)) for step in steps.reshape(len(steps), -1).tolist())

@@ -22,7 +22,8 @@ class Batch(NamedTuple):
 
     `inputs` are token ids (B, T) int64 or features (B, T, F) in the dtype asked for; `labels` (B,) int64; `lengths`
     (B,) int64, the valid steps of each sequence, or None where all T are. For a tagger, labels are (B, T), -1 where
-    they do not count, padding included; for pairs, inputs (B, 2, T, ...) and lengths (B, 2).
+    they do not count, padding included, and for bits (B, T, K) of 0, 1 and -1; for pairs, inputs (B, 2, T, ...) and
+    lengths (B, 2).
     """
 
     inputs: npt.NDArray[Any]
@@ -89,6 +90,8 @@ class Task:
     ----------
     val : Split
         Where it *is* `test`, the data set has no validation part, and everything that chooses by it says so.
+    n_classes : int
+        Of bits, how many there are a step.
     head : str
         The model (`rotrnn.models.build.HEADS`) that the labels are for.
     metric : str
@@ -102,7 +105,7 @@ class Task:
     chance : float, optional
         Accuracy of guessing; (accuracy - chance) / (1 - chance) is told too, as "scaled_accuracy".
     labels : tuple of str, optional
-        What the classes are called.
+        What the classes are called; of bits, the two values.
     """
 
     name: str
@@ -119,6 +122,11 @@ class Task:
     bos: bool = False
     chance: float | None = None
     labels: tuple[str, ...] | None = None
+
+    @property
+    def n_values(self) -> int:
+        """How many values a label that counts can have."""
+        return 2 if self.head == "bits" else self.n_classes
 
     @property
     def selected_on(self) -> str:
@@ -179,9 +187,10 @@ def describe(task: Task) -> str:
     The baseline is `majority_baseline`. Of a large split, and of a fresh one, only some examples are looked at.
     """
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) a step"
-    head = "" if task.head == "classifier" else f", {task.head}"
+    classes = f"{task.n_classes} bits a step" if task.head == "bits" else f"{task.n_classes} classes"
+    head = "" if task.head in ("classifier", "bits") else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
-    lines = [f"{task.name}: {task.n_classes} classes, {width}{head}"]
+    lines = [f"{task.name}: {classes}, {width}{head}"]
     if task.val is task.test:
         lines.append("there is no validation part: val is test")
     lines.append(
@@ -193,11 +202,11 @@ def describe(task: Task) -> str:
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
         baseline = _share_of_majority(spread["train"][0], labels)
         lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
-    shares = {name: np.bincount(labels, minlength=task.n_classes) / len(labels) for name, (labels, _) in spread.items()}
-    shown = np.arange(task.n_classes)
-    if task.n_classes > MOST_LABELS:
+    shares = {name: np.bincount(labels, minlength=task.n_values) / len(labels) for name, (labels, _) in spread.items()}
+    shown = np.arange(task.n_values)
+    if task.n_values > MOST_LABELS:
         shown = np.sort(np.argsort(-shares["train"], kind="stable")[:MOST_LABELS])
-        lines.append(f"of {task.n_classes} labels the {MOST_LABELS} most frequent in training:")
+        lines.append(f"of {task.n_values} labels the {MOST_LABELS} most frequent in training:")
     names = [task.labels[label] if task.labels else str(label) for label in shown]
     wide = max(6, *map(len, names)) + 1
     lines.append(f"{'label':<10}" + "".join(f"{name:>{wide}}" for name in names))

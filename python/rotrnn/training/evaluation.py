@@ -43,7 +43,8 @@ class Tally:
 
     def add(self, found: Loss, lengths: npt.NDArray[np.int64]) -> None:
         """The outcome of a batch; `lengths` (B,) is what a curve over "length" goes by."""
-        right, counted = found.right, found.counted
+        # how many of each step, (B, T): of bits there are several
+        counted, right = (array.reshape(*array.shape[:2], -1).sum(2) for array in (found.counted, found.right))
         labels, rights = counted.sum(1), right.sum(1)
         whole = rights == labels
         self.loss += found.mean * found.total
@@ -56,10 +57,10 @@ class Tally:
                 one = lengths == length
                 self._at(length, one.sum(), labels[one].sum(), rights[one].sum(), whole[one].sum())
         elif self.curve == "prefix":
-            so_far = np.logical_and.accumulate(right | ~counted, axis=1)
+            so_far = np.logical_and.accumulate(right == counted, axis=1)
             for t in range(right.shape[1]):
-                n = counted[:, t]
-                self._at(t + (not self.bos), n.sum(), n.sum(), right[:, t].sum(), so_far[n, t].sum())
+                one = counted[:, t] > 0
+                self._at(t + (not self.bos), one.sum(), counted[:, t].sum(), right[:, t].sum(), so_far[one, t].sum())
 
     def _at(self, length: int, n: int, labels: int, right: int, right_sequences: int) -> None:
         one = self.by_length.setdefault(length, Counter())
@@ -129,15 +130,18 @@ def evaluate(
 
 
 def confusion(
-    model: Model, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike
+    model: SequenceModel, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike
 ) -> npt.NDArray[np.int64]:
-    """(C, C): how many labels that count are of class i and were answered by j, over a whole split of a task."""
-    counts = np.zeros((task.n_classes, task.n_classes), np.int64)
+    """(C, C): how many labels that count are of class i and were answered by j, over a whole split of a task.
+
+    Bits have two classes: 0 and 1.
+    """
+    counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)
         logits, _ = model.forward(params, one.inputs, Context(one.lengths))
         counted = model.loss(logits, one.labels, one.lengths).counted
-        labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, logits.argmax(-1)))
+        labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))
         np.add.at(counts, (labels, answers), 1)
     return counts
 
