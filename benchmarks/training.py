@@ -29,6 +29,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "word-problem": ("word-problem-small",),
+    "copy": ("copy-small",),
     "brackets": ("brackets-small",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
