@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +13,20 @@ import numpy as np
 import pytest
 
 from rotrnn.nn.registry import LAYERS
+from rotrnn.training.results import collect, find_runs
 
 README = Path(__file__).parent.parent / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    """The README's examples in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def test_examples_run_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    first, second = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    first, second, _ = blocks("python")
     exec(first, names)
     before = np.mean((names["y"] - names["target"]) ** 2)
     y, _ = names["layer"].forward(names["params"], names["x"])
@@ -31,3 +40,22 @@ def test_examples_run_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_every_layer_is_named() -> None:
     text = README.read_text()
     assert not [name for name in LAYERS if f"`{name}`" not in text]
+
+
+def test_a_layer_and_a_task_of_ones_own(tmp_path: Path) -> None:
+    """As printed, from the module to the table; every command is a process of its own, and so are the sweep's runs."""
+    (tmp_path / "my_experiment.py").write_text(blocks("python")[2])
+    (recipe,) = blocks("toml")
+    (tmp_path / "majority.toml").write_text(recipe)
+    (commands,) = (text for text in blocks("sh") if "majority.toml" in text)
+    told = [
+        subprocess.run(
+            [sys.executable, "-m", *shlex.split(line)], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+        for line in commands.splitlines()
+    ]
+    assert told[0].endswith(told[1])
+    (row,) = [one.row() for one in collect(find_runs([tmp_path / "sweeps" / "majority"]))]
+    assert (row["done"], row["seeds"]) == (2, [0, 1])
+    assert row["best"]["accuracy"]["mean"] > 0.9  # chance is a half
+    assert "test, best parameters: loss" in told[2]

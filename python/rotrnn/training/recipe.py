@@ -25,6 +25,7 @@ from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
+from rotrnn.training.modules import load, locate
 from rotrnn.training.optimiser import AdamW
 
 Table = dict[str, Any]
@@ -93,7 +94,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides how a run ends. `layer` is the recurrent layer of each block."""
+    """Everything that decides how a run ends. `layer` is the recurrent layer of each block.
+
+    `modules` is what was imported for layer and task, as `rotrnn.training.modules` locates it: their code is no part of
+    the recipe, and neither is where it lies.
+    """
 
     task: Settings
     model: ModelSettings
@@ -101,6 +106,7 @@ class Recipe:
     optimiser: AdamW
     training: Training
     source: Source = field(default_factory=Source)
+    modules: tuple[str, ...] = ()
 
     def build(self, task: Task | Shape) -> SequenceModel:
         """The model for the loaded task, or for what is known of it without."""
@@ -127,7 +133,8 @@ class Recipe:
 
     def text(self) -> str:
         """The recipe as TOML."""
-        return write_toml(self.tables())
+        modules = f"import = {_literal(self.modules)}\n\n" if self.modules else ""
+        return modules + write_toml(self.tables())
 
     def digest(self) -> str:
         """SHA-256 of all that has an influence on the run."""
@@ -163,6 +170,11 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise,
     as ``"model.d_model" = 64``.
 
+    A recipe may also begin with ``import = ["my_layers"]``: modules that are imported before its sections are read, and
+    register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) by the names it uses. They are looked for beside
+    the recipe's file, then in the working directory, then among what is installed; "code/my_layers" names a folder,
+    from the recipe's own. The recipe of a run (`Recipe.text`) tells the folders in which they were found.
+
     Parameters
     ----------
     overrides : sequence of "section.key=value"
@@ -172,7 +184,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises
     ------
     ValueError
-        There is no such recipe, the file is no TOML, or as `read_recipe`.
+        There is no such recipe, the file is no TOML, a module is nowhere or fails, or as `read_recipe`.
     """
     tables = recipe_tables(name)
     changes = [parse_override(override) for override in overrides]
@@ -205,8 +217,11 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
         for section in ("model", "task"):
             if section in own:
                 _merge(tables, section, own[section])
+        if "import" in own:
+            modules = [*tables.get("import", []), *locate(own["import"], near)]
+            tables["import"] = list(dict.fromkeys(modules))
         for section, table in own.items():
-            if section not in ("base", "model", "task"):
+            if section not in ("base", "import", "model", "task"):
                 _merge(tables, section, table)
         if small:
             change(tables, list(tables.get("small", {}).items()))
@@ -289,7 +304,7 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def read_recipe(tables: dict[str, Any]) -> Recipe:
-    """A recipe from its sections.
+    """A recipe from its sections, and under "import" the modules that are imported before, as `locate` gives them.
 
     Raises
     ------
@@ -297,12 +312,16 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
         A section or key that does not exist (with the nearest that does), is missing, has a value of another type, or
         one out of range; the error names section and key, what it got and what is expected.
     """
-    sections = [one.name for one in dataclasses.fields(Recipe)]
+    modules = locate(tables.get("import", []), None)
+    sections = [one.name for one in dataclasses.fields(Recipe) if one.name != "modules"]
     for name, table in tables.items():
+        if name == "import":
+            continue
         if name not in sections:
-            raise ValueError(f"unknown section [{name}]{_nearest(name, sections)}")
+            raise ValueError(f"unknown section [{name}]{_nearest(name, [*sections, 'import'])}")
         if not isinstance(table, dict):
             raise ValueError(f"{name} is {table!r}, expected a section [{name}]")
+    load(modules)
     task = dict(tables.get("task", {}))
     if "name" not in task:
         raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")
@@ -315,6 +334,7 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
         build(AdamW, "optimiser", tables.get("optimiser", {})),
         build(Training, "training", tables.get("training", {})),
         build(Source, "source", tables.get("source", {})),
+        tuple(modules),
     )
 
 
@@ -394,6 +414,8 @@ def _words(hint: Any) -> str:
         return "a list of " + ", ".join(map(_words, (first, *rest)))
     if dataclasses.is_dataclass(hint):
         return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
+    if hint not in _WORDS:
+        raise TypeError(f"a setting is annotated {hint}, expected what a recipe can hold: {', '.join(_WORDS.values())}")
     return _WORDS[hint]
 
 

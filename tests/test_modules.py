@@ -1,0 +1,179 @@
+"""Modules that recipes import: where they are found, what of them a run keeps, and the errors of those that are not."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rotrnn.nn.registry import LAYERS
+from rotrnn.training import recipe as recipes
+from rotrnn.training.modules import locate
+from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.run import Run
+from rotrnn.training.sweep import plan
+
+LAYER = """
+import rotrnn
+class {name}(rotrnn.LRU):
+    pass
+rotrnn.LAYERS["{name}"] = {name}
+"""
+RECIPE = """
+import = {modules}
+base = "digits-lru"
+[model]
+layer = "{layer}"
+[layer]
+d_state = 8
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules, their path and the layers that they register are those of the test alone."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    modules, layers = set(sys.modules), dict(LAYERS)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    LAYERS.clear()
+    LAYERS.update(layers)
+
+
+def module(folder: Path, name: str, text: str | None = None) -> Path:
+    path = folder.joinpath(*name.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(LAYER.format(name=path.stem) if text is None else text)
+    return path
+
+
+def recipe(folder: Path, *modules: str, layer: str = "lru") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mine.toml"
+    path.write_text(RECIPE.format(modules=list(modules), layer=layer))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("recipes", "beside_it"),
+        ("work", "in_work"),
+        ("recipes", "package.inner"),
+        ("recipes/code", "code/in_code"),
+        ("code", "../code/further_up"),
+        ("site", "as_installed"),
+    ],
+)
+def test_where_modules_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, name: str) -> None:
+    layer = name.rpartition("/")[2].rpartition(".")[2]
+    module(tmp_path / where, name.rpartition("/")[2])
+    path = recipe(tmp_path / "recipes", name, layer=layer)
+    (tmp_path / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "work")
+    sys.path.append(str(tmp_path / "site"))
+    found = load_recipe(path)
+    assert type(found.layer).__name__ == layer
+    whole = f"{tmp_path / where}/{name.rpartition('/')[2]}"
+    assert found.modules == ((name if where == "site" else whole),)
+    monkeypatch.chdir(tmp_path)  # what is resolved holds anywhere
+    assert read_recipe(tomllib.loads(found.text())) == found
+    run = Run(tmp_path / "runs" / "one")
+    run.folder.mkdir(parents=True)
+    run.write(run.recipe, found.text())
+    assert run.load_recipe() == found
+
+
+def test_beside_the_recipe_goes_before_the_working_directory_and_both_before_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in ("site", "work", "recipes"):
+        (tmp_path / where).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    sys.path.insert(0, str(tmp_path / "site"))
+    for where in ("site", "work", "recipes"):
+        module(tmp_path / where, "same")
+        expected = "same" if where == "site" else f"{tmp_path / where}/same"
+        assert locate(["same"], tmp_path / "recipes") == [expected]
+    assert load_recipe(recipe(tmp_path / "recipes", "same", layer="same")).modules == (expected,)
+    assert Path(sys.modules["same"].__file__ or "").parent == tmp_path / "recipes"
+    assert sys.path[0] == str(tmp_path / "site")
+    assert sys.path[-1] == str(tmp_path / "recipes")  # for what the module may import later
+
+
+def test_a_module_that_moved_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(tmp_path / "new", "moved")
+    monkeypatch.chdir(tmp_path / "new")
+    found = load_recipe(recipe(tmp_path / "runs", f"{tmp_path}/old/moved", layer="moved"))
+    assert found.modules == (f"{tmp_path}/new/moved",)
+
+
+def test_those_of_a_base_are_found_beside_the_base(tmp_path: Path) -> None:
+    module(tmp_path / "below", "first")
+    module(tmp_path, "second")
+    recipe(tmp_path / "below", "first", layer="first")
+    (tmp_path / "mine.toml").write_text('import = ["second"]\nbase = "below/mine.toml"\n[training]\nsteps = 5')
+    found = load_recipe(tmp_path / "mine.toml")
+    assert found.modules == (f"{tmp_path}/below/first", f"{tmp_path}/second")
+    assert {"first", "second"} <= set(LAYERS)
+    (run,) = plan(tmp_path / "mine.toml").values()
+    assert run.modules == found.modules
+
+
+def test_where_modules_lie_makes_no_other_run(tmp_path: Path) -> None:
+    module(tmp_path / "a", "one")
+    module(tmp_path / "b", "other")
+    a, b = (load_recipe(recipe(tmp_path / at, name)) for at, name in (("a", "one"), ("b", "other")))
+    assert a.modules != b.modules
+    assert a.digest() == b.digest() == load_recipe("digits-lru", ["layer.d_state=8"]).digest()
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ('["nowhere"]', r"there is no module 'nowhere' in {0}, .*expected it beside the recipe or in the working"),
+        ('["code/nowhere"]', r"there is no module 'nowhere' in {0}/code, {0}, "),
+        ('["broken"]', r"broken fails with ModuleNotFoundError: No module named 'absent' \({0}/broken\.py, line 2\)"),
+        ('["garbled"]', r"import: {0}/garbled fails with SyntaxError: .*garbled\.py, line 1"),
+        ('["faulty"]', r"import: {0}/faulty fails with KeyError: 'x' \({0}/faulty\.py, line 1\)"),
+        ('["json"]', r"import: 'json' is .*/json/__init__\.py in this process, expected {0}/json\.py; rename one"),
+        ('["mine.py"]', r"import: 'mine\.py' is no module, expected a name as \"my_layers\""),
+        ('["a b"]', r"import: 'a b' is no module"),
+        ('["../"]', r"import: '\.\./' is no module"),
+        ('"mine"', r"import is 'mine', expected a list of modules, as \[\"my_layers\"\]"),
+        ("[1]", r"import is \[1\], expected a list of modules"),
+    ],
+)  # fmt: skip
+def test_mistakes(tmp_path: Path, modules: str, message: str) -> None:
+    module(tmp_path, "broken", "\nimport absent")
+    module(tmp_path, "garbled", "x = = 1")
+    module(tmp_path, "faulty", "{}['x']")
+    module(tmp_path, "json", "")
+    (tmp_path / "mine.toml").write_text(f'import = {modules}\nbase = "digits-lru"')
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/mine\.toml: import.*") as raised:
+        load_recipe(tmp_path / "mine.toml")
+    assert raised.match(message.format(tmp_path))
+
+
+def test_what_an_unknown_name_may_lack(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('imports = ["mine"]\nbase = "digits-lru"')
+    with pytest.raises(ValueError, match=r"mine\.toml: imports is \['mine'\], expected a section \[imports\]"):
+        load_recipe(tmp_path / "mine.toml")
+
+
+def test_a_task_with_a_setting_that_no_recipe_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        folder: Path = Path()
+
+    monkeypatch.setitem(recipes.TASKS, "odd", Odd)
+    monkeypatch.setitem(globals(), "Odd", Odd)
+    with pytest.raises(
+        TypeError, match=r"a setting is annotated <class 'pathlib.Path'>, expected what a recipe can hold"
+    ):
+        load_recipe("digits-lru", ["task.name=odd", "task.folder=x"])
