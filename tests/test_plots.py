@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,13 @@ from rotrnn import plots
 from rotrnn.cli import main
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import layer_series, longest, series_of
+from rotrnn.plots.runs import caps_of, layer_series, longest, series_of
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.results import telling
+from rotrnn.training.run import Run
 
 
 def lines(axes: Any) -> dict[str, np.ndarray]:
@@ -438,8 +440,25 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
         ("[3]", "3 is no accuracy at max_iterations=N"),
     ):
         (tmp_path / "seed=0" / "iterations.json").write_text(text)
+        with pytest.warns(UserWarning, match=f"left out: .*{message}"):
+            (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
+        np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
         with pytest.raises(ValueError, match=message):
-            plots.comparison_figures([tmp_path])
+            caps_of(Run(tmp_path / "seed=0"), "accuracy")
+
+
+def test_what_cannot_be_read_stops_no_other(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rate in (0.05, 0.2):
+        shutil.copytree(sweep / f"lr={rate},seed=0", tmp_path / f"lr={rate}")
+    with open(tmp_path / "lr=0.2" / "log.jsonl", "r+b") as log:
+        log.write(b"?")
+    assert main(["plot", str(tmp_path), str(tmp_path / "none"), "--out", str(tmp_path / "plots")]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert f"warning: left out, for it cannot be read: {tmp_path}/lr=0.2/log.jsonl, line 1: is damaged" in err
+    assert f"warning: left out, for it cannot be read: {tmp_path}/none: no run is here" in err
+    shutil.rmtree(tmp_path / "lr=0.05")
+    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "plots")]) == 2
 
 
 def test_the_command_draws_runs_and_sweeps(

@@ -214,6 +214,41 @@ def test_json_of_something_else_is_named(runs, name, key, text):
         rows(runs)
 
 
+DAMAGES = {
+    "recipe.toml": ('[task]\nname = "to', "/recipe.toml: no valid TOML"),
+    "log.jsonl": ('{"step": 1}\nx\n', "/log.jsonl, line 2: is damaged"),
+    "result.json": ('{"test": {"best": {"accuracy": 1}}}', ": result.json or log.jsonl is damaged, expected what"),
+    "failed.json": ("{", "/failed.json: is damaged, expected JSON"),
+}
+
+
+def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path, capsys):
+    """Each kind of damage in a run of its own, a folder of something else, and one that is not there."""
+    names = [f"lr=0.1,seed={seed}" for seed in (0, 1, 2)] + ["lr=0.2,seed=0"]
+    for name, (file, (text, _)) in zip(names, DAMAGES.items(), strict=True):
+        (runs / name / file).write_text(text)
+    (runs / "foreign").mkdir()
+    (runs / "foreign" / "recipe.toml").write_text('[cake]\nflour = "500 g"\n')
+    folders = [str(runs), str(tmp_path / "nowhere")]
+    assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
+    out = capsys.readouterr().out
+    assert out == (tmp_path / "table.md").read_text()
+    told = [line for line in out.splitlines() if line.startswith("unreadable, in no row (")]
+    expected = [str(runs / name) + message for name, (_, message) in zip(names, DAMAGES.values(), strict=True)]
+    expected = [f"{runs}/foreign/recipe.toml: unknown section [cake]", *expected, f"{tmp_path}/nowhere: no run is here"]
+    assert [line.startswith(f"unreadable, in no row ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
+    for line, message in zip(told, expected, strict=True):
+        assert message in line
+    (row,) = [line for line in out.splitlines() if line.startswith("| lr=0.2")]
+    assert row.split("|")[2].strip() == "1, 1 failed, 1 unfinished"  # not the fourth, which is unreadable
+    for name in ("lr=0.2,seed=1", "lr=0.2,seed=2", "lr=0.2,seed=3"):
+        (runs / name / "recipe.toml").write_text("?")
+    assert main(["results", *folders]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("/recipe.toml: no valid TOML") == 4
+
+
 def test_a_task_without_curves_says_so(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)

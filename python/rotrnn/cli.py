@@ -27,7 +27,7 @@ from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, shipped
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import collect, find_runs, markdown, render, write
+from rotrnn.training.results import collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep, stop_at_eof
 
@@ -96,17 +96,19 @@ def _sweep(args: argparse.Namespace) -> None:
     )
     folder = args.out or Path("sweeps", Path(args.recipe).stem)
     ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write)
-    print(render([one.row() for one in collect(ended)]), end="")
+    outcomes, unreadable = read_runs(ended)
+    print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
     if failed:
         raise ValueError(f"{failed} of {len(ended)} runs failed; --retry trains them again")
 
 
 def _results(args: argparse.Namespace) -> None:
-    rows = [one.row() for one in collect(find_runs(args.runs), args.by)]
+    outcomes, unreadable = read_runs(find_runs(args.runs))
+    rows = [one.row() for one in collect(outcomes, args.by)]
     if args.out:
-        write(args.out, render(rows, args.out.suffix, curve=args.curve))
-    print(render(rows, curve=args.curve), end="")
+        write(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
+    print(render(rows, curve=args.curve, unreadable=unreadable), end="")
 
 
 def _eval(args: argparse.Namespace) -> None:
@@ -364,7 +366,8 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --set training.step
         """\
 One row for each configuration, runs that differ in the seed alone taken together: how many are done, failed,
 unfinished; mean ± sample standard deviation on the test split, of the parameters that were best on the validation
-split and of the last ones, beside the published figure; parameters, steps a second of training, peak memory, time.""",
+split and of the last ones, beside the published figure; parameters, steps a second of training, peak memory, time.
+A run that cannot be read (damaged, or none) is named below the table.""",
         """\
 rotrnn results sweeps/digits-lru
 rotrnn results sweeps runs/digits --out table.md
@@ -473,7 +476,8 @@ layer.max_iterations=2,4,8 --out RUN/iterations.json` was run. In RUN/plots.
 
 Several runs, or a folder of runs: learning curves, accuracies on the test split, and accuracy against length, hidden
 states and iterations where runs tell them. Runs whose recipes differ in the seed alone are one line, their mean, with
-a band from the least to the largest. In DIR/plots, or in `plots` beside the runs.
+a band from the least to the largest. In DIR/plots, or in `plots` beside the runs. A warning names those that cannot
+be read.
 
 Prints where the pictures are. Needs matplotlib (pip install 'rotrnn[plot]').""",
         """\

@@ -22,7 +22,7 @@ from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_
 from rotrnn.plots.style import DPI, Groups, Series
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
-from rotrnn.training.results import collect, find_runs
+from rotrnn.training.results import collect, find_runs, read_runs
 from rotrnn.training.run import Run
 
 if TYPE_CHECKING:
@@ -207,14 +207,17 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     ----------
     folders : paths
         Runs, or folders of runs, as a sweep makes them: `rotrnn.training.results` says how they are taken together and
-        what they are called. Runs without an evaluation are left out, with a warning.
+        what they are called. Runs without an evaluation, or that cannot be read, are left out, with a warning.
 
     Raises
     ------
     ImportError, ValueError
         As `run_figures`; or there is nothing to draw.
     """
-    groups = {one.name: one.outcomes for one in collect(find_runs(folders))}
+    outcomes, unreadable = read_runs(find_runs(folders))
+    for error in unreadable:
+        warnings.warn(f"left out, for it cannot be read: {error}", stacklevel=2)
+    groups = {one.name: one.outcomes for one in collect(outcomes)}
     every = [one for some in groups.values() for one in some]
     records = {one.run: one.run.records() for one in every}
     young = [one.run for one in every if series_of(records[one.run], "val_loss") is None]
@@ -255,7 +258,15 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     norms = {name: [one for one in some if one[1].size] for name, some in series(series_of, "state_norms").items()}
     if any(norms.values()):
         figures["norms_over_training"] = compare_norms(norms)
-    caps = {name: [s for one in some if (s := caps_of(one.run, metric))] for name, some in groups.items()}
+
+    def readable_caps(run: Run) -> Series | None:
+        try:
+            return caps_of(run, metric)
+        except ValueError as error:
+            warnings.warn(f"left out: {error}", stacklevel=3)
+            return None
+
+    caps = {name: [s for one in some if (s := readable_caps(one.run))] for name, some in groups.items()}
     if any(caps.values()):
         figures["caps"] = accuracy_by_iterations(caps, name=words)
     iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))

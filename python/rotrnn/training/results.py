@@ -35,9 +35,16 @@ class Outcome:
 
     @classmethod
     def read(cls, run: Run) -> Outcome:
-        """ValueError if a file in the folder is damaged."""
-        failed = run.read_json(run.failed, {})
-        return cls(run, run.load_recipe(), run.status(), run.read_json(run.result, {}), failed.get("error", ""))
+        """ValueError if there is no run, or a file in the folder is damaged."""
+        recipe, failed = run.load_recipe(), run.read_json(run.failed, {})
+        one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
+        try:
+            _ = one.costs
+            Configuration("", [one]).row()
+        except (AttributeError, LookupError, TypeError) as error:
+            what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
+            raise ValueError(f"{what}, expected what training writes ({type(error).__name__}: {error})") from error
+        return one
 
     @cached_property
     def costs(self) -> dict[str, float]:
@@ -52,14 +59,26 @@ class Outcome:
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """The runs at these folders, or below them; ValueError where there is none."""
+    """The runs at these folders, or below them; a folder without any stands for itself, and cannot be read."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        here = [path / "recipe.toml"] if (path / "recipe.toml").exists() else sorted(path.rglob("recipe.toml"))
-        if not here:
-            raise ValueError(f"{path}: no run is here, expected a folder with a recipe.toml, or one of such folders")
+        own = path / "recipe.toml"
+        here = [own] if own.exists() else sorted(path.rglob("recipe.toml")) or [own]
         found |= {recipe.parent.resolve(): Run(recipe.parent) for recipe in here}
     return list(found.values())
+
+
+def read_runs(runs: Iterable[Run]) -> tuple[list[Outcome], list[str]]:
+    """What the folders of runs tell, and of each that cannot be read, why. ValueError where none can."""
+    outcomes, errors = [], []
+    for run in runs:
+        try:
+            outcomes.append(Outcome.read(run))
+        except (OSError, ValueError) as error:
+            errors.append(str(error))
+    if not outcomes:
+        raise ValueError("; ".join(errors) or "there are no runs")
+    return outcomes, errors
 
 
 @dataclass(frozen=True)
@@ -131,16 +150,17 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
     return summary
 
 
-def collect(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Configuration]:
-    """The configurations that runs are of: those whose recipes differ in training.seed alone; or, with `by`, those that
-    agree in the settings "section.key" listed there. Of runs of one recipe and seed, which are the same, the first
-    counts, a finished one before others.
+def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Configuration]:
+    """The configurations of runs, or of what was read of them: those whose recipes differ in training.seed alone; or,
+    with `by`, those that agree in the settings "section.key" listed there. Of runs of one recipe and seed, which are
+    the same, the first counts, a finished one before others.
 
     ValueError where a run cannot be read, or there is no such setting in its recipe.
     """
     groups: dict[str, list[Outcome]] = {}
     outcomes: dict[str, Outcome] = {}
-    for one in sorted(map(Outcome.read, runs), key=lambda one: one.status != "done"):
+    read = [one if isinstance(one, Outcome) else Outcome.read(one) for one in runs]
+    for one in sorted(read, key=lambda one: one.status != "done"):
         outcomes.setdefault(one.recipe.digest(), one)
     for one in outcomes.values():
         if by:
@@ -242,8 +262,8 @@ def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
     return table
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
-    """What must be said below a table."""
+def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
+    """What must be said below a table; `unreadable` are the errors of runs that are not in it."""
     lines = [
         "best: the parameters with the best score on the validation split; last: those after the last step. "
         "Mean ± sample standard deviation over the runs that are done."
@@ -255,6 +275,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         lines.append("small variant: the published figures are those of the full recipe.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
+    lines += [f"unreadable, in no row ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]
     return lines
 
 
@@ -328,8 +349,11 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
     return "\n".join(text) + "\n"
 
 
-def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False) -> str:
-    """The table of `rows`, or their accuracies against length, as ".md", ".csv" (plain numbers) or ".json" (all)."""
+def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unreadable: Sequence[str] = ()) -> str:
+    """The table of `rows`, or their accuracies against length, as ".md", ".csv" (plain numbers) or ".json" (all).
+
+    Below that of ".md" are its `notes`.
+    """
     if kind == ".json":
         return json.dumps(rows, indent=2) + "\n"
     if curve and not curve_rows(rows):
@@ -338,7 +362,7 @@ def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False) -> st
         return _csv([_flatten(row) for row in (curve_rows(rows) if curve else rows)])
     if kind != ".md":
         raise ValueError(f"--out: the file ends in '{kind}', expected .md, .csv or .json")
-    below = "".join(f"\n{note}\n" for note in notes(rows))
+    below = "".join(f"\n{note}\n" for note in notes(rows, unreadable))
     return markdown(curve_columns(rows) if curve else columns(rows)) + below
 
 
