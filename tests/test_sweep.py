@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from rotrnn.cli import main
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import recipe_names, recipe_tables
 from rotrnn.training.results import collect, find_runs
@@ -282,6 +283,17 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
         run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
     with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
+
+
+def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path = written(tmp_path, toy.RECIPE + '[sweep.variants]\na = {}\nb = {"training.steps" = 9}\n')
+    assert main(["sweep", str(path), "--steps", "2", "--set", "training.seed=1", "--out", str(tmp_path / "no")]) == 2
+    assert "the sweep varies it" in capsys.readouterr().err
+    assert main(["sweep", str(path), "--steps", "2", "--variant", "b", "--out", str(tmp_path / "sweep")]) == 0
+    assert Run(tmp_path / "sweep" / "b,seed=0").load_recipe().training.steps == 2
+    assert main(["sweep", str(path), "--steps", "2", "--out", str(tmp_path / "sweep")]) == 2
+    assert "a,seed=0 and b,seed=0 would be the same" in capsys.readouterr().err
 
 
 def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):

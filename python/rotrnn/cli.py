@@ -75,8 +75,7 @@ def _train(args: argparse.Namespace) -> None:
         stop_at_eof()
     if args.recipe is None and args.resume is None:
         raise ValueError("train: expected a RECIPE, or --resume DIR")
-    overrides = [*args.set]
-    overrides += [f"training.{key}={value}" for key in ("steps", "seed") if (value := getattr(args, key)) is not None]
+    overrides = _overrides(args, "steps", "seed")
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
     among = world()
     with among.together():
@@ -86,13 +85,18 @@ def _train(args: argparse.Namespace) -> None:
         print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
 
 
+def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
+    """What --set says, and the options that stand for a key of [training]."""
+    return [*args.set, *(f"training.{key}={value}" for key in keys if (value := getattr(args, key)) is not None)]
+
+
 def _sweep(args: argparse.Namespace) -> None:
     runs = plan(
         args.recipe,
         seeds=parse_seeds(args.seeds) if args.seeds else (),
         grid=[parse_grid(one) for one in args.grid],
         variants=args.variant,
-        overrides=args.set,
+        overrides=_overrides(args, "steps"),
     )
     folder = args.out or Path("sweeps", Path(args.recipe).stem)
     ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write)
@@ -325,7 +329,7 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
         action="store_true",
         help="stop as at a Ctrl-C when standard input ends: so runs end with the program that started them",
     )
-    one.add_argument("--steps", type=int, metavar="N", help="the same as --set training.steps=N")
+    _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
 
     one = _command(
@@ -343,7 +347,7 @@ prints what `rotrnn results DIR` does.""",
         """\
 rotrnn sweep digits-lru --seeds 0..2 --jobs 2
 rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
-rotrnn sweep my-ablation.toml --variant full --variant plain --set training.steps=1000""",
+rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     )
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the recipe's")
@@ -352,6 +356,7 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --set training.step
         "--variant", action="append", default=[], metavar="NAME", help="only this variant; may be given often"
     )
     _add_set(one, "section.key=value", "replace a setting in every run")
+    _add_steps(one)
     one.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: sweeps/RECIPE)")
     one.add_argument(
         "--jobs", type=_positive, default=1, metavar="N", help="runs at a time, which share the cores (default: 1)"
@@ -539,6 +544,10 @@ def _positive(text: str) -> int:
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be given often")
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, metavar="N", help="the same as --set training.steps=N")
 
 
 def _add_grid(parser: argparse.ArgumentParser, text: str) -> None:
