@@ -305,7 +305,7 @@ def test_a_state_for_each_block() -> None:
         stack.forward(params, x, state=three)
     with pytest.raises(ValueError, match=r"ResidualStack.backward: 3 states"):
         stack.backward(params, saved, y, three)
-    with pytest.raises(ValueError, match=r"ResidualStack.step: 1 states"):
+    with pytest.raises(ValueError, match=r"ResidualStack.step: 1 state,"):
         stack.step(params, three[:1], x[:, 0])
 
 

@@ -17,6 +17,7 @@ from rotrnn import _cpu
 from rotrnn.cli import main
 from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
+from rotrnn.words import plural
 
 
 @pytest.fixture
@@ -225,3 +226,7 @@ def test_as_a_process():
     run = subprocess.run([sys.executable, "-m", "rotrnn", "eval", "no-such-run"], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr == "rotrnn: error: no-such-run: no run is here, expected a folder with a recipe.toml\n"
+
+
+def test_one_is_no_plural():
+    assert [plural(n, "run") for n in (0, 1, 2, 1234)] == ["0 runs", "1 run", "2 runs", "1,234 runs"]

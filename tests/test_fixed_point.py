@@ -156,7 +156,7 @@ def test_without_a_guarantee_the_norm_may_exceed_one() -> None:
     rng, params = made(layer)
     params["alpha"][:], params["b_lambda"][:] = 10, -10
     x = rng.standard_normal((1, 5, 3))
-    with pytest.warns(NotConverged, match="FixedPointRNN: no fixed point for 1 of 1 sequences: residual"):
+    with pytest.warns(NotConverged, match="FixedPointRNN: no fixed point for 1 of 1 sequence: residual"):
         _, saved = layer.forward(params, x)
     assert np.linalg.norm(jacobian(saved.depth, 5), 2) > 1.9
     contractive = FixedPointRNN(3, 4, selective=(), contractive=True)

@@ -308,7 +308,7 @@ def test_of_many_classes_the_most_confused_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "labels", "message"),
-    [(np.ones((2, 3)), None, "counts has shape"), (np.ones((2, 2)), ["a"], "1 labels, expected 2")],
+    [(np.ones((2, 3)), None, "counts has shape"), (np.ones((2, 2)), ["a"], "1 label, expected 2")],
 )
 def test_a_confusion_matrix_that_is_none(counts: np.ndarray, labels: list[str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -524,7 +524,7 @@ def test_folders_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     recipe = load_recipe("digits-lru")
     (tmp_path / "begun" / "recipe.toml").write_text(recipe.text())
-    with pytest.warns(UserWarning, match="begun"), pytest.raises(ValueError, match="none of 1 runs has an evaluation"):
+    with pytest.warns(UserWarning, match="begun"), pytest.raises(ValueError, match="none of 1 run has an evaluation"):
         plots.compare([tmp_path], tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 

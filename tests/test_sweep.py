@@ -231,17 +231,17 @@ fine = {"task.size" = 71}
     code, out = ended(start(*options))
     assert code == 2
     assert "4 runs in " in out
-    assert "rotrnn: error: 3 of 4 runs failed; --retry trains them again" in out
+    assert "rotrnn: error: 3 of 4 runs failed; --retry goes on with those that did" in out
     errors = {name: (Run(tmp_path / "sweep" / f"{name},seed=0")) for name in ("nan", "crash", "fault")}
     errors = {name: run.read_json(run.failed)["error"] for name, run in errors.items()}
     assert errors["nan"].startswith("step 21: the loss is nan")
     assert errors["crash"] == "ended by SIGABRT"
-    assert errors["fault"] == "training.batch is 16, expected at most the 10 examples there are"
+    assert errors["fault"] == "training.batch is 16, expected at most the 10 examples of the split"
     for name, error in errors.items():
         assert f"{name},seed=0: failed after" in out
         assert f"failed: {name} ({name},seed=0): {error}" in out
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/*")}
-    assert ended(start(*options)) == (2, re.sub(r"^\[.*\n", "", out.replace("0 of them", "4 of them"), flags=re.M))
+    assert ended(start(*options)) == (2, re.sub(r"^\[.*\n", "", out.replace("ended: 0", "ended: 4"), flags=re.M))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/*")}
     code, out = ended(start(*options, "--retry", "--variant", "nan"))
     assert code == 2
@@ -261,7 +261,7 @@ def test_ctrl_c_saves_every_run(tmp_path):
     process.send_signal(signal.SIGINT)
     code, out = ended(process)
     assert code == 130
-    assert "stopping 2 runs after their step" in out
+    assert "stopping 2 runs after this step" in out
     assert "rotrnn: stopped, every run is saved; to go on, give the same command again" in out
     for seed in (0, 1):
         run = Run(tmp_path / "sweep" / f"seed={seed}")
@@ -278,7 +278,7 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
     train(plan(path)["seed=0"], tmp_path / "sweep" / "seed=0", progress=False)
     said = []
     run_sweep(plan(path), tmp_path / "sweep", say=said.append)
-    assert said == [f"1 runs in {tmp_path / 'sweep'}, 1 of them have ended"]
+    assert said == [f"1 run in {tmp_path / 'sweep'}, ended: 1"]
     with pytest.raises(ValueError, match=r"steps is 50, expected 40 .*; the recipe has changed: take another folder"):
         run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
     with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):

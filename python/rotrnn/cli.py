@@ -30,6 +30,7 @@ from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep, stop_at_eof
+from rotrnn.words import plural
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 FAILED = 2
@@ -104,7 +105,7 @@ def _sweep(args: argparse.Namespace) -> None:
     print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
     if failed:
-        raise ValueError(f"{failed} of {len(ended)} runs failed; --retry trains them again")
+        raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry goes on with those that did")
 
 
 def _results(args: argparse.Namespace) -> None:
@@ -255,7 +256,7 @@ def _info(args: argparse.Namespace) -> None:
         "compiler": have["compiler"],
         "SIMD": f"{have['simd']} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
-        "threads": f"{have['threads']} on {have['cores']} cores of {have['processor']}",
+        "threads": f"{have['threads']} on {plural(have['cores'], 'core')} of {have['processor']}",
         "CUDA": "no",
         "Python": f"{have['python']}, {have['system']}",
         "NumPy": f"{have['numpy']}, BLAS {have['blas']}",

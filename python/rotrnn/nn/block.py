@@ -14,6 +14,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent
 from rotrnn.nn.norm import BatchNorm, Moments
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.pointwise import mask_padding
+from rotrnn.words import plural
 
 
 class PartsSaved(NamedTuple):
@@ -305,5 +306,6 @@ class ResidualStack:
     def _check_state(self, method: str, state: State) -> None:
         if state is not None and len(state) != len(self.blocks):
             raise ValueError(
-                f"ResidualStack.{method}: {len(state)} states, expected one for each of {len(self.blocks)} blocks"
+                f"ResidualStack.{method}: {plural(len(state), 'state')}, expected one for each of "
+                f"{plural(len(self.blocks), 'block')}"
             )

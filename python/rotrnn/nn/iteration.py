@@ -18,6 +18,7 @@ from rotrnn import _cpu
 from rotrnn.nn.layer import EVALUATION, Array, Context
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
+from rotrnn.words import plural
 
 Steps = npt.NDArray[np.int64]
 
@@ -271,10 +272,10 @@ def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guarant
     spoiled = int(np.isnan(report.residual).sum())
     if not running.any() and not spoiled:
         return
-    message = f"{name}: no fixed point for {int(running.sum()) + spoiled} of {len(running)} sequences"
+    message = f"{name}: no fixed point for {int(running.sum()) + spoiled} of {plural(len(running), 'sequence')}"
     if running.any():
         steps, residual = report.iterations[running].max(), report.residual[running].max()
-        message += f": residual {residual:.2g} after {steps} iterations"
+        message += f": residual {residual:.2g} after {plural(steps, 'iteration')}"
     if spoiled:
         message += f" ({spoiled} not finite)"
     if guaranteed and running.any():

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary, empty
+from rotrnn.words import plural
 
 
 class AttentionGrads(NamedTuple):
@@ -57,7 +58,9 @@ class _Sight:
         needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
         if (needed > size["S"]).any():
             at = int(np.argmax(needed > size["S"]))
-            raise ValueError(f"{args.op}: sequence {at} needs {needed[at]} keys, past and present, got S={size['S']}")
+            raise ValueError(
+                f"{args.op}: sequence {at} needs {plural(needed[at], 'key')}, past and present, got S={size['S']}"
+            )
         self.sizes = *(size[letter] for letter in "BTSD"), heads, window or 0
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+from rotrnn.words import plural
 
 FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/lagged.c, in its order
 
@@ -151,7 +152,9 @@ def lagged_maps_backward(
     args = Boundary("lagged_maps_backward")
     inputs = _inputs(args, base, late, first, columns)
     if len(douts) != len(columns):
-        raise ValueError(f"{args.op}: douts has {len(douts)} arrays, expected {len(columns)}, one for each range")
+        raise ValueError(
+            f"{args.op}: douts has {plural(len(douts), 'array')}, expected {len(columns)}, one for each range"
+        )
     cotangents = []
     for i, (dout, (width, _)) in enumerate(zip(douts, columns, strict=True)):
         args.bind(f"N{i}", width, "columns")

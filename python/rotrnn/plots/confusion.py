@@ -9,6 +9,7 @@ import numpy as np
 
 from rotrnn.ops.boundary import Array
 from rotrnn.plots.style import new_figure, styled
+from rotrnn.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +54,7 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
         raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C)")
     names = [str(i) for i in range(C)] if labels is None else list(labels)
     if len(names) != C:
-        raise ValueError(f"confusion_matrix: {len(names)} labels, expected {C} as of counts")
+        raise ValueError(f"confusion_matrix: {plural(len(names), 'label')}, expected {C} as of counts")
     order = most_confused(counts)
     shares = 100 * counts[order] / np.maximum(counts[order].sum(1, keepdims=True), 1)
     shares = shares[:, order]

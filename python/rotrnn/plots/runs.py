@@ -24,6 +24,7 @@ from rotrnn.tasks import Task
 from rotrnn.training import evaluation
 from rotrnn.training.results import collect, find_runs, read_runs
 from rotrnn.training.run import Run
+from rotrnn.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -227,7 +228,7 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     groups = {name: [one for one in some if one.run not in young] for name, some in groups.items()}
     groups = {name: some for name, some in groups.items() if some}
     if not groups:
-        raise ValueError(f"nothing to draw: none of {len(every)} runs has an evaluation yet")
+        raise ValueError(f"nothing to draw: none of {plural(len(every), 'run')} has an evaluation yet")
     results = {name: [one.result for one in some if one.result] for name, some in groups.items()}
     ended = [result for some in results.values() for result in some]
 

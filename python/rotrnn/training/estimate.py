@@ -20,6 +20,7 @@ from rotrnn.training.loop import _timed, _Trainer, initial_state, peak_memory
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
+from rotrnn.words import plural
 
 EVALUATED = 4
 """Batches that are evaluated to see how long it takes."""
@@ -50,12 +51,13 @@ class Estimate:
         """All of it, for people."""
         machine = versions()
         return (
-            f"{self.parameters:,} parameters; {self.steps_run} steps of {self.batch} sequences: "
+            f"{plural(self.parameters, 'parameter')}; "
+            f"{plural(self.steps_run, 'step')} of {plural(self.batch, 'sequence')}: "
             f"{duration(self.seconds_per_step)} a step, peak memory {self.peak_memory / 2**20:,.0f} MiB\n"
-            f"{self.steps:,} steps: {duration(self.steps * self.seconds_per_step)}\n"
-            f"{self.evaluations:,} evaluations of {self.val:,} examples and 2 of {self.test:,}: "
+            f"{plural(self.steps, 'step')}: {duration(self.steps * self.seconds_per_step)}\n"
+            f"{plural(self.evaluations, 'evaluation')} of {plural(self.val, 'example')} and 2 of {self.test:,}: "
             f"{duration(self.seconds - self.steps * self.seconds_per_step)}\n"
-            f"in all {duration(self.seconds)}, with {machine['threads']} threads ({machine['simd']}) of "
+            f"in all {duration(self.seconds)}, with {plural(machine['threads'], 'thread')} ({machine['simd']}) of "
             f"{machine['processor']}"
         )
 

@@ -12,6 +12,7 @@ from rotrnn.tasks import Batch, Split
 from rotrnn.tasks.task import Index, shuffled
 from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Training
+from rotrnn.words import plural
 
 
 def batch_order(n: int, seed: int, epoch: int) -> Array:
@@ -39,13 +40,13 @@ class Loader:
         self.batches = len(split) // training.batch
         if not self.batches:
             raise ValueError(
-                f"training.batch is {training.batch}, expected at most the {len(split)} examples there are"
+                f"training.batch is {training.batch}, expected at most the {plural(len(split), 'example')} of the split"
             )
         if (least := training.batch // training.accumulate) < world.size:
             parts = f" in {training.accumulate} parts" * (training.accumulate > 1)
             raise ValueError(
-                f"training.batch is {training.batch}{parts}, {least} examples at a time, expected one at least for "
-                f"each of {world.size} processes"
+                f"training.batch is {training.batch}{parts}, {plural(least, 'example')} at a time, "
+                f"expected one at least for each of {world.size} processes"
             )
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")

@@ -37,6 +37,7 @@ from rotrnn.training.recipe import (
     recipe_tables,
 )
 from rotrnn.training.run import Run
+from rotrnn.words import plural
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "rotrnn")
 """What trains a run, with the arguments of `rotrnn`."""
@@ -315,7 +316,7 @@ def run_sweep(
         for run, recipe in zip(every, runs.values(), strict=True):
             _put(run, recipe)
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
-        say(f"{len(every)} runs in {top}, {len(every) - len(todo)} of them have ended")
+        say(f"{plural(len(every), 'run')} in {top}, ended: {len(every) - len(todo)}")
         _work(todo, jobs, max(1, cores() // jobs) if jobs > 1 else None, say)
     return every
 
@@ -350,7 +351,7 @@ def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
                 for line in warned:
                     say(f"    {line}")
     except KeyboardInterrupt as error:
-        say(f"stopping {len(working)} runs after their step; Ctrl-C again kills them")
+        say(f"stopping {plural(len(working), 'run')} after this step; Ctrl-C again kills them at once")
         _stop(working)
         raise Interrupted("stopped, every run is saved; to go on, give the same command again") from error
     finally:
