@@ -82,6 +82,7 @@ def test_accuracies_and_curves_are_those_of_a_loop(batch, curve, bos):
             assert accuracy == np.mean([ok for i in there for _, ok in rows[i]])
             assert sequence_accuracy == np.mean([whole[i] for i in there])
     else:
+        assert list(table) == list(range(1, T if bos else T + 1))
         for length, (n, accuracy, sequence_accuracy) in table.items():
             t = length if bos else length - 1
             there = [i for i in range(N) if split.labels[i, t] >= 0]

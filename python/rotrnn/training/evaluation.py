@@ -58,7 +58,7 @@ class Tally:
                 self._at(length, one.sum(), labels[one].sum(), rights[one].sum(), whole[one].sum())
         elif self.curve == "prefix":
             so_far = np.logical_and.accumulate(right == counted, axis=1)
-            for t in range(right.shape[1]):
+            for t in range(self.bos, right.shape[1]):  # what stands at BOS is no answer to anything
                 one = counted[:, t] > 0
                 self._at(t + (not self.bos), one.sum(), counted[:, t].sum(), right[:, t].sum(), so_far[one, t].sum())
 
