@@ -150,6 +150,28 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     assert error.count("\n") == 1
 
 
+def test_without_files_a_stand_in_is_named_and_works(tmp_path, monkeypatch, capsys):
+    """Every command that reads a released task says how it goes with random data, and it does."""
+    monkeypatch.chdir(tmp_path)
+    small = [*("--set", "model.d_model=4"), *("--set", "layer.d_state=16"), *("--set", "model.n_layers=1")]
+    train = ["train", "image-rotrnn-small", "--steps", "1", "--set", "training.batch=2", *small]
+    for set_to, told in (("", "data_dir is ''"), ("none", "nothing is in none/")):
+        for command, hint in (
+            (train, "rotrnn data cifar --stand-in --out DIR, then --set task.data_dir=DIR"),
+            (["estimate", "image-rotrnn-small"], "--stand-in"),
+            (["data", "cifar"], "--stand-in --out DIR"),
+        ):
+            place = "data_dir" if command[0] == "data" else "task.data_dir"
+            assert main([*command, "--set", f"{place}={set_to}"]) == 2
+            error = capsys.readouterr().err
+            assert told in error
+            assert error.endswith(f"; to try with random data: {hint}\n")
+    assert main(["data", "cifar", "--stand-in", "--out", "DIR"]) == 0
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        load_recipe("image-rotrnn-small", ["task.data_dir=DIR"]).task.load()
+    assert main([*train, "--set", "task.data_dir=DIR"]) == 0
+
+
 def test_errors_of_a_run(run, recipe, capsys):
     assert main(["train", recipe, "--out", run]) == 2
     assert "holds a run already" in capsys.readouterr().err

@@ -81,6 +81,9 @@ def _train(args: argparse.Namespace) -> None:
     among = world()
     with among.together():
         recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
+        if args.resume is None:
+            data = f"rotrnn data {recipe.tables()['task']['name']} --stand-in --out DIR"
+            _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
         train(recipe, run.folder, resume=args.resume is not None, among=among)
     if among.first:
         print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
@@ -150,6 +153,8 @@ def _spaced(name: str) -> str:
 
 def _estimate(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.set)
+    if args.stand_in is None:
+        _check_files(recipe.task, "--stand-in")
     print(estimate(recipe, args.steps, stand_in=args.stand_in).text())
 
 
@@ -165,6 +170,8 @@ def _data(args: argparse.Namespace) -> None:
     if args.stand_in is not None:
         _stand_in(task, args)
     else:
+        if args.out is None:
+            _check_files(task, "--stand-in --out DIR")
         print(describe(task.write(args.out) if args.out else task.load()))
 
 
@@ -175,6 +182,15 @@ def _stand_in(task: Any, args: argparse.Namespace) -> None:
         raise ValueError(f"--stand-in {args.stand_in}: expected a positive number, and a folder, --out DIR")
     task.stand_in(args.out, args.stand_in)
     print(f"random data in {args.out}; use them with: --set task.data_dir={args.out}")
+
+
+def _check_files(task: Any, stand_in: str) -> None:
+    """Raises, with a word on random data, where the files of a released task are not there."""
+    if isinstance(task, Released) and not task.download:
+        try:
+            task.folder()
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"{error}; to try with random data: {stand_in}") from error
 
 
 def _released() -> list[str]:
