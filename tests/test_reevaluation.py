@@ -83,6 +83,20 @@ def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
         reevaluate(run, grid=[("layer.iterations", [1, 2])])
 
 
+def test_a_setting_of_initial_values_alone_is_told(run, recwarn):
+    """And no other: neither one that changes what comes out, nor one that changes nothing at all."""
+    init = ("layer.lambda_init", [[0.9, 0.999], [0.1, 0.5]])
+    with pytest.warns(UserWarning, match=r"^layer\.lambda_init changes initial values and nothing else"):
+        found = reevaluate(run, grid=[init])
+    assert found[0][1] == found[1][1]
+    recwarn.clear()
+    reevaluate(run, grid=[("task.test_length", [5, 9]), init, ("layer.max_iterations", [200, 300])])
+    assert [str(one.message).partition(" ")[0] for one in recwarn] == ["layer.lambda_init"]
+    recwarn.clear()
+    reevaluate(run, grid=[("task.test_length", [5, 9]), ("training.batch", [5])])
+    assert not recwarn
+
+
 @pytest.mark.filterwarnings("ignore::rotrnn.nn.iteration.NotConverged")
 def test_the_command(run, tmp_path, capsys):
     path = tmp_path / "curve.json"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from rotrnn.tasks import Task
 from rotrnn.training.evaluation import Found, evaluate
-from rotrnn.training.loop import initial_state
+from rotrnn.training.loop import _checksum, initial_state
 from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import Sweep
@@ -40,7 +42,8 @@ def reevaluate(
     Returns
     -------
     list of (str, dict)
-        What the point is called ("max_iterations=4"; nothing where there is no grid), and what `evaluate` found.
+        What the point is called ("max_iterations=4"; nothing where there is no grid), and what `evaluate` found. A
+        warning names a key of the grid that sets nothing but initial values, for which all is the same.
 
     Raises
     ------
@@ -53,7 +56,7 @@ def reevaluate(
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
     points = Sweep(grid={place: tuple(values) for place, values in grid}).configurations()
-    found = []
+    found, started = [], []
     task: Task | None = None
     loaded = None
     for name, (_, chosen) in points.items():
@@ -66,8 +69,20 @@ def reevaluate(
         if task is None or recipe.task != loaded:
             task, loaded = recipe.task.load(), recipe.task
         model = recipe.build(task)
-        params = run.load_params(checkpoint, initial_state(model, recipe).params)
+        initial = initial_state(model, recipe)
+        params = run.load_params(checkpoint, initial.params)
         training = recipe.training
         one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
         found.append((name, one))
+        started.append(_checksum(initial))
+    for place, _ in grid:
+        others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
+        outcomes = {(other, json.dumps(one)) for other, (_, one) in zip(others, found, strict=True)}
+        starts = set(zip(others, started, strict=True))
+        if len(outcomes) == len(set(others)) < len(starts):
+            warnings.warn(
+                f"{place} changes initial values and nothing else: the parameters that are evaluated here are the "
+                "run's own, whatever it is set to; to compare its values, train with each (rotrnn sweep)",
+                stacklevel=2,
+            )
     return found
