@@ -173,6 +173,21 @@ def test_hippo_normal_against_the_dense_matrix(n: int) -> None:
     np.testing.assert_allclose(V.conj().T @ V, np.eye(n), rtol=0, atol=8 * EPS * n)
 
 
+def test_hippo_normal_is_computed_once_and_stays_as_it_is() -> None:
+    """Every layer of a model has the same, and none can change it for the others: not even by its initial values."""
+    first = hippo_normal(6)
+    assert hippo_normal(6) is first
+    kept = [one.copy() for one in first]
+    for one in first:
+        with pytest.raises(ValueError, match="read-only"):
+            one += 1
+    for layer in (S5(d_model=3, d_state=12, blocks=2), S4D(d_model=3, d_state=6)):
+        for array in layer.init(np.random.default_rng(0)).values():
+            array += 1
+    for one, before in zip(hippo_normal(6), kept, strict=True):
+        np.testing.assert_array_equal(one, before)
+
+
 def test_phi_and_its_slope() -> None:
     """phi(z) = int_0^1 e^{zs} ds, phi'(z) = int_0^1 s e^{zs} ds, by quadrature that is exact to rounding here."""
     nodes, weights = np.polynomial.legendre.leggauss(60)

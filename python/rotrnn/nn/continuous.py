@@ -6,6 +6,7 @@ are functions of ``z = lambda Delta`` alone. `lam` and `step` broadcast against 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -80,17 +81,20 @@ def input_gain_backward(dgain: Array, method: str, lam: Array, step: Array) -> t
     return dz * step, (np.conj(lam) * dz + np.conj(gain(z)) * dgain).real
 
 
+@functools.cache
 def hippo_normal(n: int) -> tuple[Array, Array]:
     """Eigenvalues (n,), by their imaginary parts upwards, and unitary eigenvectors (n, n) of HiPPO-N.
 
     The normal part of HiPPO-LegS is ``A_ij = -1/2 (i = j), -+ sqrt((2i+1)(2j+1)) / 2 (i > j: -)``, i from 0: half the
     negative identity and a skew part, so that all eigenvalues have real part -1/2 (S5, Smith et al. 2023, section 2;
-    S4D-LegS, Gu et al. 2022).
+    S4D-LegS, Gu et al. 2022). Computed once for each n: the arrays are read-only.
     """
     root = np.sqrt(2 * np.arange(n) + 1)
     skew = -0.5 * np.outer(root, root) * np.sign(np.subtract.outer(np.arange(n), np.arange(n)))
     frequencies, vectors = np.linalg.eigh(-1j * skew)
-    return -0.5 + 1j * frequencies, vectors
+    eigenvalues = -0.5 + 1j * frequencies
+    eigenvalues.flags.writeable = vectors.flags.writeable = False
+    return eigenvalues, vectors
 
 
 def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int) -> Array:
