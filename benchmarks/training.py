@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.measure import RESULTS
 from rotrnn.plots import compare
+from rotrnn.tasks.task import majority_baseline
 from rotrnn.training.recipe import recipe_names
 from rotrnn.training.results import Row, collect, duration, find_runs, render
 from rotrnn.training.run import Run
@@ -50,7 +51,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
     (FOLDER / f"{name}.json").write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
     pictures = "".join(f"![{path.stem}]({path.name})\n" for path in _pictures(name, folders))
     said = [f"# {name}\n", "".join(f"    {command}\n" for command in commands)]
-    return "\n".join([*said, _circumstances(runs, rows, jobs) + "\n", render(rows, ".md"), pictures])
+    return "\n".join([*said, f"{_circumstances(runs, rows, jobs)}\n{_majority(runs)}", render(rows, ".md"), pictures])
 
 
 def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
@@ -66,6 +67,15 @@ def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
         f"{len(runs)} runs, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
         f"({told['simd']}), commit {told['commit']}."
     )
+
+
+def _majority(runs: Sequence[Run]) -> str:
+    """What is right of answers that are always the most frequent one: a line for each of the tasks."""
+    shares = []
+    for settings in dict.fromkeys(run.load_recipe().task for run in runs):
+        task = settings.load()
+        shares.append(f"{task.name} {100 * majority_baseline(task, task.test):.1f} %")
+    return f"Labels that are the most frequent one of training: {', '.join(shares)}.\n"
 
 
 def main() -> None:
