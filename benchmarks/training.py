@@ -29,7 +29,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
-    "word-problem": ("word-problem-small",),
+    "A5": ("word-problem-small --grid task.group=A5",),
+    "S5": ("word-problem-small --grid task.group=S5",),
     "copy": ("copy-small",),
     "brackets": ("brackets-small",),
 }
@@ -87,7 +88,7 @@ def main() -> None:
     if unknown := set(args.names) - set(TRAININGS):
         parser.error(f"NAME is {unknown.pop()}, expected some of {', '.join(TRAININGS)}")
     for name in args.names or TRAININGS:
-        folders = [sweep(one, args.sweeps / one.split()[0], args.jobs) for one in TRAININGS[name]]
+        folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
         (FOLDER / f"{name}.md").write_text(report(name, commands, folders, args.jobs))
 
