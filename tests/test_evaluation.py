@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.models.model import Loss
+from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.models.tagger import BitTagger
 from rotrnn.nn.layer import astype
 from rotrnn.tasks.digits import Digits
@@ -104,8 +104,7 @@ class Sure(Echo):
     def forward(self, params, inputs, ctx):
         return np.eye(CLASSES)[inputs], None
 
-    def answers(self, logits):
-        return logits.argmax(2)
+    answers = SequenceModel.answers
 
     def loss(self, logits, labels, lengths):
         return super().loss(self.answers(logits), labels, lengths)
@@ -121,6 +120,38 @@ def test_confusion_counts_every_label_that_counts(batch):
                 expected[split.labels[i, t], split.answers[i, t]] += 1
     found = confusion(Sure(), {}, task_of(split), split, batch=batch, dtype="float64")
     np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_answered_by_nan_is_wrong_and_no_class():
+    """Class 0 comes first: NaN must not pass for it."""
+
+    class Partly(Sure):
+        def forward(self, params, inputs, ctx):
+            logits, saved = super().forward(params, inputs, ctx)
+            logits[inputs == 0] = np.nan
+            return logits, saved
+
+    split = Tagged()
+    sure = confusion(Sure(), {}, task_of(split), split, batch=4, dtype="float64")
+    found = confusion(Partly(), {}, task_of(split), split, batch=4, dtype="float64")
+    assert sure[:, 0].sum() > 0
+    np.testing.assert_array_equal(found[:, 0], 0)
+    np.testing.assert_array_equal(found[:, 1:], sure[:, 1:])
+
+
+@pytest.mark.parametrize("head", ["classifier", "tagger", "bits"])
+def test_nan_is_no_right_answer(head):
+    model = build_model(
+        ModelSettings(layer="lru", d_model=2, n_layers=1), {"d_state": 2}, head=head, n_classes=3, vocab=2
+    )
+    logits, labels = {
+        "classifier": (np.full((2, 3), np.nan), np.zeros(2, int)),
+        "tagger": (np.full((2, 4, 3), np.nan), np.zeros((2, 4), int)),
+        "bits": (np.full((2, 4, 3), np.nan), np.zeros((2, 4, 3), int)),
+    }[head]
+    found = model.loss(logits, labels)
+    assert np.isnan(found.mean)
+    assert not found.right.any()
 
 
 class Bits(Split):

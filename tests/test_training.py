@@ -632,11 +632,16 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "evaluate", lambda *args, **kwargs: {"loss": math.nan, "accuracy": 0.5})
-    with pytest.raises(
-        NonFinite, match="step 7: the validation loss is nan, every parameter is finite; there is no checkpoint yet"
-    ):
-        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    """With finite parameters it is told, and training goes on: evaluation may see what training did not."""
+    whole = train(toy_recipe(tmp_path), tmp_path / "whole", progress=False)
+    found = iter([{"loss": math.nan, "accuracy": 0.0}])
+    evaluate = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **kwargs: next(found, None) or evaluate(*args, **kwargs))
+    with pytest.warns(RuntimeWarning, match="step 7: the validation loss is nan, every parameter is finite"):
+        result = train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    assert result["test"]["last"] == whole["test"]["last"]
+    first = next(one for one in Run(tmp_path / "run").records() if "val_loss" in one)
+    assert math.isnan(first["val_loss"])
 
 
 def spoil(monkeypatch, method):

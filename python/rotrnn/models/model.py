@@ -77,9 +77,8 @@ class SequenceModel(ABC):
         """(logits, the head's state) of a stream that goes on with x (B, T, D)."""
 
     def answers(self, logits: Array) -> Array:
-        """The most probable labels."""
-        most: Array = logits.argmax(-1)
-        return most
+        """The most probable labels; `IGNORED`, which none is, where a logit is NaN."""
+        return np.where(np.isnan(logits).any(-1), IGNORED, logits.argmax(-1))
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Of logits (B, C) and labels (B,)."""

@@ -77,8 +77,8 @@ class BitTagger(Tagger):
     entropy = staticmethod(binary_cross_entropy)
 
     def answers(self, logits: Array) -> Array:
-        """1 where it is more probable than 0."""
-        return (logits > 0).astype(np.int64)
+        """1 where it is more probable than 0; `IGNORED` where the logit is NaN."""
+        return np.where(np.isnan(logits), IGNORED, logits > 0)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.models.model import Loss, SequenceModel
+from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.tasks import Split, Task
 from rotrnn.training.parallel import ALONE, World
@@ -134,7 +134,7 @@ def confusion(
 ) -> npt.NDArray[np.int64]:
     """(C, C): how many labels that count are of class i and were answered by j, over a whole split of a task.
 
-    Bits have two classes: 0 and 1.
+    Bits have two classes: 0 and 1. Labels that are answered by NaN are in no column.
     """
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
@@ -142,7 +142,8 @@ def confusion(
         logits, _ = model.forward(params, one.inputs, Context(one.lengths))
         counted = model.loss(logits, one.labels, one.lengths).counted
         labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))
-        np.add.at(counts, (labels, answers), 1)
+        answered = answers != IGNORED
+        np.add.at(counts, (labels[answered], answers[answered]), 1)
     return counts
 
 

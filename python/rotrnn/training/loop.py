@@ -449,7 +449,10 @@ class _Trainer:
         return evaluate(self.model, params, self.task, split, batch=batch, dtype=dtype, world=self.world)
 
     def evaluate(self, state: State) -> dict[str, Any]:
-        """Validation of a state; the record of it. Keeps the parameters if they are the best so far."""
+        """Validation of a state; the record of it. Keeps the parameters if they are the best so far.
+
+        A loss that is not finite is no end while the parameters are: answers that are NaN are wrong ones.
+        """
         val = self.task.val
         if self.world.size > 1:
             self.world.agree("the checksum of the state", _checksum(state))
@@ -458,7 +461,8 @@ class _Trainer:
             if not math.isfinite(found["loss"]):
                 here = f"the validation loss is {found['loss']}"
                 check_parameters(f"{here}; parameter", state.params, self.group_of)
-                raise NonFinite(f"{here}, every parameter is finite")
+                if self.world.first:  # of a fixed point that has diverged, say: training may still find back
+                    warnings.warn(f"step {state.step}: {here}, every parameter is finite", RuntimeWarning, stacklevel=2)
             if (score := found[self.task.metric]) >= state.best_score:
                 state.best_step, state.best_score = state.step, score
                 if self.world.first:
