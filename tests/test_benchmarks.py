@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import report, training
+from benchmarks import full_size, report, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -53,6 +53,25 @@ def test_every_training_is_a_sweep() -> None:
     for arguments in (one for some in training.TRAININGS.values() for one in some):
         args = _parser().parse_args(["sweep", *arguments.split()])
         assert plan(args.recipe, grid=[parse_grid(one) for one in args.grid], variants=args.variant)
+
+
+def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of a recipe; a row measured anew replaces the old one, and leaves the others."""
+    monkeypatch.setattr(full_size, "STEPS", 2)
+    monkeypatch.setattr(full_size, "WHOLE", 2)
+    monkeypatch.setattr(full_size, "RESULTS", tmp_path)
+    monkeypatch.setattr(full_size, "rows_of_child", lambda module, name, *rest: [full_size.measure(name)])
+    monkeypatch.setattr(sys, "argv", ["full_size", "delayed-copy-minimal-lru"])
+    full_size.main()
+    (row,) = rows = json.loads((tmp_path / "full_size.json").read_text())
+    assert row["steps_of_one_sequence"] == 2
+    assert row["seconds"] >= row["steps"] * row["seconds_per_step"] > 0
+    other = row | {"recipe": full_size.RECIPES[-1]}
+    (tmp_path / "full_size.json").write_text(json.dumps([other, row | {"steps": 1}]))
+    monkeypatch.setattr(full_size, "measure", lambda name: row)
+    full_size.main()
+    assert json.loads((tmp_path / "full_size.json").read_text()) == [*rows, other]
+    assert (tmp_path / "full_size.md").read_text().count("\n| ") == 3
 
 
 def test_quick_run_of_pathfinder() -> None:
