@@ -392,6 +392,23 @@ def test_written_files_load_as_what_was_generated(tmp_path):
         ListOps(**SOME, data_dir=str(tmp_path)).load()
 
 
+def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, monkeypatch):
+    """The files of a smaller set of another seed were there; the disk is full at the second new one."""
+    ListOps(**SOME, seed=8).write(tmp_path)
+    written = []
+
+    def write_once(path, expressions):
+        if written:
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path)
+        write_tsv(path, expressions)
+
+    monkeypatch.setattr("rotrnn.tasks.listops.write_tsv", write_once)
+    with pytest.raises(OSError, match="No space left"):
+        ListOps(**SOME, seed=9).write(tmp_path)
+    assert os.listdir(tmp_path) == [written[0].name]
+
+
 def test_describe():
     text = describe(ListOps(**SOME).load())
     assert text.startswith("listops: 10 classes, 18 token ids\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +31,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     synced(path.parent)
+
+
+def clear(paths: Iterable[Path]) -> None:
+    """Removes the files of a set that is written anew, so that no stop leaves old ones beside new ones."""
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file
+from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.task import Batch, Index, Split, Task
 
 ENDLESS = 2**40
@@ -90,8 +90,10 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
             raise ValueError(
                 f"{task.name}: {name} has {len(split)} examples, expected at most {WRITABLE} to be written; set {name}"
             )
+    files = {name: Path(folder, f"{task.name}_{name}.tsv") for name in splits}
+    clear(files.values())
     for name, split in splits.items():
-        with atomic_file(Path(folder, f"{task.name}_{name}.tsv")) as file:
+        with atomic_file(files[name]) as file:
             file.write(b"inputs\tlabels\n")
             for first in range(0, len(split), 1024):
                 inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)

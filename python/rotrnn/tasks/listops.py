@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.files import atomic_file
+from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.released import find, lra
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 
@@ -285,6 +285,7 @@ class ListOps:
         """Writes basic_train.tsv, basic_val.tsv and basic_test.tsv in the released format."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         splits = self._splits()
+        clear(_file(folder, name) for name in splits)
         for name, expressions in splits.items():
             write_tsv(_file(folder, name), expressions)
         return self._task(splits)
