@@ -14,6 +14,9 @@ from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Training
 from rotrnn.words import plural
 
+GOLDEN = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: its multiples by 0, 1, 2, ... lie far apart modulo 2^64, however many there are."""
+
 
 def batch_order(n: int, seed: int, epoch: int) -> Array:
     """The order of n examples in an epoch, counted from 0; epoch 0 of `shuffled` is what tasks split their data by."""
@@ -31,8 +34,8 @@ class Loader:
     """The batches of a training split by step, each cut into `training.accumulate` parts, and each of these into one
     for every process of a world, of which this one's are loaded.
 
-    Epochs are ordered anew, and the last partial batch of each is dropped; a `fresh` split goes on in order. While a
-    step computes, a thread of this makes the batch of the next one.
+    Epochs are ordered anew, and the last partial batch of each is dropped; a `fresh` split goes on in order, from a
+    place that `training.seed` tells. While a step computes, a thread of this makes the batch of the next one.
     """
 
     def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:
@@ -48,6 +51,7 @@ class Loader:
                 f"training.batch is {training.batch}{parts}, {plural(least, 'example')} at a time, "
                 f"expected one at least for each of {world.size} processes"
             )
+        self._start = self.batches * (training.seed * GOLDEN % 2**64) >> 64
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
         self._next: tuple[int, Future[list[Part]]] | None = None
@@ -55,9 +59,10 @@ class Loader:
     def index(self, step: int) -> Index:
         """The examples of a step."""
         size = self.training.batch
-        epoch, place = divmod(step, self.batches)
         if self.split.fresh:
-            return np.arange(place * size, (place + 1) * size)
+            first = size * ((step + self._start) % self.batches)
+            return np.arange(first, first + size)
+        epoch, place = divmod(step, self.batches)
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, batch_order(len(self.split), self.training.seed, epoch)
         return self._order[1][place * size :][:size]
