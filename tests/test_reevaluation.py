@@ -13,6 +13,8 @@ import toy
 from rotrnn.cli import main
 from rotrnn.tasks import TASKS, Released
 from rotrnn.tasks.digits import Digits
+from rotrnn.tasks.listops import TOKENS
+from rotrnn.tasks.vocabulary import ids_of
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
@@ -81,6 +83,45 @@ def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
         reevaluate(run, overrides=["layer.d_state=8"])
     with pytest.raises(ValueError, match=r"recipe\.toml: unknown key layer\.iterations"):
         reevaluate(run, grid=[("layer.iterations", [1, 2])])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "place"),
+    [
+        ("digits-lru", "task.seed=1"),
+        ("digits-lru", "task.val_fraction=0.2"),
+        ("listops-lru-small", "task.train=50"),
+        ("pathfinder-lru-small", "task.test=30"),
+        ("word-problem-small", "task.samples=30"),
+    ],
+)
+def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
+    """These would make other splits of the same examples."""
+    Run(tmp_path).write(Run(tmp_path).recipe, load_recipe(recipe).text())
+    with pytest.raises(ValueError, match=f"{place.split('=')[0]} decides which examples the run was trained on"):
+        reevaluate(Run(tmp_path), overrides=[place])
+
+
+def test_a_split_without_an_end_is_not_evaluated(tmp_path):
+    Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
+    with pytest.raises(ValueError, match="--split train: has no end, .* expected val or test"):
+        reevaluate(Run(tmp_path), split="train")
+
+
+def test_ids_are_those_of_training(tmp_path):
+    """Longer expressions, whose own vocabulary has another order: as if the run's ids had been given to each token."""
+    run = Run(tmp_path)
+    settings = ["train=200", "val=40", "test=50", "min_length=5", "max_length=20"]
+    recipe = load_recipe("listops-lru-small", [*(f"task.{one}" for one in settings), "training.steps=2"])
+    train(recipe, run.folder, progress=False)
+    known, task = recipe.task.load(), dataclasses.replace(recipe.task, max_length=60).load()
+    assert known.symbols.tolist() != task.symbols.tolist()
+    own = dataclasses.replace(task, test=dataclasses.replace(task.test, ids=ids_of(known.symbols, len(TOKENS))))
+    model, params = recipe.build(known), run.load_params("best")
+    batch, dtype = recipe.training.batch, recipe.training.dtype
+    expected = evaluate(model, params, own, own.test, batch=batch, dtype=dtype)
+    assert reevaluate(run, overrides=["task.max_length=60"]) == [("", expected)]
+    assert evaluate(model, params, task, task.test, batch=batch, dtype=dtype) != expected
 
 
 def test_a_setting_of_initial_values_alone_is_told(run, recwarn):

@@ -78,7 +78,8 @@ class AAN(Released):
         vocab = int(arrays["vocab"])
         if compare("AAN", {"train": len(train), "val": len(val), "test": len(test)}, PAIRS) and self.max_length == 4000:
             compare("AAN", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
-        return Task("aan", train, val, test, n_classes=2, vocab=vocab, n_features=None, head="retrieval")
+        symbols = arrays.get("symbols")
+        return Task("aan", train, val, test, 2, vocab, None, head="retrieval", symbols=symbols)
 
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes `examples` pairs of random texts of `max_length` characters for each split."""

@@ -58,6 +58,7 @@ class CIFAR(Released):
     val_fraction: float = 0.1
     seed: int = 42
 
+    dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
         # the hash is on the publisher's page, https://www.cs.toronto.edu/~kriz/cifar.html
         {"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},

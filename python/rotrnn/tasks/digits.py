@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,8 @@ class Digits:
     seed: int = 0
     val_fraction: float = 0.1
     test_fraction: float = 0.2
+
+    dividing: ClassVar[tuple[str, ...]] = ("seed", "val_fraction", "test_fraction")
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:

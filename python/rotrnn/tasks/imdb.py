@@ -95,7 +95,8 @@ class IMDB(Released):
             15,
         ):
             compare("IMDB", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
-        return Task("imdb", train, test, test, n_classes=2, vocab=vocab, n_features=None, labels=LABELS)
+        symbols = arrays.get("symbols")
+        return Task("imdb", train, test, test, 2, vocab, None, labels=LABELS, symbols=symbols)
 
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes `examples` random reviews of `max_length` characters for each split."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from rotrnn import _cpu
 from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.released import find, lra
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
+from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -24,8 +25,6 @@ TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 HEADER = b"Source\tTarget\r\n"
 PATIENCE = 2**22  # candidates in a row that may be rejected or seen before: seconds
 DEPTHS = 128  # nested operators that the C code has room for
-
-PAD, UNKNOWN, EOS = 0, 1, 2
 
 
 # ---- expressions ----
@@ -255,6 +254,8 @@ class ListOps:
     data_dir: str = ""
     download: bool = False
 
+    dividing: ClassVar[tuple[str, ...]] = ("train", "val")
+
     def __post_init__(self) -> None:
         largest = 2**31 - 1
         for name, low, high in (
@@ -307,9 +308,11 @@ class ListOps:
         return {name: every.part(end - counts[name], end) for name, end in zip(counts, ends, strict=True)}
 
     def _task(self, splits: dict[str, Expressions]) -> Task:
-        ids = _vocabulary(splits["train"], self.max_tokens)
+        symbols = _vocabulary(splits["train"], self.max_tokens)
+        ids = ids_of(symbols, len(TOKENS))
         train, val, test = (ListOpsSplit(splits[name], ids, self.max_tokens) for name in ("train", "val", "test"))
-        return Task("listops", train, val, test, n_classes=10, vocab=int(ids.max()) + 1, n_features=None)
+        vocab = EOS + 1 + len(symbols)
+        return Task("listops", train, val, test, n_classes=10, vocab=vocab, n_features=None, symbols=symbols)
 
 
 RELEASE = lra("listops-1000", "basic_train.tsv")
@@ -319,13 +322,10 @@ def _file(folder: str | os.PathLike[str], name: str) -> Path:
     return Path(folder, f"basic_{name}.tsv")
 
 
-def _vocabulary(train: Expressions, max_tokens: int) -> npt.NDArray[np.int64]:
-    """The id of each token; ``<unk>`` for what the training split lacks."""
+def _vocabulary(train: Expressions, max_tokens: int) -> Index:
+    """The tokens of the training split in the order of their ids."""
     counts = np.zeros(len(TOKENS), np.int64)
     for row in train.rows():
         counts += np.bincount(row[:max_tokens], minlength=len(TOKENS))
     present = [token for token in range(len(TOKENS)) if counts[token]]
-    ranked = sorted(present, key=lambda token: (-counts[token], TOKENS[token].replace("]", "X")))
-    ids = np.full(len(TOKENS), UNKNOWN, np.int64)
-    ids[ranked] = EOS + 1 + np.arange(len(ranked))
-    return ids
+    return np.array(sorted(present, key=lambda token: (-counts[token], TOKENS[token].replace("]", "X"))), np.int64)

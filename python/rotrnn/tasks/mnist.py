@@ -64,6 +64,7 @@ class MNIST(Released):
     val_fraction: float = 0.1
     seed: int = 42
 
+    dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
         {f"{MIRROR}/{name}.gz": f"md5:{md5}" for name, md5 in MD5.items()},
         marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),

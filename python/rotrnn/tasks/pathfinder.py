@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +130,8 @@ class Pathfinder:
     data_dir: str = ""
     download: bool = False
     cache_dir: str = ""
+
+    dividing: ClassVar[tuple[str, ...]] = ("train", "val", "test")
 
     def __post_init__(self) -> None:
         if self.resolution not in GEOMETRIES:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rotrnn.files import atomic_file, locked, synced
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 Arrays = dict[str, npt.NDArray[Any]]
 

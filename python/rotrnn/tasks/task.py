@@ -106,6 +106,8 @@ class Task:
         Accuracy of guessing; (accuracy - chance) / (1 - chance) is told too, as "scaled_accuracy".
     labels : tuple of str, optional
         What the classes are called; of bits, the two values.
+    symbols : (vocab - 3,) integers, optional
+        What the ids from 3 on stand for, where the training split decides on it (`rotrnn.tasks.vocabulary`).
     """
 
     name: str
@@ -122,6 +124,7 @@ class Task:
     bos: bool = False
     chance: float | None = None
     labels: tuple[str, ...] | None = None
+    symbols: Index | None = None
 
     @property
     def n_values(self) -> int:
@@ -144,7 +147,11 @@ class Shape(NamedTuple):
 
 
 class Settings(Protocol):
-    """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``."""
+    """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``.
+
+    Those that decide which examples are for training and which for evaluation may be named in a class variable
+    `dividing`, a tuple of str: a trained model is not evaluated with others of these.
+    """
 
     @property
     def shape(self) -> Shape:

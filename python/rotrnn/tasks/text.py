@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from rotrnn.tasks.prepared import Arrays, Store
 from rotrnn.tasks.task import Batch, Index, Split
+from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 
-PAD, UNKNOWN, EOS = 0, 1, 2
-SPECIALS = 3
 UNICODE = 0x110000
 
 Rows = Callable[[], Iterator[tuple[int, tuple[str, ...]]]]
@@ -37,12 +36,14 @@ class Characters:
     def units(self, text: str) -> Units:
         return np.frombuffer(text[: self.max_length - 1].encode("utf-32-le"), np.uint32)
 
-    def ids(self, counts: Index) -> npt.NDArray[np.int64]:
-        """The id of each character, from how often each occurs."""
+    def symbols(self, counts: Index) -> Index:
+        """The characters in the order of their ids, from how often each occurs."""
         (present,) = np.nonzero(counts >= self.min_frequency)
-        ids = np.full(UNICODE, UNKNOWN, np.int64)
-        ids[present[np.argsort(-counts[present], kind="stable")]] = SPECIALS + np.arange(len(present))
-        return ids
+        return np.asarray(present[np.argsort(-counts[present], kind="stable")])
+
+    def ids(self, counts: Index) -> Index:
+        """The id of each character."""
+        return ids_of(self.symbols(counts), UNICODE)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Bytes:
     def units(self, text: str) -> Units:
         return np.frombuffer(text.encode()[: self.max_length], np.uint8)
 
-    def ids(self, counts: Index) -> npt.NDArray[np.int64]:
+    def symbols(self, counts: Index) -> None:
+        """No training text has a say in the ids."""
+
+    def ids(self, counts: Index) -> Index:
         return np.arange(1, 257)
 
 
@@ -99,6 +103,8 @@ def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes
                 place += 1
                 out[offsets[place] - len(how.end) : offsets[place]] = how.end
     store.array("vocab", (), np.int64)[...] = largest + 1
+    if (symbols := how.symbols(counts)) is not None:
+        store.array("symbols", symbols.shape, np.int64)[:] = symbols
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -304,6 +304,8 @@ class WordProblem:
     test: int = 10_000
     seed: int = 0
     data_dir: str = ""
+
+    dividing: ClassVar[tuple[str, ...]] = ("samples", "val_fraction", "seed")
 
     def __post_init__(self) -> None:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rotrnn.tasks import Task
+from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loop import _checksum, initial_state
 from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
@@ -39,6 +40,8 @@ def reevaluate(
     grid : sequence of ("section.key", values)
         Likewise, of which each combination is evaluated.
 
+    Where the training split decides on the token ids, they are those of the run, whatever is set here.
+
     Returns
     -------
     list of (str, dict)
@@ -48,13 +51,17 @@ def reevaluate(
     Raises
     ------
     ValueError
-        There is no such run or setting, it has no influence here, or it changes the shape of a parameter.
+        There is no such run or setting, it has no influence here, it changes the shape of a parameter, or it decides
+        which examples are for training: some of those would be evaluated. Or `split` has no end.
     """
-    run.load_recipe()
+    trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
     for place in [place for place, _ in (*changes, *grid)]:
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
+        section, _, key = place.partition(".")
+        if section == "task" and key in getattr(trained, "dividing", ()):
+            raise ValueError(f"{place} decides which examples the run was trained on, expected as it was there")
     points = Sweep(grid={place: tuple(values) for place, values in grid}).configurations()
     found, started = [], []
     task: Task | None = None
@@ -68,6 +75,12 @@ def reevaluate(
             raise ValueError(f"{run.recipe}: {error}") from error
         if task is None or recipe.task != loaded:
             task, loaded = recipe.task.load(), recipe.task
+            if task.symbols is not None and loaded != trained:
+                task = read_as(task, trained.load())
+            if getattr(task, split).fresh:
+                raise ValueError(
+                    f"--split {split}: has no end, each example is made when it is drawn; expected val or test"
+                )
         model = recipe.build(task)
         initial = initial_state(model, recipe)
         params = run.load_params(checkpoint, initial.params)

@@ -1,0 +1,54 @@
+"""Token ids where the training split decides on them: by frequency, behind three that stand for no symbol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.tasks.task import Batch, Index, Split, Task
+
+PAD, UNKNOWN, EOS = 0, 1, 2
+SPECIALS = 3
+
+
+def ids_of(symbols: Index, size: int) -> Index:
+    """The id of each of `size` symbols, from `symbols`, those of the vocabulary in the order of their ids."""
+    ids = np.full(size, UNKNOWN, np.int64)
+    ids[symbols] = SPECIALS + np.arange(len(symbols))
+    return ids
+
+
+@dataclass(frozen=True)
+class Translated(Split):
+    """A split whose ids have others in their place: id i of it is ``ids[i]``."""
+
+    split: Split
+    ids: Index
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """The sequences at `index`."""
+        batch = self.split.batch(index, dtype)
+        return batch._replace(inputs=self.ids[batch.inputs])
+
+    def curve_lengths(self, index: Index, batch: Batch) -> Index:
+        """As the split itself."""
+        return self.split.curve_lengths(index, batch)
+
+
+def read_as(task: Task, other: Task) -> Task:
+    """A task whose ids are those of another one's vocabulary: what is not in it is unknown."""
+    if task.symbols is None or other.symbols is None:
+        raise ValueError(f"read_as: {task.name} and {other.name} have fixed ids, expected a vocabulary in both")
+    if np.array_equal(task.symbols, other.symbols):
+        return task
+    size = 1 + int(max(task.symbols.max(initial=0), other.symbols.max(initial=0)))
+    ids = np.concatenate([[PAD, UNKNOWN, EOS], ids_of(other.symbols, size)[task.symbols]])
+    test = Translated(task.test, ids)
+    val = test if task.val is task.test else Translated(task.val, ids)
+    train = Translated(task.train, ids)
+    return replace(task, train=train, val=val, test=test, vocab=other.vocab, symbols=other.symbols)
