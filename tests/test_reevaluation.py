@@ -104,7 +104,7 @@ def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
 
 def test_a_split_without_an_end_is_not_evaluated(tmp_path):
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
-    with pytest.raises(ValueError, match="--split train: has no end, .* expected val or test"):
+    with pytest.raises(ValueError, match=r"--split train: has no end, .* expected val or test"):
         reevaluate(Run(tmp_path), split="train")
 
 

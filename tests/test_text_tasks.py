@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context, astype
 from rotrnn.tasks import AAN, IMDB, aan, describe
+from rotrnn.tasks.task import Task
 from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
+from rotrnn.tasks.vocabulary import read_as
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*not the whole published data set")
 
@@ -53,6 +56,27 @@ class Memory(dict):
     def array(self, name, shape, dtype):
         self[name] = np.zeros(shape, dtype)
         return self[name]
+
+
+def test_ids_of_another_vocabulary():
+    """Characters keep the id of a model's own training texts; what either side does not know is unknown."""
+    tasks = []
+    for train, cut in ((["abca", "ddaab"], 9), (["bbbc", "eedc"], 4)):
+        arrays = Memory()
+        rows = lambda some: lambda: ((0, (text,)) for text in some)  # noqa: E731
+        prepare_texts(arrays, {"train": rows(train), "test": rows(["bdeb", "ad"])}, reading("characters", cut))
+        splits = [TextSplit.of(arrays, name) for name in ("train", "test", "test")]
+        tasks.append(Task("texts", *splits, 2, int(arrays["vocab"]), None, symbols=arrays["symbols"]))
+    run, other = tasks  # by frequency, then code point
+    assert [chr(symbol) for symbol in run.symbols] == ["a", "b", "d", "c"]
+    assert [chr(symbol) for symbol in other.symbols] == ["b", "e", "d"]
+    read = read_as(other, run)
+    assert read.vocab == 7
+    assert everything(read.test).inputs.tolist() == [[4, 5, 1, 2], [1, 5, 2, 0]]
+    assert everything(read.train).inputs.tolist() == [[4, 4, 4, 2], [1, 1, 5, 2]]
+    assert read_as(run, run) is run
+    with pytest.raises(ValueError, match="read_as: texts and texts have fixed ids"):
+        read_as(run, replace(run, symbols=None))
 
 
 @settings(deadline=None)

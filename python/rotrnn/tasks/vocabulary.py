@@ -41,9 +41,9 @@ class Translated(Split):
 
 
 def read_as(task: Task, other: Task) -> Task:
-    """A task whose ids are those of another one's vocabulary: what is not in it is unknown."""
+    """A task whose ids are those of another one's vocabulary; what is not in both is unknown."""
     if task.symbols is None or other.symbols is None:
-        raise ValueError(f"read_as: {task.name} and {other.name} have fixed ids, expected a vocabulary in both")
+        raise ValueError(f"read_as: {task.name} and {other.name} have fixed ids, expected a vocabulary in either")
     if np.array_equal(task.symbols, other.symbols):
         return task
     size = 1 + int(max(task.symbols.max(initial=0), other.symbols.max(initial=0)))
