@@ -35,6 +35,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "brackets": ("brackets-small",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
+KEYS = ("commit", "processor", "simd", "threads")
+"""What a page tells of where its runs were made."""
 
 
 def sweep(arguments: str, folder: Path, jobs: int) -> Path:
@@ -62,21 +64,21 @@ def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
 
 def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
     sessions = [one for run in runs for one in json.loads((run.folder / "sessions.json").read_text())]
-    told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in ("commit", "processor", "simd")}
+    told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in KEYS}
     seconds = sum(row["seconds"]["mean"] * row["done"] for row in rows if row["seconds"])
     return (
         f"{len(runs)} runs, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
-        f"({told['simd']}), commit {told['commit']}."
+        f"({told['simd']}), threads: {told['threads']}, commit {told['commit']}."
     )
 
 
 def _majority(runs: Sequence[Run]) -> str:
-    """What is right of answers that are always the most frequent one: a line for each of the tasks."""
-    shares = []
-    for settings in dict.fromkeys(run.load_recipe().task for run in runs):
-        task = settings.load()
-        shares.append(f"{task.name} {100 * majority_baseline(task, task.test):.1f} %")
-    return f"Labels that are the most frequent one of training: {', '.join(shares)}.\n"
+    """Accuracy of answers that are always the most frequent one, for tasks whose tables tell accuracies of labels."""
+    tasks = [settings.load() for settings in dict.fromkeys(run.load_recipe().task for run in runs)]
+    shares = [
+        f"{task.name} {100 * majority_baseline(task, task.test):.1f} %" for task in tasks if task.metric == "accuracy"
+    ]
+    return f"Labels that are the most frequent one of training: {', '.join(shares)}.\n" if shares else ""
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loader import Loader, batch_order
-from rotrnn.training.loop import Interrupted, _Trainer, initial_state, train
+from rotrnn.training.loop import Interrupted, _Trainer, check_same, initial_state, train
 from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
@@ -833,6 +833,43 @@ def test_another_recipe_is_refused(tmp_path):
         train(other, tmp_path / "run", resume=True, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("task.data_dir=''", "layer.window=3", "layer.window is 3, expected unset"),
+        ("layer.window=3", "layer.window=4", "layer.window is 4, expected 3"),
+        ("task.data_dir=''", "optimiser.recurrent=['norm']", r"optimiser.recurrent is \('norm',\), expected unset"),
+        ("task.data_dir=''", "task.data_dir=x", "data are made here and read from files there, or the other way round"),
+    ],
+)
+def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, message):
+    there, here = (load_recipe("listops-lru-small", [one]) for one in (before, after))
+    run = Run(tmp_path)
+    run.write(run.recipe, there.text())
+    with pytest.raises(ValueError, match=f"^{tmp_path}: .*{message}"):
+        train(here, tmp_path, resume=True, progress=False)
+    check_same(there, there, run)
+
+
+def test_files_may_have_moved(tmp_path):
+    """The run is the same one, wherever its data lie now; and its two seeds are one configuration."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    settings = ["training.steps=2", "training.eval_every=1", "model.n_layers=1", "model.d_model=4", "training.batch=4"]
+    recipe = load_recipe("image-lru", [*settings, f"task.data_dir={old}"])
+    recipe.task.stand_in(old, 8)
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    before = run.read_json(run.result)
+    run.result.unlink()
+    old.rename(new)
+    with pytest.raises(FileNotFoundError, match="nothing is in"):
+        train(recipe, run.folder, resume=True, progress=False)
+    moved = run.load_recipe([f"task.data_dir={new}"])
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        assert train(moved, run.folder, resume=True, progress=False) == before
+
+
 def test_nothing_to_resume(tmp_path):
     with pytest.raises(ValueError, match="no run is here"):
         train(toy_recipe(tmp_path), tmp_path / "empty", resume=True, progress=False)
@@ -844,6 +881,14 @@ def test_a_damaged_checkpoint_is_not_resumed(tmp_path):
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"last\.safetensors: cut short"):
         train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+
+
+def test_the_best_checkpoint_is_missed_at_once(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    Run(tmp_path / "run").checkpoint("best").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no such checkpoint: .*best\.safetensors"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
 
 
 def test_two_processes_in_one_folder(tmp_path):

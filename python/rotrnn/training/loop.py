@@ -40,7 +40,7 @@ from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
-from rotrnn.training.recipe import Recipe
+from rotrnn.training.recipe import HERE, Recipe
 from rotrnn.training.run import PARAMS, Run
 from rotrnn.training.tensorboard import Board
 
@@ -288,6 +288,8 @@ class _Trainer:
             self.run.cut_log(0)
             return state
         arrays, facts = self.run.read("last", self.recipe, state.arrays())
+        if facts["best_step"]:
+            self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
         self.run.cut_log(facts["step"], facts.get("unlogged", ()))
         arithmetic = facts["arithmetic"]
         if arithmetic[-1] != here:
@@ -522,13 +524,12 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
     """Raises ValueError, with the first setting that differs, where a run would not be that of its recipe."""
     if there.digest() == recipe.digest():
         return
-    for section, table_there in there.tables().items():
-        for key, value in table_there.items():
-            ours = recipe.tables()[section].get(key)
-            if value != ours:
-                raise ValueError(
-                    f"{run.folder}: {section}.{key} is {ours!r}, expected {value!r} as in the run's recipe"
-                )
+    for (section, old), new in zip(there.tables().items(), recipe.tables().values(), strict=True):
+        for key in [*old, *(key for key in new if key not in old)]:
+            if old.get(key) != new.get(key) and section != "source" and not (section == "task" and key in HERE):
+                got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
+                raise ValueError(f"{run.folder}: {section}.{key} is {got}, expected {expected} as in the run's recipe")
+    raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")
 
 
 class _Interrupt:

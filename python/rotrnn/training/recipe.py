@@ -137,9 +137,16 @@ class Recipe:
         return modules + write_toml(self.tables())
 
     def digest(self) -> str:
-        """SHA-256 of all that has an influence on the run."""
+        """SHA-256 of all that has an influence on the run: of where its files lie, whether there are any."""
         tables = {name: table for name, table in self.tables().items() if name != "source"}
+        task = tables["task"]
+        files = "somewhere" if task.get("data_dir") or task.get("download") else ""
+        tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
+
+
+HERE = {"data_dir": "", "download": False, "cache_dir": ""}
+"""Settings of tasks that say where their files lie, which may be elsewhere tomorrow."""
 
 
 @cache
