@@ -57,6 +57,17 @@ def test_the_shape_is_known_without_the_data(data, name):
     assert (task.vocab is None) == (published is None)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_the_least_stand_in(tmp_path, name):
+    """Two examples are read again; one could not be, of two classes or of two splits."""
+    settings = {"max_length": 10} if name in ("imdb", "aan") else {}
+    with pytest.raises(ValueError, match=f"{KINDS[name].__name__}: the stand-in is to have 1 example.*expected 2"):
+        KINDS[name](**settings).stand_in(tmp_path, 1)
+    assert not any(tmp_path.iterdir())
+    KINDS[name](**settings).stand_in(tmp_path, 2)
+    assert len(KINDS[name](**settings, data_dir=str(tmp_path)).load().test) in (2, 5)  # of CIFAR five files
+
+
 def test_every_loader_is_here():
     assert set(KINDS) == set(LENGTH)
 

@@ -233,3 +233,8 @@ def test_a_folder_of_no_class_and_a_missing_list(tmp_path, clips):
 def test_settings_out_of_range(settings, message):
     with pytest.raises(ValueError, match=message):
         SpeechCommands(**settings)
+
+
+@pytest.mark.filterwarnings("error")
+def test_moments_of_no_clip():
+    np.testing.assert_array_equal(moments(np.zeros((0, 5), np.int16)), np.zeros((2, 5)))

@@ -81,7 +81,7 @@ class AAN(Released):
         symbols = arrays.get("symbols")
         return Task("aan", train, val, test, 2, vocab, None, head="retrieval", symbols=symbols)
 
-    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes `examples` pairs of random texts of `max_length` characters for each split."""
         rng = np.random.default_rng(0)
         place = Path(folder, "tsv_data")

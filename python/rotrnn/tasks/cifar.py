@@ -112,7 +112,7 @@ class CIFAR(Released):
             labels=LABELS,
         )
 
-    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes random images in the binary version: `examples` for training and validation (rounded up to five equal
         files), and as many to test."""
         rng = np.random.default_rng(0)

@@ -98,7 +98,7 @@ class IMDB(Released):
         symbols = arrays.get("symbols")
         return Task("imdb", train, test, test, 2, vocab, None, labels=LABELS, symbols=symbols)
 
-    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes `examples` random reviews of `max_length` characters for each split."""
         rng = np.random.default_rng(0)
         for split in SPLITS:

@@ -117,7 +117,7 @@ class MNIST(Released):
             **self.shape._asdict(),
         )
 
-    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes random images: `examples` for training and validation, and as many to test."""
         rng = np.random.default_rng(0)
         Path(folder).mkdir(parents=True, exist_ok=True)

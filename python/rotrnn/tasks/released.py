@@ -126,9 +126,20 @@ class Released(ABC):
     def load(self) -> Task:
         """The task; its arrays are prepared the first time."""
 
-    @abstractmethod
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
-        """Writes random data of the released format and full length, `examples` in each part: to try a recipe with."""
+        """Writes random data of the released format and full length, `examples` in each part: to try a recipe with.
+
+        ValueError for less than two: one of each class, or one to train with and one to validate with.
+        """
+        if examples < 2:
+            raise ValueError(
+                f"{type(self).__name__}: the stand-in is to have {examples} example(s), expected 2 at least"
+            )
+        self.write_random(folder, examples)
+
+    @abstractmethod
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
+        """The files of `stand_in`."""
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Raises ValueError: published files are read, not written."""

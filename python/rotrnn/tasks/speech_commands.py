@@ -124,7 +124,7 @@ class SpeechCommands(Released):
             labels=WORDS,
         )
 
-    def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
+    def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes `examples` clips of noise for each split."""
         rng = np.random.default_rng(0)
         place = Path(folder, "speech_commands_v0.02")
@@ -174,7 +174,7 @@ def moments(samples: npt.NDArray[np.int16], rows: int = 1024) -> npt.NDArray[np.
         part = samples[i : i + rows].astype(np.int64)
         total += part.sum(0)
         squares += (part * part).sum(0)
-    mean = total / n
+    mean = total / max(1, n)
     variance = (squares - total * mean) / max(1, n - 1)
     return np.stack([mean, np.sqrt(np.maximum(variance, 0))]) / FULL
 

@@ -137,25 +137,31 @@ class Copy:
                 "expected an empty test_variant, or duplicate for copy"
             )
 
-        def least(variant: str) -> int:
-            return max(1, self.answer) if variant == "copy" else self.gram + self.answer + 3
-
         largest = 2**31 - 1
         limits = (
             ("gram", 1, MAX_LENGTH),
             ("answer", 0, MAX_LENGTH),
             ("letters", 1, 250),
-            ("min_length", least(self.variant), MAX_LENGTH),
+            ("min_length", 1, MAX_LENGTH),
             ("max_length", self.min_length, MAX_LENGTH),
             ("context", 2 * self.max_length + EXTRA, 2**20),
             ("val_each", 1, largest),
-            ("test_min_length", least(self.test_variant or self.variant), MAX_LENGTH),
+            ("test_min_length", 1, MAX_LENGTH),
             ("test_max_length", self.test_min_length, MAX_LENGTH),
             ("test_each", 1, largest),
             ("train", 1, ENDLESS),
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("Copy", self, limits)
+        for key, variant in (("min_length", self.variant), ("test_min_length", self.test_variant or self.variant)):
+            needed = (
+                {"answer": self.answer} if variant == "copy" else {"gram": self.gram, "answer": self.answer, "3": 3}
+            )
+            if (length := getattr(self, key)) < sum(needed.values()):
+                raise ValueError(
+                    f"Copy: {key} is {length}, expected {' + '.join(needed)} = {sum(needed.values())} at least for "
+                    f"variant {variant}"
+                )
 
     @property
     def shape(self) -> Shape:
