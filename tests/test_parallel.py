@@ -35,7 +35,7 @@ from rotrnn.nn.norm import BatchNorm
 from rotrnn.tasks import TASKS, Task
 from rotrnn.tasks.task import Batch, Split
 from rotrnn.training import loop, parallel
-from rotrnn.training.loop import Interrupted, _Trainer, initial_state, train
+from rotrnn.training.loop import Interrupted, Trainer, initial_state, train
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import load_recipe, read_recipe
 
@@ -461,7 +461,7 @@ def test_what_does_not_fit_is_refused_by_all(tmp_path):
 
 
 def test_processes_whose_parameters_part_are_stopped(tmp_path, monkeypatch):
-    advance = _Trainer.advance
+    advance = Trainer.advance
 
     def drifting(self, state):
         if self.world.rank == 1 and state.step == 3:
@@ -473,14 +473,14 @@ def test_processes_whose_parameters_part_are_stopped(tmp_path, monkeypatch):
             train_in(recipe_of({}), tmp_path / "run", world)
         return True
 
-    monkeypatch.setattr(_Trainer, "advance", drifting)
+    monkeypatch.setattr(Trainer, "advance", drifting)
     assert all(among(2, run))
 
 
 def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
     recipe = recipe_of({})
     among(2, partial(train_in, recipe, tmp_path / "straight"))
-    advance = _Trainer.advance
+    advance = Trainer.advance
     asked = []
 
     class Asked(loop._Interrupt):
@@ -500,7 +500,7 @@ def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_Interrupt", Asked)
-        patch.setattr(_Trainer, "advance", interrupting)
+        patch.setattr(Trainer, "advance", interrupting)
         assert all(among(2, run))
     among(2, partial(train_in, recipe, tmp_path / "run", resume=True))
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")

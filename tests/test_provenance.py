@@ -12,7 +12,7 @@ import pytest
 
 import toy
 from rotrnn import __version__, _cpu, provenance
-from rotrnn.training.loop import Interrupted, _Trainer, train
+from rotrnn.training.loop import Interrupted, Trainer, train
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 
@@ -28,7 +28,7 @@ def test_each_start_adds_a_session(tmp_path, recipe, monkeypatch):
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Trainer, "save", interrupted)
+        patch.setattr(Trainer, "save", interrupted)
         with pytest.raises(Interrupted):
             train(recipe, tmp_path / "run", progress=False)
     train(recipe, tmp_path / "run", resume=True, progress=False)

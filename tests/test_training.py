@@ -28,7 +28,7 @@ from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loader import Loader, batch_order
-from rotrnn.training.loop import Interrupted, _Trainer, check_same, initial_state, train
+from rotrnn.training.loop import Interrupted, Trainer, check_same, initial_state, train
 from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
@@ -427,7 +427,7 @@ def test_accumulation_equals_the_whole_batch(tmp_path, parts):
     split = toy_recipe(tmp_path, "training.dtype=float64", f"training.accumulate={parts}")
     results = []
     for recipe in (whole, split):
-        trainer = _Trainer(recipe, Run(tmp_path), False)
+        trainer = Trainer(recipe, Run(tmp_path), False)
         metrics, grads = trainer.gradients(initial_state(trainer.model, recipe))
         results.append((metrics, dict(flatten(grads))))
     (expected, expected_grads), (metrics, grads) = results
@@ -438,7 +438,7 @@ def test_accumulation_equals_the_whole_batch(tmp_path, parts):
 
 
 def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
-    trainer = _Trainer(toy_recipe(tmp_path, "training.accumulate=3"), Run(tmp_path), False)
+    trainer = Trainer(toy_recipe(tmp_path, "training.accumulate=3"), Run(tmp_path), False)
     keys = []
     forward = toy.ToyModel.forward
 
@@ -549,8 +549,8 @@ def test_ctrl_c_during_the_last_save(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         save(self, state, log)
 
-    save = _Trainer.save
-    monkeypatch.setattr(_Trainer, "save", interrupted)
+    save = Trainer.save
+    monkeypatch.setattr(Trainer, "save", interrupted)
     with pytest.raises(Interrupted, match="stopped after step 40 of 40, all is saved"):
         train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     assert not Run(tmp_path / "run").result.exists()
@@ -618,14 +618,14 @@ def test_a_second_ctrl_c_aborts(tmp_path):
 
 def test_interrupted_within_python(tmp_path, monkeypatch):
     recipe = toy_recipe(tmp_path, "training.eval_every=1000")
-    advance = _Trainer.advance
+    advance = Trainer.advance
 
     def interrupting(self, state):
         if state.step == 5:
             signal.raise_signal(signal.SIGINT)
         return advance(self, state)
 
-    monkeypatch.setattr(_Trainer, "advance", interrupting)
+    monkeypatch.setattr(Trainer, "advance", interrupting)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match="stopped after step 6 of 40"):
         train(recipe, tmp_path / "run", progress=False)
@@ -667,14 +667,14 @@ def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
 
 def spoil(monkeypatch, method):
     """From step 5 on, before `method` of the trainer, one number of head.weight is NaN."""
-    original = getattr(_Trainer, method)
+    original = getattr(Trainer, method)
 
     def spoiling(self, state, *rest):
         if state.step >= 5:
             state.params["head"]["weight"][1, 2] = np.nan
         return original(self, state, *rest)
 
-    monkeypatch.setattr(_Trainer, method, spoiling)
+    monkeypatch.setattr(Trainer, method, spoiling)
 
 
 @pytest.mark.parametrize(
@@ -705,7 +705,7 @@ def test_what_a_layer_refuses_is_told_with_its_step(tmp_path, monkeypatch):
 
 def test_a_real_layer_with_a_parameter_that_is_nan(tmp_path):
     recipe = load_recipe("digits-rotrnn", ["model.n_layers=1"])
-    trainer = _Trainer(recipe, Run(tmp_path), False)
+    trainer = Trainer(recipe, Run(tmp_path), False)
     state = initial_state(trainer.model, recipe)
     state.params["blocks"]["0"]["layer"]["B"].flat[7] = np.nan
     with pytest.raises(NonFinite, match=r"step 1: parameter blocks\.0\.layer\.B \(group recurrent\) is not finite"):
@@ -768,7 +768,7 @@ def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
 
 
 def test_neither_log_nor_checkpoint_can_be_written(tmp_path):
-    trainer = _Trainer(toy_recipe(tmp_path), Run(tmp_path / "absent"), False)
+    trainer = Trainer(toy_recipe(tmp_path), Run(tmp_path / "absent"), False)
     full = OSError(28, "No space left on device")
     error = trainer.without_log(initial_state(trainer.model, trainer.recipe), [], full)
     assert "log not written (No space left on device); nor could the state after step 0 be saved" in str(error)
@@ -804,7 +804,7 @@ def test_a_damaged_log_is_named(tmp_path):
 def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start(tmp_path, monkeypatch):
     recipe = toy_recipe(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(_Trainer, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
+        patch.setattr(Trainer, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
         with pytest.raises(OSError, match="no data"):
             train(recipe, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="resume it \\(from the start, where it has no checkpoint yet\\)"):

@@ -16,7 +16,7 @@ from rotrnn.nn.layer import flatten
 from rotrnn.provenance import versions
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
-from rotrnn.training.loop import _timed, _Trainer, initial_state, peak_memory
+from rotrnn.training.loop import Trainer, initial_state, peak_memory, timed
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
@@ -82,14 +82,14 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
         asked = recipe.task
         if stand_in is not None:
             recipe = dataclasses.replace(recipe, task=_stand_in(asked, folder, stand_in))
-        trainer = _Trainer(recipe, Run(Path(folder)), False)
+        trainer = Trainer(recipe, Run(Path(folder)), False)
         try:
             state = initial_state(trainer.model, recipe)
-            times = [_timed(lambda: trainer.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
+            times = [timed(lambda: trainer.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
         finally:
             trainer.loader.close()
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)
-        _, evaluating = _timed(lambda: trainer.look(state.params, val))
+        _, evaluating = timed(lambda: trainer.look(state.params, val))
         return Estimate(
             parameters=sum(array.size for name, array in flatten(state.params) if f"m.{name}" in state.moments),
             steps_run=len(times),

@@ -159,7 +159,7 @@ def train(
             run.check_free()
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", _arithmetic())
-        trainer = _Trainer(recipe, run, progress and among.first, among)
+        trainer = Trainer(recipe, run, progress and among.first, among)
         if among.first and not resume:
             run.write(run.recipe, recipe.text())
         if among.first:
@@ -167,7 +167,7 @@ def train(
         return trainer.train()
 
 
-class _Trainer:
+class Trainer:
     """One call of `train`: what stays the same while a state moves on."""
 
     def __init__(self, recipe: Recipe, run: Run, progress: bool, among: World = ALONE) -> None:
@@ -224,7 +224,7 @@ class _Trainer:
                     stop = any(self.world.tell(interrupt.asked))
                     if stop or state.step == self.steps:
                         break
-                    seen, seconds = _timed(lambda: self.advance(state))
+                    seen, seconds = timed(lambda: self.advance(state))
                 except Fallen as error:  # the state is that of the last finished step
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
@@ -233,7 +233,7 @@ class _Trainer:
                 bar.update()
                 evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
                 if evaluated:
-                    found, seconds = _timed(lambda: self.evaluate(state))
+                    found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)
                     records.append({**found, "seconds": seconds, "elapsed": elapsed, "peak_memory": peak_memory()})
                     self.say(
@@ -457,7 +457,7 @@ class _Trainer:
         """
         val = self.task.val
         if self.world.size > 1:
-            self.world.agree("the checksum of the state", _checksum(state))
+            self.world.agree("the checksum of the state", checksum(state))
         with self.blaming(state, state.step):
             found = self.look(state.params, val)
             if not math.isfinite(found["loss"]):
@@ -482,7 +482,7 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
+def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What `work` returns, and the seconds it took."""
     began = time.monotonic()
     return work(), round(time.monotonic() - began, 6)
@@ -497,7 +497,8 @@ def _arithmetic(processes: int = 1) -> str:
     return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
 
 
-def _checksum(state: State) -> int:
+def checksum(state: State) -> int:
+    """CRC-32 of all its arrays."""
     crc = 0
     for array in state.arrays().values():
         crc = zlib.crc32(array.tobytes(), crc)

@@ -10,7 +10,7 @@ from typing import Any
 from rotrnn.tasks import Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
-from rotrnn.training.loop import _checksum, initial_state
+from rotrnn.training.loop import checksum, initial_state
 from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import Sweep
@@ -87,7 +87,7 @@ def reevaluate(
         training = recipe.training
         one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
         found.append((name, one))
-        started.append(_checksum(initial))
+        started.append(checksum(initial))
     for place, _ in grid:
         others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
         outcomes = {(other, json.dumps(one)) for other, (_, one) in zip(others, found, strict=True)}
