@@ -197,7 +197,7 @@ class Kept(Released):
         assert np.load(f"{self.data_dir}/count.npy", allow_pickle=False) == 40
         return Digits(val_fraction=0.01, test_fraction=0.01).load()
 
-    def stand_in(self, folder, examples):
+    def write_random(self, folder, examples):
         np.save(f"{folder}/count.npy", examples)
 
 
