@@ -86,6 +86,18 @@ def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
     assert list(plan(written(tmp_path), overrides=["training.steps=3"])) == ["seed=0"]
 
 
+def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
+    """Another layer or task starts its section anew, and only then is the section set."""
+    overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
+    runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
+    tables = [recipe.tables()["layer"] for recipe in runs.values()]
+    assert [[table[key] for key in ("window", "d_state", "bidirectional")] for table in tables] == [[16, 8, True]] * 2
+    runs = plan("digits-lru", seeds=[0], grid=[("task.name", ["digits", "mnist"])], overrides=overrides)
+    assert [recipe.task.val_fraction for recipe in runs.values()] == [0.3, 0.3]
+    runs = plan("digits-lru", seeds=[0], grid=[("layer.d_state", [8, 16])], overrides=["model.layer=s5"])
+    assert [recipe.layer.d_state for recipe in runs.values()] == [8, 16]
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [

@@ -186,8 +186,8 @@ def plan(
             label = ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
             one = copy.deepcopy({section: table for section, table in tables.items() if section not in NO_SECTIONS})
             try:
-                for some in (variant, changes, values, [("training.seed", seed)]):
-                    change(one, some)
+                change(one, variant)
+                change(one, [*values, *changes, ("training.seed", seed)])
                 source = {**one.get("source", {}), "recipe": Path(name).stem, "configuration": configuration}
                 if there.published:
                     variant_alone = there.published.get(configuration.partition(",")[0], "")
