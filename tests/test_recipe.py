@@ -234,6 +234,9 @@ def test_overrides(tmp_path):
 MISTAKES = [
     # sections and keys
     ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
+    ("sweep.seeds=3", r"unknown section \[sweep\]"),
+    ("small.x=1", r"unknown section \[small\]"),
+    ("base.x=1", r"unknown section \[base\]"),
     ("xyz.steps=3", r"unknown section \[xyz\]; expected one of task, model, layer, optimiser, training, source"),
     ("training.stepz=3", r"unknown key training\.stepz; did you mean steps\?"),
     ("optimiser.learning_rate=3", r"unknown key optimiser\.learning_rate; expected one of lr, "),

@@ -144,6 +144,7 @@ def test_keys_with_one_ending_are_told_apart(tmp_path):
     [
         ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants or published"),
         ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
+        ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected each once"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
         ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
         ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
@@ -167,9 +168,18 @@ def test_options_that_do_not_fit(tmp_path):
     path = written(tmp_path, toy.RECIPE + SWEEP)
     with pytest.raises(ValueError, match="--variant is 'lrv', expected one of lru, rotrnn; did you mean lru"):
         plan(path, variants=["lrv"])
-    for place in ("optimiser.lr", "training.seed"):
-        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say --grid {place}=..., or --seeds"):
+    for place, instead in (("optimiser.lr", r"--grid optimiser\.lr=\.\.\."), ("training.seed", "--seeds")):
+        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say {instead}$"):
             plan(path, overrides=[f"{place}=1"])
+    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed is varied by seeds alone: --seeds"):
+        plan(path, grid=[parse_grid("training.seed=3")])
+    with pytest.raises(ValueError, match=r"--grid optimiser\.lr is given twice, expected all its values in one: "):
+        plan(path, grid=[parse_grid("optimiser.lr=0.5"), parse_grid("optimiser.lr=0.1")])
+    with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected each once"):
+        plan(path, seeds=parse_seeds("0,1,0"))
+    for section in ("sweep", "small", "base"):
+        with pytest.raises(ValueError, match=rf"unknown section \[{section}\]"):
+            plan(path, overrides=[f"{section}.seeds=3"])
     with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected one at least"):
         plan(path, grid=[parse_grid("optimiser.lr=")])
     with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):

@@ -186,11 +186,11 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     ValueError
         There is no such recipe, the file is no TOML, a module is nowhere or fails, or as `read_recipe`.
     """
-    tables = recipe_tables(name)
+    tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
     try:
         change(tables, changes)
-        return read_recipe({section: table for section, table in tables.items() if section not in NO_SECTIONS})
+        return read_recipe(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

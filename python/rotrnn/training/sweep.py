@@ -71,6 +71,12 @@ class Sweep:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if "training.seed" in (*self.grid, *(place for one in self.variants.values() for place in one)):
+            raise ValueError("training.seed is varied by seeds alone: --seeds, or seeds = [...] in [sweep]")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"the seeds are {list(self.seeds)}, expected each once")
+
     def configurations(self) -> dict[str, list[list[tuple[str, Any]]]]:
         """Name -> what is changed, in turn: the variant's settings, then the grid's."""
         for place, values in self.grid.items():
@@ -112,9 +118,6 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
         own.get("variants", {}),
         {name: str(figure) for name, figure in own.get("published", {}).items()},
     )
-    for place in (*sweep.grid, *(place for one in sweep.variants.values() for place in one)):
-        if place == "training.seed":
-            raise ValueError("sweep: training.seed is varied by seeds = [...] alone")
     known = sweep.variants | sweep.configurations()
     for name in sweep.published:
         pick("sweep.published", name, known)
@@ -137,6 +140,16 @@ def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
     return place, tuple(values if isinstance(values, list) else map(parse_value, listed.split(",")))
+
+
+def as_grid(pairs: Sequence[tuple[str, Sequence[Any]]]) -> dict[str, tuple[Any, ...]]:
+    """The grid of ("section.key", values); ValueError where a key comes twice."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for place, values in pairs:
+        if place in grid:
+            raise ValueError(f"--grid {place} is given twice, expected all its values in one: {place}=a,b")
+        grid[place] = tuple(values)
+    return grid
 
 
 def plan(
@@ -170,15 +183,14 @@ def plan(
         there = read_sweep(tables)
         chosen = {one: pick("--variant", one, there.variants) for one in variants} or there.variants
         own = tables.get("training", {}).get("seed", 0)
-        sweep = Sweep(
-            tuple(seeds) or there.seeds or (own,), {**there.grid, **{key: tuple(v) for key, v in grid}}, chosen
-        )
+        sweep = Sweep(tuple(seeds) or there.seeds or (own,), there.grid | as_grid(grid), chosen)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     changes = [parse_override(override) for override in overrides]
     for place, _ in changes:
         if place in (*sweep.grid, "training.seed"):
-            raise ValueError(f"{name}: --set {place}: the sweep varies it; say --grid {place}=..., or --seeds")
+            instead = "--seeds" if place == "training.seed" else f"--grid {place}=..."
+            raise ValueError(f"{name}: --set {place}: the sweep varies it; say {instead}")
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
     for configuration, (variant, values) in sweep.configurations().items():
