@@ -108,7 +108,7 @@ def test_small_is_the_same_with_changes():
         load_recipe("digits-lru-small")
 
 
-@pytest.mark.parametrize(("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE)])
+@pytest.mark.parametrize(("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE), ("a-small.toml", BASE)])
 def test_no_recipe_is_its_own_base(tmp_path, a, b):
     (tmp_path / "x").mkdir()
     written(tmp_path / "x", a=f'base = "{a}"', b=b)
@@ -255,6 +255,7 @@ MISTAKES = [
     ("optimiser.lr=fast", r"optimiser\.lr is 'fast', expected a finite number"),
     ("optimiser.lr=nan", r"optimiser\.lr is nan, expected a finite number"),
     ("optimiser.lr=inf", r"optimiser\.lr is inf, expected a finite number"),
+    (f"optimiser.lr=1{400 * '0'}", r"optimiser\.lr is 10+, expected a finite number"),
     ("optimiser.lr=true", r"optimiser\.lr is True, expected a finite number"),
     ("optimiser.betas=0.9", r"optimiser\.betas is 0\.9, expected a list of a finite number, a finite number"),
     ("optimiser.betas=[0.9]", r"optimiser\.betas is \[0\.9\], expected a list"),

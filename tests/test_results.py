@@ -206,6 +206,14 @@ def test_a_damaged_result_is_named(runs, tmp_path):
         rows(runs)
 
 
+@pytest.mark.parametrize("line", ["x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}'])
+def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
+    run = Run(runs / "lr=0.1,seed=0")
+    run.log.write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged, expected a record with its step"):
+        run.cut_log(1)
+
+
 @pytest.mark.parametrize(("name", "key"), [("result", "test"), ("failed", "error")])
 @pytest.mark.parametrize("text", ["{}", "[]", "3"])
 def test_json_of_something_else_is_named(runs, name, key, text):

@@ -200,7 +200,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
 
     `above` are the recipes that this one is a base of.
     """
-    text, small, near = _find(name)
+    text, small, near = _find(name, above)
     here = str(Path(name).resolve()) if near is not None else str(name)
     if here in above:
         raise ValueError(f"base is {str(name)!r}, which is based on this recipe; expected another")
@@ -230,12 +230,15 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     return tables
 
 
-def _find(name: str | os.PathLike[str]) -> tuple[str, bool, Path | None]:
-    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's."""
+def _find(name: str | os.PathLike[str], above: tuple[str, ...]) -> tuple[str, bool, Path | None]:
+    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's.
+
+    `above` is as in `recipe_tables`.
+    """
     path = Path(name)
     if path.suffix == ".toml" or os.sep in str(name):
         whole = path.with_stem(path.stem.removesuffix(SMALL))
-        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole)
+        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole, above)
         try:
             return (whole if small else path).read_text(encoding="utf-8"), small, path.parent
         except UnicodeDecodeError as error:
@@ -389,8 +392,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             parts = parts[:1] * len(value)
         if isinstance(value, (list, tuple)) and len(value) == len(parts):
             return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
-    elif hint is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
+    elif hint is float and type(value) in (int, float):
+        with contextlib.suppress(OverflowError):  # of integers
+            if math.isfinite(value):
+                return float(value)
     elif type(value) is hint and hint is not float:
         return value
     raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
