@@ -108,7 +108,9 @@ def test_small_is_the_same_with_changes():
         load_recipe("digits-lru-small")
 
 
-@pytest.mark.parametrize(("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE), ("a-small.toml", BASE)])
+@pytest.mark.parametrize(
+    ("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE), ("a-small.toml", BASE)]
+)
 def test_no_recipe_is_its_own_base(tmp_path, a, b):
     (tmp_path / "x").mkdir()
     written(tmp_path / "x", a=f'base = "{a}"', b=b)

@@ -162,6 +162,54 @@ def test_by_settings(runs):
         rows(runs, by=["layer.size"])
 
 
+@pytest.mark.parametrize("first", ["brackets", "toy"])
+def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
+    """Runs whose scores are unlike: of two tasks, one with a number and a curve more, and of one by two metrics."""
+    brackets = load_recipe("brackets-small", ["model.layer=lru", "layer.d_state=4"])
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    for i, override in enumerate(("training.seed=1", "training.seed=2", "training.seed=3", "layer.r_max=0.5")):
+        recipe = load_recipe(tmp_path / "toy.toml", [override])
+        metric = "sequence_accuracy" if i == 1 else "accuracy"
+        run = put(tmp_path / "toy", str(i), recipe, *([0.5, 0.25] if i != 2 else []), metric=metric, parameters=i)
+        if i == 0:
+            result = run.read_json(run.result)
+            del result["test"]["best"]["curve"]
+            run.write(run.result, json.dumps(result))
+    run = put(tmp_path / "brackets", "0", brackets, 1.0, 1.0)
+    result = run.read_json(run.result)
+    for one in result["test"].values():
+        one["scaled_accuracy"] = 0.75
+    run.write(run.result, json.dumps(result))
+    other = "toy" if first == "brackets" else "brackets"
+    found = {row["configuration"]: row for row in rows(tmp_path / first, tmp_path / other, by=["model.layer"])}
+    assert set(found) == {
+        "task=brackets,layer=lru,metric=accuracy",
+        "task=toy,layer=lru,metric=accuracy",
+        "task=toy,layer=lru,metric=sequence_accuracy",
+    }
+    one, two = (found[f"task={task},layer=lru,metric=accuracy"] for task in ("brackets", "toy"))
+    assert one["best"]["scaled_accuracy"] == {"mean": 0.75}
+    assert one["parameters"] == 1234
+    assert (two["done"], two["unfinished"], two["seeds"], two["parameters"], two["steps"]) == (2, 1, [0, 1], None, 2)
+    assert two["best"]["accuracy"] == {"mean": 0.5, "sd": 0.0}
+    assert "curve" not in two["best"]
+    assert "curve" in two["last"]
+    assert "| 75.00 " in render(list(found.values()))
+    names = [row["configuration"] for row in rows(tmp_path / "brackets", tmp_path / "toy" / "0", by=["task.name"])]
+    assert names == ["name=brackets", "name=toy"]
+    assert [row["configuration"] for row in rows(tmp_path / "toy" / "0", by=["model.layer"])] == ["layer=lru"]
+
+
+def test_what_runs_differ_in_is_no_number_of_all(tmp_path):
+    text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
+    (tmp_path / "toy.toml").write_text(text)
+    for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
+        recipe = load_recipe(tmp_path / "toy.toml", [override])
+        put(tmp_path / "runs", str(i), recipe, 0.5, 0.5, parameters=7, steps=i, selected_on=selected_on)
+    (row,) = rows(tmp_path / "runs", by=["model.layer"])
+    assert (row["parameters"], row["steps"], row["published"], row["selected_on"]) == (7, None, None, "test")
+
+
 def test_curves(runs):
     text = render(rows(runs), curve=True)
     head, _, *lines = text.split("\n\n")[0].splitlines()

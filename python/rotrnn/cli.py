@@ -398,7 +398,11 @@ rotrnn results sweeps/words --curve --out curves.csv""",
     one.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="folder of a run, or one with runs below it")
     one.add_argument("--out", type=Path, metavar="FILE", help="write the table too, as .md, .csv or .json (everything)")
     one.add_argument(
-        "--by", nargs="+", default=[], metavar="section.key", help="take runs together that agree in these settings"
+        "--by",
+        nargs="+",
+        default=[],
+        metavar="section.key",
+        help="take runs of a task together that agree in these settings",
     )
     one.add_argument("--curve", action="store_true", help="accuracies against length instead")
 
