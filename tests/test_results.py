@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -140,10 +141,19 @@ def test_recipes_are_named_where_there_are_several(runs, tmp_path):
     assert names == ["two", "toy lr=0.1", "toy lr=0.2"]
 
 
-def test_published_figures_are_not_those_of_small_variants(runs):
-    small = [{**row, "recipe": "toy-small"} for row in rows(runs)]
-    assert "small variant: the published figures are those of the full recipe" in render(small)
-    assert "small variant" not in render(rows(runs))
+def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
+    """Trained alone, in a sweep, and with a recipe that is based on one."""
+    (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n')
+    mine = plan(tmp_path / "mine.toml", seeds=[0])["seed=0"]
+    swept = plan("listops-lru-small", seeds=[0])["seed=0"]
+    old = dataclasses.replace(swept, source=dataclasses.replace(swept.source, small=False))
+    for name, recipe in {"alone": load_recipe("listops-lru-small"), "swept": swept, "old": old, "mine": mine}.items():
+        text = render(rows(put(tmp_path / "small", name, recipe, 0.5, 0.5).folder))
+        assert "60.2 % test" in text
+        assert "small variant: the published figures are those of the full recipe" in text
+    whole = put(tmp_path / "whole", "0", load_recipe("listops-lru"), 0.5, 0.5)
+    assert "60.2 % test" in render(rows(whole.folder))
+    assert "small variant" not in render(rows(whole.folder)) + render(rows(runs))
 
 
 def test_published_remarks_are_below_the_table(runs):
@@ -204,10 +214,12 @@ def test_what_runs_differ_in_is_no_number_of_all(tmp_path):
     text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
     (tmp_path / "toy.toml").write_text(text)
     for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
-        recipe = load_recipe(tmp_path / "toy.toml", [override])
+        recipe = load_recipe(tmp_path / "toy.toml", [override, f"source.recipe=toy-{i}"])
         put(tmp_path / "runs", str(i), recipe, 0.5, 0.5, parameters=7, steps=i, selected_on=selected_on)
     (row,) = rows(tmp_path / "runs", by=["model.layer"])
     assert (row["parameters"], row["steps"], row["published"], row["selected_on"]) == (7, None, None, "test")
+    assert row["recipe"] is None
+    assert "| 7  " in render([row])
 
 
 def test_curves(runs):

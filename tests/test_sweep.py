@@ -72,6 +72,26 @@ def test_without_published_figures_that_of_the_recipe_stands(tmp_path):
     assert [recipe.source.accuracy for recipe in runs.values()] == ["61.1"] * 4 + ["", "", "0.9 of all", "0.9 of all"]
 
 
+def test_published_figures_are_not_those_of_another_layer_or_task(tmp_path):
+    path = written(tmp_path, toy.RECIPE + '[source]\naccuracy = "60.2"\n')
+    layers = [("model.layer", ["lru", "s4d"])]
+
+    def figures(name, **options):
+        return [recipe.source.accuracy for recipe in plan(name, seeds=[0], **options).values()]
+
+    assert figures(path, grid=layers, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    assert figures(path, overrides=["task.name=digits"]) == [""]
+    path.write_text(toy.RECIPE + '[source]\naccuracy = "60.2"\n[sweep.variants]\na = {}\nb = {"model.layer" = "s4d"}\n')
+    assert figures(path, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    path.write_text(toy.RECIPE + SWEEP)
+    assert figures(path, overrides=["task.name=digits"]) == [""] * 4
+    assert figures(path, variants=["lru"], grid=layers, overrides=["layer.d_state=4"]) == ["61.1", "", "61.1", ""]
+    assert figures(path, variants=["lru"], overrides=["model.layer=s4d", "layer.d_state=4"]) == ["", ""]
+    named = '[sweep]\ngrid = {"model.layer" = ["lru", "s4d"]}\n[sweep.published]\n"layer=s4d" = 60.5\n'
+    path.write_text(toy.RECIPE + named)
+    assert figures(path, overrides=["layer.d_state=4"]) == ["", "60.5"]
+
+
 @pytest.mark.parametrize("name", [name for name in recipe_names() if "sweep" in recipe_tables(name)])
 def test_every_sweep_of_the_package_has_runs(name):
     assert len(plan(name)) > 1

@@ -81,7 +81,9 @@ class Training:
 class Source:
     """The [source] section: where the settings come from. Only read by people, and by tables of results.
 
-    `recipe` and `configuration` are a sweep's: what it runs, and which of its configurations this is.
+    `accuracy` is what the source publishes, and that of the recipe's own layer and task alone. `small` marks what is
+    or is based on a small variant: its figure is that of the full recipe. `recipe` and `configuration` are a sweep's:
+    what it runs, and which of its configurations this is.
     """
 
     paper: str = ""
@@ -90,6 +92,7 @@ class Source:
     note: str = ""
     recipe: str = ""
     configuration: str = ""
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,15 +163,16 @@ SMALL = "-small"
 NO_SECTIONS = ("base", "small", "sweep")
 """What a recipe's file has besides the sections that `read_recipe` takes."""
 FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
-"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's."""
+"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's, and neither
+is what is published of it."""
 
 
 def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
 
     A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
-    starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise,
-    as ``"model.d_model" = 64``.
+    starts its section anew, without the published accuracy). Its section [small] lists what "NAME-small" (of a file,
+    "NAME-small.toml") has otherwise, as ``"model.d_model" = 64``.
 
     A recipe may also begin with ``import = ["my_layers"]``: modules that are imported before its sections are read, and
     register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) by the names it uses. They are looked for beside
@@ -224,7 +228,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             if section not in ("base", "import", "model", "task"):
                 _merge(tables, section, table)
         if small:
-            change(tables, list(tables.get("small", {}).items()))
+            change(tables, [*tables.get("small", {}).items(), ("source.small", True)])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return tables
@@ -271,6 +275,7 @@ def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> No
     there = tables.get(section, {})
     if key in own and own[key] != there.get(key):
         tables[fresh] = {key: own[key]} if fresh == section else {}
+        tables.get("source", {}).pop("accuracy", None)
         _unset_small(tables, fresh)
 
 

@@ -115,6 +115,9 @@ class Configuration:
             "selected_on": "test" if "test" in selected_on else _common(selected_on),
             **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
             "published": _common([one.accuracy for one in sources]) or None,
+            "small": any(
+                one.small or one.recipe.endswith(SMALL) for one in sources
+            ),  # the name: older runs have no mark
             "parameters": _common([one.get("parameters") for one in results]),
             "steps": _common([one.get("steps") for one in results]),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
@@ -291,7 +294,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
     lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
-    if any(row["recipe"].endswith(SMALL) and row["published"] for row in rows):
+    if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]

@@ -63,7 +63,7 @@ class Sweep:
         Name -> settings "section.key" that change together, as a row of an ablation.
     published : dict
         Name of a variant or a configuration ("rank=4") -> the figure that its source gives. Where there is no such
-        table, the accuracy in [source] is everyone's.
+        table, the accuracy in [source] is everyone's who has the recipe's layer and task.
     """
 
     seeds: tuple[int, ...] = ()
@@ -198,13 +198,15 @@ def plan(
             label = ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
             one = copy.deepcopy({section: table for section, table in tables.items() if section not in NO_SECTIONS})
             try:
+                source = one.setdefault("source", {})
                 change(one, variant)
-                change(one, [*values, *changes, ("training.seed", seed)])
-                source = {**one.get("source", {}), "recipe": Path(name).stem, "configuration": configuration}
                 if there.published:
-                    variant_alone = there.published.get(configuration.partition(",")[0], "")
-                    source["accuracy"] = there.published.get(configuration, variant_alone)
-                one["source"] = source
+                    source["accuracy"] = there.published.get(configuration.partition(",")[0], "")
+                change(one, values)
+                if configuration in there.published:
+                    source["accuracy"] = there.published[configuration]
+                change(one, [*changes, *values, ("training.seed", seed)])  # values again, of what a change starts anew
+                source |= {"recipe": Path(name).stem, "configuration": configuration}
                 recipe = read_recipe(one)
             except ValueError as error:
                 raise ValueError(f"{name}, {label}: {error}") from error
