@@ -338,6 +338,22 @@ def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):
     assert "a,seed=0 and b,seed=0 would be the same" in capsys.readouterr().err
 
 
+def test_a_sweep_prints_its_own_runs_and_results_those_of_earlier_ones_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path, folder = str(written(tmp_path)), str(tmp_path / "sweep")
+
+    def rows(*arguments):
+        assert main([*arguments]) == 0
+        return re.findall(r"^\| (?:optimiser\.)?(lr=\S+)", capsys.readouterr().out, re.M)
+
+    for lr in ("0.1", "0.2"):
+        assert rows("sweep", path, "--grid", f"optimiser.lr={lr}", "--steps", "1", "--out", folder) == [f"lr={lr}"]
+    assert rows("results", folder) == ["lr=0.1", "lr=0.2"]
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "results DIR` prints that of all below DIR, those of earlier sweeps too" in capsys.readouterr().out
+
+
 def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)

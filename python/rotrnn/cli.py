@@ -360,7 +360,7 @@ own below DIR, named by what it has of its own. The options replace or extend wh
 
 Given again, the command goes on with what is unfinished, however the sweep had ended (Ctrl-C, kill -9, power), and
 leaves alone what is done. A run that fails or crashes is recorded and counted, and the others go on. At the end it
-prints what `rotrnn results DIR` does.""",
+prints the table of these runs; `rotrnn results DIR` prints that of all below DIR, those of earlier sweeps too.""",
         """\
 rotrnn sweep digits-lru --seeds 0..2 --jobs 2
 rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
