@@ -295,7 +295,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for add in (
+        _train_parser,
+        _sweep_parser,
+        _results_parser,
+        _eval_parser,
+        _estimate_parser,
+        _data_parser,
+        _plot_parser,
+        _groups_parser,
+        _info_parser,
+    ):
+        add(commands)
+    return parser
 
+
+def _train_parser(commands: Any) -> None:
     one = _command(
         commands,
         "train",
@@ -349,6 +364,8 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
 
+
+def _sweep_parser(commands: Any) -> None:
     one = _command(
         commands,
         "sweep",
@@ -380,6 +397,8 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     )
     one.add_argument("--retry", action="store_true", help="go on with failed runs too")
 
+
+def _results_parser(commands: Any) -> None:
     one = _command(
         commands,
         "results",
@@ -406,6 +425,8 @@ rotrnn results sweeps/words --curve --out curves.csv""",
     )
     one.add_argument("--curve", action="store_true", help="accuracies against length instead")
 
+
+def _eval_parser(commands: Any) -> None:
     one = _command(
         commands,
         "eval",
@@ -433,6 +454,8 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
         help="which parameters; the default, best, are those with the best validation accuracy",
     )
 
+
+def _estimate_parser(commands: Any) -> None:
     one = _command(
         commands,
         "estimate",
@@ -458,6 +481,8 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         help="N examples a split, random ones in place of published files (1000 where no N is given)",
     )
 
+
+def _data_parser(commands: Any) -> None:
     one = _command(
         commands,
         "data",
@@ -488,6 +513,8 @@ rotrnn data pathfinder --out data/path-x --set resolution=128""",
     )
     _add_set(one, "key=value", "a setting of the task")
 
+
+def _plot_parser(commands: Any) -> None:
     one = _command(
         commands,
         "plot",
@@ -514,6 +541,8 @@ rotrnn plot runs/sweep""",
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several")
     one.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures")
 
+
+def _groups_parser(commands: Any) -> None:
     one = _command(
         commands,
         "groups",
@@ -526,6 +555,8 @@ rotrnn plot runs/sweep""",
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     _add_set(one, "section.key=value", "replace a setting of the recipe")
 
+
+def _info_parser(commands: Any) -> None:
     one = _command(
         commands,
         "info",
@@ -541,7 +572,6 @@ rotrnn plot runs/sweep""",
         metavar="TOPIC",
         help="layers, tasks, recipes, or the name of one of them",
     )
-    return parser
 
 
 def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples: str) -> argparse.ArgumentParser:
