@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tomllib
 
@@ -102,18 +103,41 @@ def test_a_file_has_a_small_variant_too(tmp_path):
 def test_small_is_the_same_with_changes():
     whole, small = load_recipe("listops-rotrnn"), load_recipe("listops-rotrnn-small")
     assert (whole.model.d_model, small.model.d_model) == (128, 64)
-    assert small.source == whole.source
+    assert small.source == dataclasses.replace(whole.source, small=True)
     assert "listops-rotrnn-small" in recipe_names()
     with pytest.raises(ValueError, match=r"recipe is 'digits-lru-small', expected one of .*digits-lru"):
         load_recipe("digits-lru-small")
 
 
-@pytest.mark.parametrize(("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE)])
+@pytest.mark.parametrize(
+    ("a", "b"), [("a.toml", BASE), ("b.toml", 'base = "a.toml"'), ("../x/a.toml", BASE), ("a-small.toml", BASE)]
+)
 def test_no_recipe_is_its_own_base(tmp_path, a, b):
     (tmp_path / "x").mkdir()
     written(tmp_path / "x", a=f'base = "{a}"', b=b)
     with pytest.raises(ValueError, match=r"a\.toml: .*base is '.*a\.toml', which is based on this recipe"):
         load_recipe(tmp_path / "x" / "a.toml")
+
+
+def test_a_published_figure_is_not_that_of_another_layer_or_task(tmp_path):
+    base = 'base = "listops-lru-small"\n'
+    written(
+        tmp_path,
+        same=base + '[layer]\nr_max = 0.5\n[task]\nname = "listops"\n',
+        layer=base + '[model]\nlayer = "rnn"\n[layer]\nd_state = 8\n',
+        task=base + '[task]\nname = "digits"\n',
+        own=base + '[source]\naccuracy = "9 %"\n[task]\nname = "digits"\n',
+    )
+    published = load_recipe("listops-lru").source.accuracy
+    sources = {name: load_recipe(tmp_path / f"{name}.toml").source for name in ("same", "layer", "task", "own")}
+    assert {name: source.accuracy for name, source in sources.items()} == {
+        "same": published, "layer": "", "task": "", "own": "9 %",
+    }  # fmt: skip
+    assert published.startswith("60.2 %")
+    assert sources["same"].small
+    assert load_recipe("listops-lru", ["layer.r_max=0.5"]).source.accuracy == published
+    for changes in (["model.layer=s4d", "layer.d_state=8"], ["task.name=digits"]):
+        assert load_recipe("listops-lru", changes).source.accuracy == ""
 
 
 def test_what_there_is_is_listed_once():
@@ -234,6 +258,9 @@ def test_overrides(tmp_path):
 MISTAKES = [
     # sections and keys
     ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
+    ("sweep.seeds=3", r"unknown section \[sweep\]"),
+    ("small.x=1", r"unknown section \[small\]"),
+    ("base.x=1", r"unknown section \[base\]"),
     ("xyz.steps=3", r"unknown section \[xyz\]; expected one of task, model, layer, optimiser, training, source"),
     ("training.stepz=3", r"unknown key training\.stepz; did you mean steps\?"),
     ("optimiser.learning_rate=3", r"unknown key optimiser\.learning_rate; expected one of lr, "),
@@ -252,6 +279,7 @@ MISTAKES = [
     ("optimiser.lr=fast", r"optimiser\.lr is 'fast', expected a finite number"),
     ("optimiser.lr=nan", r"optimiser\.lr is nan, expected a finite number"),
     ("optimiser.lr=inf", r"optimiser\.lr is inf, expected a finite number"),
+    (f"optimiser.lr=1{400 * '0'}", r"optimiser\.lr is 10+, expected a finite number"),
     ("optimiser.lr=true", r"optimiser\.lr is True, expected a finite number"),
     ("optimiser.betas=0.9", r"optimiser\.betas is 0\.9, expected a list of a finite number, a finite number"),
     ("optimiser.betas=[0.9]", r"optimiser\.betas is \[0\.9\], expected a list"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -140,10 +141,19 @@ def test_recipes_are_named_where_there_are_several(runs, tmp_path):
     assert names == ["two", "toy lr=0.1", "toy lr=0.2"]
 
 
-def test_published_figures_are_not_those_of_small_variants(runs):
-    small = [{**row, "recipe": "toy-small"} for row in rows(runs)]
-    assert "small variant: the published figures are those of the full recipe" in render(small)
-    assert "small variant" not in render(rows(runs))
+def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
+    """Trained alone, in a sweep, and with a recipe that is based on one."""
+    (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n')
+    mine = plan(tmp_path / "mine.toml", seeds=[0])["seed=0"]
+    swept = plan("listops-lru-small", seeds=[0])["seed=0"]
+    old = dataclasses.replace(swept, source=dataclasses.replace(swept.source, small=False))
+    for name, recipe in {"alone": load_recipe("listops-lru-small"), "swept": swept, "old": old, "mine": mine}.items():
+        text = render(rows(put(tmp_path / "small", name, recipe, 0.5, 0.5).folder))
+        assert "60.2 % test" in text
+        assert "small variant: the published figures are those of the full recipe" in text
+    whole = put(tmp_path / "whole", "0", load_recipe("listops-lru"), 0.5, 0.5)
+    assert "60.2 % test" in render(rows(whole.folder))
+    assert "small variant" not in render(rows(whole.folder)) + render(rows(runs))
 
 
 def test_published_remarks_are_below_the_table(runs):
@@ -160,6 +170,56 @@ def test_by_settings(runs):
     assert len(rows(runs, by=["optimiser.lr"])) == 2
     with pytest.raises(ValueError, match=r"--by layer.size: .* has no such setting"):
         rows(runs, by=["layer.size"])
+
+
+@pytest.mark.parametrize("first", ["brackets", "toy"])
+def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
+    """Runs whose scores are unlike: of two tasks, one with a number and a curve more, and of one by two metrics."""
+    brackets = load_recipe("brackets-small", ["model.layer=lru", "layer.d_state=4"])
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    for i, override in enumerate(("training.seed=1", "training.seed=2", "training.seed=3", "layer.r_max=0.5")):
+        recipe = load_recipe(tmp_path / "toy.toml", [override])
+        metric = "sequence_accuracy" if i == 1 else "accuracy"
+        run = put(tmp_path / "toy", str(i), recipe, *([0.5, 0.25] if i != 2 else []), metric=metric, parameters=i)
+        if i == 0:
+            result = run.read_json(run.result)
+            del result["test"]["best"]["curve"]
+            run.write(run.result, json.dumps(result))
+    run = put(tmp_path / "brackets", "0", brackets, 1.0, 1.0)
+    result = run.read_json(run.result)
+    for one in result["test"].values():
+        one["scaled_accuracy"] = 0.75
+    run.write(run.result, json.dumps(result))
+    other = "toy" if first == "brackets" else "brackets"
+    found = {row["configuration"]: row for row in rows(tmp_path / first, tmp_path / other, by=["model.layer"])}
+    assert set(found) == {
+        "task=brackets,layer=lru,metric=accuracy",
+        "task=toy,layer=lru,metric=accuracy",
+        "task=toy,layer=lru,metric=sequence_accuracy",
+    }
+    one, two = (found[f"task={task},layer=lru,metric=accuracy"] for task in ("brackets", "toy"))
+    assert one["best"]["scaled_accuracy"] == {"mean": 0.75}
+    assert one["parameters"] == 1234
+    assert (two["done"], two["unfinished"], two["seeds"], two["parameters"], two["steps"]) == (2, 1, [0, 1], None, 2)
+    assert two["best"]["accuracy"] == {"mean": 0.5, "sd": 0.0}
+    assert "curve" not in two["best"]
+    assert "curve" in two["last"]
+    assert "| 75.00 " in render(list(found.values()))
+    names = [row["configuration"] for row in rows(tmp_path / "brackets", tmp_path / "toy" / "0", by=["task.name"])]
+    assert names == ["name=brackets", "name=toy"]
+    assert [row["configuration"] for row in rows(tmp_path / "toy" / "0", by=["model.layer"])] == ["layer=lru"]
+
+
+def test_what_runs_differ_in_is_no_number_of_all(tmp_path):
+    text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
+    (tmp_path / "toy.toml").write_text(text)
+    for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
+        recipe = load_recipe(tmp_path / "toy.toml", [override, f"source.recipe=toy-{i}"])
+        put(tmp_path / "runs", str(i), recipe, 0.5, 0.5, parameters=7, steps=i, selected_on=selected_on)
+    (row,) = rows(tmp_path / "runs", by=["model.layer"])
+    assert (row["parameters"], row["steps"], row["published"], row["selected_on"]) == (7, None, None, "test")
+    assert row["recipe"] is None
+    assert "| 7  " in render([row])
 
 
 def test_curves(runs):
@@ -204,6 +264,14 @@ def test_a_damaged_result_is_named(runs, tmp_path):
     (runs / "lr=0.1,seed=0" / "result.json").write_text('{"steps": 2')
     with pytest.raises(ValueError, match=r"lr=0\.1,seed=0/result\.json: is damaged, expected JSON"):
         rows(runs)
+
+
+@pytest.mark.parametrize("line", ["x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}'])
+def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
+    run = Run(runs / "lr=0.1,seed=0")
+    run.log.write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged, expected a record with its step"):
+        run.cut_log(1)
 
 
 @pytest.mark.parametrize(("name", "key"), [("result", "test"), ("failed", "error")])

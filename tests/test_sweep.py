@@ -72,6 +72,26 @@ def test_without_published_figures_that_of_the_recipe_stands(tmp_path):
     assert [recipe.source.accuracy for recipe in runs.values()] == ["61.1"] * 4 + ["", "", "0.9 of all", "0.9 of all"]
 
 
+def test_published_figures_are_not_those_of_another_layer_or_task(tmp_path):
+    path = written(tmp_path, toy.RECIPE + '[source]\naccuracy = "60.2"\n')
+    layers = [("model.layer", ["lru", "s4d"])]
+
+    def figures(name, **options):
+        return [recipe.source.accuracy for recipe in plan(name, seeds=[0], **options).values()]
+
+    assert figures(path, grid=layers, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    assert figures(path, overrides=["task.name=digits"]) == [""]
+    path.write_text(toy.RECIPE + '[source]\naccuracy = "60.2"\n[sweep.variants]\na = {}\nb = {"model.layer" = "s4d"}\n')
+    assert figures(path, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    path.write_text(toy.RECIPE + SWEEP)
+    assert figures(path, overrides=["task.name=digits"]) == [""] * 4
+    assert figures(path, variants=["lru"], grid=layers, overrides=["layer.d_state=4"]) == ["61.1", "", "61.1", ""]
+    assert figures(path, variants=["lru"], overrides=["model.layer=s4d", "layer.d_state=4"]) == ["", ""]
+    named = '[sweep]\ngrid = {"model.layer" = ["lru", "s4d"]}\n[sweep.published]\n"layer=s4d" = 60.5\n'
+    path.write_text(toy.RECIPE + named)
+    assert figures(path, overrides=["layer.d_state=4"]) == ["", "60.5"]
+
+
 @pytest.mark.parametrize("name", [name for name in recipe_names() if "sweep" in recipe_tables(name)])
 def test_every_sweep_of_the_package_has_runs(name):
     assert len(plan(name)) > 1
@@ -84,6 +104,18 @@ def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
     assert list(runs) == [f"lru,lr=0.5,batch={batch},seed={seed}" for batch in (8, 16) for seed in (3, 4)]
     assert {recipe.layer.r_max for recipe in runs.values()} == {0.8}
     assert list(plan(written(tmp_path), overrides=["training.steps=3"])) == ["seed=0"]
+
+
+def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
+    """Another layer or task starts its section anew, and only then is the section set."""
+    overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
+    runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
+    tables = [recipe.tables()["layer"] for recipe in runs.values()]
+    assert [[table[key] for key in ("window", "d_state", "bidirectional")] for table in tables] == [[16, 8, True]] * 2
+    runs = plan("digits-lru", seeds=[0], grid=[("task.name", ["digits", "mnist"])], overrides=overrides)
+    assert [recipe.task.val_fraction for recipe in runs.values()] == [0.3, 0.3]
+    runs = plan("digits-lru", seeds=[0], grid=[("layer.d_state", [8, 16])], overrides=["model.layer=s5"])
+    assert [recipe.layer.d_state for recipe in runs.values()] == [8, 16]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +164,7 @@ def test_keys_with_one_ending_are_told_apart(tmp_path):
     [
         ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants or published"),
         ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
+        ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected each once"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
         ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
         ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
@@ -155,9 +188,18 @@ def test_options_that_do_not_fit(tmp_path):
     path = written(tmp_path, toy.RECIPE + SWEEP)
     with pytest.raises(ValueError, match="--variant is 'lrv', expected one of lru, rotrnn; did you mean lru"):
         plan(path, variants=["lrv"])
-    for place in ("optimiser.lr", "training.seed"):
-        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say --grid {place}=..., or --seeds"):
+    for place, instead in (("optimiser.lr", r"--grid optimiser\.lr=\.\.\."), ("training.seed", "--seeds")):
+        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say {instead}$"):
             plan(path, overrides=[f"{place}=1"])
+    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed is varied by seeds alone: --seeds"):
+        plan(path, grid=[parse_grid("training.seed=3")])
+    with pytest.raises(ValueError, match=r"--grid optimiser\.lr is given twice, expected all its values in one: "):
+        plan(path, grid=[parse_grid("optimiser.lr=0.5"), parse_grid("optimiser.lr=0.1")])
+    with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected each once"):
+        plan(path, seeds=parse_seeds("0,1,0"))
+    for section in ("sweep", "small", "base"):
+        with pytest.raises(ValueError, match=rf"unknown section \[{section}\]"):
+            plan(path, overrides=[f"{section}.seeds=3"])
     with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected one at least"):
         plan(path, grid=[parse_grid("optimiser.lr=")])
     with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
@@ -294,6 +336,22 @@ def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):
     assert Run(tmp_path / "sweep" / "b,seed=0").load_recipe().training.steps == 2
     assert main(["sweep", str(path), "--steps", "2", "--out", str(tmp_path / "sweep")]) == 2
     assert "a,seed=0 and b,seed=0 would be the same" in capsys.readouterr().err
+
+
+def test_a_sweep_prints_its_own_runs_and_results_those_of_earlier_ones_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path, folder = str(written(tmp_path)), str(tmp_path / "sweep")
+
+    def rows(*arguments):
+        assert main([*arguments]) == 0
+        return re.findall(r"^\| (?:optimiser\.)?(lr=\S+)", capsys.readouterr().out, re.M)
+
+    for lr in ("0.1", "0.2"):
+        assert rows("sweep", path, "--grid", f"optimiser.lr={lr}", "--steps", "1", "--out", folder) == [f"lr={lr}"]
+    assert rows("results", folder) == ["lr=0.1", "lr=0.2"]
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "results DIR` prints that of all below DIR, those of earlier sweeps too" in capsys.readouterr().out
 
 
 def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):

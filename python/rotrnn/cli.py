@@ -295,7 +295,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for add in (
+        _train_parser,
+        _sweep_parser,
+        _results_parser,
+        _eval_parser,
+        _estimate_parser,
+        _data_parser,
+        _plot_parser,
+        _groups_parser,
+        _info_parser,
+    ):
+        add(commands)
+    return parser
 
+
+def _train_parser(commands: Any) -> None:
     one = _command(
         commands,
         "train",
@@ -349,6 +364,8 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
 
+
+def _sweep_parser(commands: Any) -> None:
     one = _command(
         commands,
         "sweep",
@@ -360,7 +377,7 @@ own below DIR, named by what it has of its own. The options replace or extend wh
 
 Given again, the command goes on with what is unfinished, however the sweep had ended (Ctrl-C, kill -9, power), and
 leaves alone what is done. A run that fails or crashes is recorded and counted, and the others go on. At the end it
-prints what `rotrnn results DIR` does.""",
+prints the table of these runs; `rotrnn results DIR` prints that of all below DIR, those of earlier sweeps too.""",
         """\
 rotrnn sweep digits-lru --seeds 0..2 --jobs 2
 rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
@@ -380,6 +397,8 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     )
     one.add_argument("--retry", action="store_true", help="go on with failed runs too")
 
+
+def _results_parser(commands: Any) -> None:
     one = _command(
         commands,
         "results",
@@ -398,10 +417,16 @@ rotrnn results sweeps/words --curve --out curves.csv""",
     one.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="folder of a run, or one with runs below it")
     one.add_argument("--out", type=Path, metavar="FILE", help="write the table too, as .md, .csv or .json (everything)")
     one.add_argument(
-        "--by", nargs="+", default=[], metavar="section.key", help="take runs together that agree in these settings"
+        "--by",
+        nargs="+",
+        default=[],
+        metavar="section.key",
+        help="take runs of a task together that agree in these settings",
     )
     one.add_argument("--curve", action="store_true", help="accuracies against length instead")
 
+
+def _eval_parser(commands: Any) -> None:
     one = _command(
         commands,
         "eval",
@@ -429,6 +454,8 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
         help="which parameters; the default, best, are those with the best validation accuracy",
     )
 
+
+def _estimate_parser(commands: Any) -> None:
     one = _command(
         commands,
         "estimate",
@@ -454,6 +481,8 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         help="N examples a split, random ones in place of published files (1000 where no N is given)",
     )
 
+
+def _data_parser(commands: Any) -> None:
     one = _command(
         commands,
         "data",
@@ -484,6 +513,8 @@ rotrnn data pathfinder --out data/path-x --set resolution=128""",
     )
     _add_set(one, "key=value", "a setting of the task")
 
+
+def _plot_parser(commands: Any) -> None:
     one = _command(
         commands,
         "plot",
@@ -510,6 +541,8 @@ rotrnn plot runs/sweep""",
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several")
     one.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures")
 
+
+def _groups_parser(commands: Any) -> None:
     one = _command(
         commands,
         "groups",
@@ -522,6 +555,8 @@ rotrnn plot runs/sweep""",
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     _add_set(one, "section.key=value", "replace a setting of the recipe")
 
+
+def _info_parser(commands: Any) -> None:
     one = _command(
         commands,
         "info",
@@ -537,7 +572,6 @@ rotrnn plot runs/sweep""",
         metavar="TOPIC",
         help="layers, tasks, recipes, or the name of one of them",
     )
-    return parser
 
 
 def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples: str) -> argparse.ArgumentParser:

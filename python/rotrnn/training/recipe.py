@@ -81,7 +81,9 @@ class Training:
 class Source:
     """The [source] section: where the settings come from. Only read by people, and by tables of results.
 
-    `recipe` and `configuration` are a sweep's: what it runs, and which of its configurations this is.
+    `accuracy` is what the source publishes, and that of the recipe's own layer and task alone. `small` marks what is
+    or is based on a small variant: its figure is that of the full recipe. `recipe` and `configuration` are a sweep's:
+    what it runs, and which of its configurations this is.
     """
 
     paper: str = ""
@@ -90,6 +92,7 @@ class Source:
     note: str = ""
     recipe: str = ""
     configuration: str = ""
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,15 +170,16 @@ SMALL = "-small"
 NO_SECTIONS = ("base", "small", "sweep")
 """What a recipe's file has besides the sections that `read_recipe` takes."""
 FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
-"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's."""
+"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's, and neither
+is what is published of it."""
 
 
 def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
 
     A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
-    starts its section anew). Its section [small] lists what "NAME-small" (of a file, "NAME-small.toml") has otherwise,
-    as ``"model.d_model" = 64``.
+    starts its section anew, without the published accuracy). Its section [small] lists what "NAME-small" (of a file,
+    "NAME-small.toml") has otherwise, as ``"model.d_model" = 64``.
 
     A recipe may also begin with ``import = ["my_layers"]``: modules that are imported before its sections are read, and
     register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) by the names it uses. They are looked for beside
@@ -193,11 +197,11 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     ValueError
         There is no such recipe, the file is no TOML, a module is nowhere or fails, or as `read_recipe`.
     """
-    tables = recipe_tables(name)
+    tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
     try:
         change(tables, changes)
-        return read_recipe({section: table for section, table in tables.items() if section not in NO_SECTIONS})
+        return read_recipe(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -207,7 +211,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
 
     `above` are the recipes that this one is a base of.
     """
-    text, small, near = _find(name)
+    text, small, near = _find(name, above)
     here = str(Path(name).resolve()) if near is not None else str(name)
     if here in above:
         raise ValueError(f"base is {str(name)!r}, which is based on this recipe; expected another")
@@ -231,18 +235,21 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             if section not in ("base", "import", "model", "task"):
                 _merge(tables, section, table)
         if small:
-            change(tables, list(tables.get("small", {}).items()))
+            change(tables, [*tables.get("small", {}).items(), ("source.small", True)])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return tables
 
 
-def _find(name: str | os.PathLike[str]) -> tuple[str, bool, Path | None]:
-    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's."""
+def _find(name: str | os.PathLike[str], above: tuple[str, ...]) -> tuple[str, bool, Path | None]:
+    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's.
+
+    `above` is as in `recipe_tables`.
+    """
     path = Path(name)
     if path.suffix == ".toml" or os.sep in str(name):
         whole = path.with_stem(path.stem.removesuffix(SMALL))
-        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole)
+        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole, above)
         try:
             return (whole if small else path).read_text(encoding="utf-8"), small, path.parent
         except UnicodeDecodeError as error:
@@ -275,6 +282,7 @@ def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> No
     there = tables.get(section, {})
     if key in own and own[key] != there.get(key):
         tables[fresh] = {key: own[key]} if fresh == section else {}
+        tables.get("source", {}).pop("accuracy", None)
         _unset_small(tables, fresh)
 
 
@@ -396,8 +404,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             parts = parts[:1] * len(value)
         if isinstance(value, (list, tuple)) and len(value) == len(parts):
             return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
-    elif hint is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
+    elif hint is float and type(value) in (int, float):
+        with contextlib.suppress(OverflowError):  # of integers
+            if math.isfinite(value):
+                return float(value)
     elif type(value) is hint and hint is not float:
         return value
     raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")

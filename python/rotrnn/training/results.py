@@ -104,24 +104,32 @@ class Configuration:
         """
         results = [one.result for one in self.done]
         costs = [one.costs for one in self.done]
-        first = results[0] if results else {}
-        source = self.outcomes[0].recipe.source
+        sources = [one.recipe.source for one in self.outcomes]
+        selected_on = [one.get("selected_on") for one in results]
         return {
-            "recipe": source.recipe,
+            "recipe": _common([one.recipe for one in sources]),
             "configuration": self.name,
             **{status: self.count(status) for status in ("done", "failed", "unfinished")},
             "seeds": sorted(one.recipe.training.seed for one in self.done),
-            "metric": first.get("metric"),
-            "selected_on": first.get("selected_on"),
+            "metric": _common([one.get("metric") for one in results]),
+            "selected_on": "test" if "test" in selected_on else _common(selected_on),
             **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
-            "published": source.accuracy or None,
-            "parameters": first.get("parameters"),
-            "steps": first.get("steps"),
+            "published": _common([one.accuracy for one in sources]) or None,
+            "small": any(
+                one.small or one.recipe.endswith(SMALL) for one in sources
+            ),  # the name: older runs have no mark
+            "parameters": _common([one.get("parameters") for one in results]),
+            "steps": _common([one.get("steps") for one in results]),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
             "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
             "peak_memory": max((one["peak_memory"] for one in costs), default=None),
             "errors": {one.run.folder.name: one.error for one in self.outcomes if one.status == "failed"},
         }
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """The value that all are, None where they differ."""
+    return values[0] if values and all(one == values[0] for one in values) else None
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -132,11 +140,12 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _summary(found: Sequence[dict[str, Any]]) -> Row:
-    """`_spread` of each number of evaluations, and of their curves at each length."""
+    """`_spread` of each number that all evaluations have, and of their curves at each length."""
     if not found:
         return {}
-    summary: Row = {name: _spread([one[name] for one in found]) for name in found[0] if name not in ("n", "curve")}
-    if "curve" in found[0]:
+    names = [name for name in found[0] if all(name in one for one in found)]
+    summary: Row = {name: _spread([one[name] for one in found]) for name in names if name not in ("n", "curve")}
+    if "curve" in names:
         curves = [one["curve"] for one in found]
         lengths = sorted({length for curve in curves for length in curve["length"]})
         at = [{length: i for i, length in enumerate(curve["length"])} for curve in curves]
@@ -152,24 +161,28 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
 
 def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Configuration]:
     """The configurations of runs, or of what was read of them: those whose recipes differ in training.seed alone; or,
-    with `by`, those that agree in the settings "section.key" listed there. Of runs of one recipe and seed, which are
-    the same, the first counts, a finished one before others.
+    with `by`, those that agree in the settings "section.key" listed there, in the task's name and in the metric. Of
+    runs of one recipe and seed, which are the same, the first counts, a finished one before others.
 
     ValueError where a run cannot be read, or there is no such setting in its recipe.
     """
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[Any, list[Outcome]] = {}
+    metrics: dict[Any, str | None] = {}
     outcomes: dict[str, Outcome] = {}
     read = [one if isinstance(one, Outcome) else Outcome.read(one) for one in runs]
     for one in sorted(read, key=lambda one: one.status != "done"):
         outcomes.setdefault(one.recipe.digest(), one)
     for one in outcomes.values():
         if by:
-            key = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
+            settings = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
+            of = (settings, _setting(one, TASK))
+            told = metrics.setdefault(of, one.result.get("metric"))  # finished runs, which tell it, come first
+            key: Any = (*of, one.result.get("metric", told))
         else:
             training = dataclasses.replace(one.recipe.training, seed=0)
             key = dataclasses.replace(one.recipe, training=training).digest()
         groups.setdefault(key, []).append(one)
-    names = list(groups) if by else _names([outcomes[0].recipe for outcomes in groups.values()])
+    names = _names_by(by, list(groups)) if by else _names([outcomes[0].recipe for outcomes in groups.values()])
     return [
         Configuration(name, sorted(outcomes, key=lambda one: one.recipe.training.seed))
         for name, outcomes in zip(names, groups.values(), strict=True)
@@ -183,6 +196,15 @@ def _setting(one: Outcome, place: str) -> Any:
             raise ValueError(f"--by {place}: {one.run.folder} has no such setting")
         value = value[key]
     return value
+
+
+def _names_by(by: Sequence[str], groups: Sequence[tuple[str, str, str | None]]) -> list[str]:
+    """Settings, before them the task where there are several, and behind them the metric where that is not enough."""
+    several = TASK not in by and len({task for _, task, _ in groups}) > 1
+    names = [f"task={task},{settings}" if several else settings for settings, task, _ in groups]
+    if len(set(names)) < len(names):
+        names = [f"{name},metric={metric}" for name, (_, _, metric) in zip(names, groups, strict=True)]
+    return names
 
 
 def _names(recipes: Sequence[Recipe]) -> list[str]:
@@ -200,7 +222,8 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
     return [",".join(f"{place}={one[place]}" for place in told if place in one) for one in flat]
 
 
-NAMING = ("task.name", "model.layer")
+TASK = "task.name"
+NAMING = (TASK, "model.layer")
 ORDER = ("task", "layer", "model", "optimiser", "training")
 
 
@@ -271,7 +294,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
     lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
-    if any(row["recipe"].endswith(SMALL) and row["published"] for row in rows):
+    if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]

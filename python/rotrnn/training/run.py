@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -137,11 +137,12 @@ class Run:
             return []
         records = []
         for number, line in enumerate(self.log.read_bytes().split(b"\n")[:-1], 1):
-            try:
-                records.append(json.loads(line))
-                records[-1]["step"]
-            except (ValueError, LookupError, TypeError) as error:
-                raise ValueError(f"{self.log}, line {number}: is damaged, expected a record with its step") from error
+            record = None
+            with suppress(ValueError):
+                record = json.loads(line)
+            if not (isinstance(record, dict) and type(record.get("step")) is int):
+                raise ValueError(f"{self.log}, line {number}: is damaged, expected a record with its step")
+            records.append(record)
         return records
 
     def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:

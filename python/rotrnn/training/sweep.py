@@ -63,13 +63,19 @@ class Sweep:
         Name -> settings "section.key" that change together, as a row of an ablation.
     published : dict
         Name of a variant or a configuration ("rank=4") -> the figure that its source gives. Where there is no such
-        table, the accuracy in [source] is everyone's.
+        table, the accuracy in [source] is everyone's who has the recipe's layer and task.
     """
 
     seeds: tuple[int, ...] = ()
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "training.seed" in (*self.grid, *(place for one in self.variants.values() for place in one)):
+            raise ValueError("training.seed is varied by seeds alone: --seeds, or seeds = [...] in [sweep]")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"the seeds are {list(self.seeds)}, expected each once")
 
     def configurations(self) -> dict[str, list[list[tuple[str, Any]]]]:
         """Name -> what is changed, in turn: the variant's settings, then the grid's."""
@@ -112,9 +118,6 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
         own.get("variants", {}),
         {name: str(figure) for name, figure in own.get("published", {}).items()},
     )
-    for place in (*sweep.grid, *(place for one in sweep.variants.values() for place in one)):
-        if place == "training.seed":
-            raise ValueError("sweep: training.seed is varied by seeds = [...] alone")
     known = sweep.variants | sweep.configurations()
     for name in sweep.published:
         pick("sweep.published", name, known)
@@ -137,6 +140,16 @@ def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
     return place, tuple(values if isinstance(values, list) else map(parse_value, listed.split(",")))
+
+
+def as_grid(pairs: Sequence[tuple[str, Sequence[Any]]]) -> dict[str, tuple[Any, ...]]:
+    """The grid of ("section.key", values); ValueError where a key comes twice."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for place, values in pairs:
+        if place in grid:
+            raise ValueError(f"--grid {place} is given twice, expected all its values in one: {place}=a,b")
+        grid[place] = tuple(values)
+    return grid
 
 
 def plan(
@@ -170,15 +183,14 @@ def plan(
         there = read_sweep(tables)
         chosen = {one: pick("--variant", one, there.variants) for one in variants} or there.variants
         own = tables.get("training", {}).get("seed", 0)
-        sweep = Sweep(
-            tuple(seeds) or there.seeds or (own,), {**there.grid, **{key: tuple(v) for key, v in grid}}, chosen
-        )
+        sweep = Sweep(tuple(seeds) or there.seeds or (own,), there.grid | as_grid(grid), chosen)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     changes = [parse_override(override) for override in overrides]
     for place, _ in changes:
         if place in (*sweep.grid, "training.seed"):
-            raise ValueError(f"{name}: --set {place}: the sweep varies it; say --grid {place}=..., or --seeds")
+            instead = "--seeds" if place == "training.seed" else f"--grid {place}=..."
+            raise ValueError(f"{name}: --set {place}: the sweep varies it; say {instead}")
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
     for configuration, (variant, values) in sweep.configurations().items():
@@ -186,13 +198,15 @@ def plan(
             label = ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
             one = copy.deepcopy({section: table for section, table in tables.items() if section not in NO_SECTIONS})
             try:
-                for some in (variant, changes, values, [("training.seed", seed)]):
-                    change(one, some)
-                source = {**one.get("source", {}), "recipe": Path(name).stem, "configuration": configuration}
+                source = one.setdefault("source", {})
+                change(one, variant)
                 if there.published:
-                    variant_alone = there.published.get(configuration.partition(",")[0], "")
-                    source["accuracy"] = there.published.get(configuration, variant_alone)
-                one["source"] = source
+                    source["accuracy"] = there.published.get(configuration.partition(",")[0], "")
+                change(one, values)
+                if configuration in there.published:
+                    source["accuracy"] = there.published[configuration]
+                change(one, [*changes, *values, ("training.seed", seed)])  # values again, of what a change starts anew
+                source |= {"recipe": Path(name).stem, "configuration": configuration}
                 recipe = read_recipe(one)
             except ValueError as error:
                 raise ValueError(f"{name}, {label}: {error}") from error
