@@ -13,7 +13,7 @@ from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loop import checksum, initial_state
 from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
-from rotrnn.training.sweep import Sweep
+from rotrnn.training.sweep import Sweep, as_grid
 
 PLACES = ("task", "layer", "model", "training.batch")
 """Settings that have a say in an evaluation."""
@@ -62,7 +62,7 @@ def reevaluate(
         section, _, key = place.partition(".")
         if section == "task" and key in getattr(trained, "dividing", ()):
             raise ValueError(f"{place} decides which examples the run was trained on, expected as it was there")
-    points = Sweep(grid={place: tuple(values) for place, values in grid}).configurations()
+    points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
     loaded = None
