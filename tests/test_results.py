@@ -156,6 +156,16 @@ def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
     assert "small variant" not in render(rows(whole.folder)) + render(rows(runs))
 
 
+def test_several_commits_are_told(runs):
+    folders = sorted(one.parent for one in runs.rglob("recipe.toml"))
+    note = "trained by several commits of rotrnn"
+    for folder, commit in zip(folders, [40 * "a"] * (len(folders) - 1) + [None], strict=True):
+        (folder / "sessions.json").write_text(json.dumps([{"commit": commit}]))
+    assert note not in render(rows(runs))
+    (folders[0] / "sessions.json").write_text(json.dumps([{"commit": 40 * "a"}, {"commit": 40 * "b"}]))
+    assert f"{note}: aaaaaaaaaaaa, bbbbbbbbbbbb.\n" in render(rows(runs))
+
+
 def test_published_remarks_are_below_the_table(runs):
     remark = "57.9 in the reproduction of another paper"
     text = render([{**row, "published": remark} for row in rows(runs)])

@@ -39,7 +39,7 @@ class Outcome:
         recipe, failed = run.load_recipe(), run.read_json(run.failed, {})
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
-            _ = one.costs
+            _ = one.costs, one.commits
             Configuration("", [one]).row()
         except (AttributeError, LookupError, TypeError) as error:
             what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
@@ -56,6 +56,12 @@ class Outcome:
             costs["steps_per_second"] = len(seconds) / sum(seconds)
             costs["seconds"] = sum(record.get("seconds", 0.0) for record in records)
         return costs
+
+    @cached_property
+    def commits(self) -> list[str]:
+        """Those of the source trees that the run was trained by, at each of its starts; none of installed packages."""
+        sessions = self.run.read_json(self.run.sessions, [])
+        return [session["commit"] for session in sessions if session.get("commit")]
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
@@ -115,14 +121,13 @@ class Configuration:
             "selected_on": "test" if "test" in selected_on else _common(selected_on),
             **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
             "published": _common([one.accuracy for one in sources]) or None,
-            "small": any(
-                one.small or one.recipe.endswith(SMALL) for one in sources
-            ),  # the name: older runs have no mark
+            "small": any(one.small or one.recipe.endswith(SMALL) for one in sources),  # older runs have no mark
             "parameters": _common([one.get("parameters") for one in results]),
             "steps": _common([one.get("steps") for one in results]),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
             "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
             "peak_memory": max((one["peak_memory"] for one in costs), default=None),
+            "commits": sorted({commit for one in self.done for commit in one.commits}),
             "errors": {one.run.folder.name: one.error for one in self.outcomes if one.status == "failed"},
         }
 
@@ -224,6 +229,8 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
 
 TASK = "task.name"
 NAMING = (TASK, "model.layer")
+SHORT = 12
+"""Letters of a commit's name that tell it apart."""
 ORDER = ("task", "layer", "model", "optimiser", "training")
 
 
@@ -296,6 +303,8 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
     if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
+    if len(commits := sorted({commit for row in rows for commit in row["commits"]})) > 1:
+        lines.append(f"trained by several commits of rotrnn: {', '.join(commit[:SHORT] for commit in commits)}.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     lines += [f"unreadable, in no row ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]
