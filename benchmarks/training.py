@@ -30,7 +30,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "A5": ("word-problem-small --grid task.group=A5",),
-    "S5": ("word-problem-small --grid task.group=S5 --set training.batch=64",),
+    "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": ("copy-small",),
     "brackets": ("brackets-small",),
 }
