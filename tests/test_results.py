@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import shutil
 import statistics
 
@@ -154,6 +155,22 @@ def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
     whole = put(tmp_path / "whole", "0", load_recipe("listops-lru"), 0.5, 0.5)
     assert "60.2 % test" in render(rows(whole.folder))
     assert "small variant" not in render(rows(whole.folder)) + render(rows(runs))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite(runs, loss):
+    """Of a fixed point that diverged in two test sets: accuracies are told all the same."""
+    for seed in (0, 1):
+        run = Run(runs / f"lr=0.1,seed={seed}")
+        result = run.read_json(run.result)
+        result["test"]["best"]["loss"] = loss
+        run.write(run.result, json.dumps(result))
+    row = rows(runs)[0]
+    assert math.isnan(row["best"]["loss"]["mean"])
+    assert math.isnan(row["best"]["loss"]["sd"])
+    assert row["best"]["accuracy"] == {"mean": statistics.fmean(BEST), "sd": statistics.stdev(BEST)}
+    for kind in (".md", ".csv", ".json"):
+        assert render(rows(runs), kind)
 
 
 def test_several_commits_are_told(runs):

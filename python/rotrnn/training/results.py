@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
@@ -138,10 +139,13 @@ def _common(values: Sequence[Any]) -> Any:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean and sample standard deviation ("sd", of two or more)."""
+    """Mean and sample standard deviation ("sd", of two or more); NaN where a value is not finite."""
     if not values:
         return None
-    return {"mean": statistics.fmean(values)} | ({"sd": statistics.stdev(values)} if len(values) > 1 else {})
+    finite = all(map(math.isfinite, values))
+    mean = statistics.fmean(values) if finite else math.nan
+    sd = statistics.stdev(values) if finite and len(values) > 1 else math.nan  # of a NaN it raises AttributeError
+    return {"mean": mean} | ({"sd": sd} if len(values) > 1 else {})
 
 
 def _summary(found: Sequence[dict[str, Any]]) -> Row:
