@@ -1,11 +1,11 @@
-"""What the published runs of Long Range Arena and its kin would take on this machine.
+"""What the published runs would take on this machine: those of Long Range Arena, or the RECIPEs that are given.
 
     python -m benchmarks.full_size [RECIPE ...]
 
 Each recipe runs at its full width, depth and length, on random data of the published format and sizes (Pathfinder and
 ListOps: generated): a hundred steps of one sequence, and two of its whole batch after a first that is not counted. The
 second give the times; the first show that a hundred updates pass without an error, which a layer or an optimiser raises
-for what is not finite. Writes benchmarks/results/full_size.json and .md; given RECIPEs, these rows alone anew.
+for what is not finite. Writes these rows of benchmarks/results/full_size.json and .md anew, and leaves the others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from rotrnn.training.results import duration
 
 RUNS = ("rotrnn", "lru", "s5", "s4d")
 RECIPES = [name for name in recipe_names() if name.split("-")[-1] in RUNS and not name.startswith("digits-")]
+TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+ARENA = [name for name in RECIPES if name.split("-")[0] in TASKS]
 STEPS, WHOLE = 100, 3
 TITLE = "What the published runs would take on two cores of a CPU"
 WHERE = "Written by `python -m benchmarks.full_size`; machine, commit and versions of each row are in full_size.json."
@@ -70,7 +72,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(RECIPES)}; all, if none is given")
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(RECIPES)}")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.recipes) - set(RECIPES):
@@ -80,7 +82,7 @@ def main() -> None:
         return
     path = RESULTS / "full_size.json"
     rows = {one["recipe"]: one for one in json.loads(path.read_text())} if path.exists() else {}
-    for name in args.recipes or RECIPES:
+    for name in args.recipes or ARENA:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
         kept = [rows[one] for one in RECIPES if one in rows]
         path.write_text(json.dumps(kept, indent=1) + "\n")
