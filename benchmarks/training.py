@@ -25,13 +25,14 @@ from rotrnn.training.results import Row, collect, duration, find_runs, render
 from rotrnn.training.run import Run
 
 FOLDER = RESULTS / "training"
+COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "A5": ("word-problem-small --grid task.group=A5",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
-    "copy": ("copy-small",),
+    "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "brackets": ("brackets-small",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
