@@ -23,6 +23,7 @@ from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
 from rotrnn.plots.runs import caps_of, layer_series, longest, series_of
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
+from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -514,6 +515,7 @@ def test_the_longest_training_example() -> None:
     assert longest(Task("flat", split, split, split, 2, None, 1, curve="length")) == 7
     tagged = FeatureSplit(np.zeros((4, 9, 1)), np.zeros((4, 9), np.int64))
     assert longest(Task("tagged", tagged, tagged, tagged, 2, None, 1, curve="prefix", bos=True)) == 8
+    assert longest(Copy(max_length=30, context=100).load()) == 30  # letters, not the tokens of rows full of strings
 
 
 def test_folders_without_a_run(tmp_path: Path) -> None:
