@@ -15,6 +15,8 @@ import pytest
 import toy
 from rotrnn import _cpu
 from rotrnn.cli import main
+from rotrnn.training.loop import initial_state
+from rotrnn.training.optimiser import describe_groups, members, table
 from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
 from rotrnn.words import plural
@@ -30,7 +32,7 @@ def recipe(tmp_path):
 @pytest.fixture
 def run(tmp_path, recipe, capsys):
     folder = tmp_path / "run"
-    assert main(["train", recipe, "--out", str(folder)]) == 0
+    assert main(["train", recipe, "--out", str(folder), "--no-plots"]) == 0
     capsys.readouterr()
     return str(folder)
 
@@ -45,12 +47,40 @@ def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsy
     assert out.count("validation loss") == 4
     assert "step 20/20: training loss" in out
     assert "test, last parameters: loss" in out
-    assert f"rotrnn plot {tmp_path / 'run'}" in out
+    assert f"pictures: {tmp_path / 'run' / 'plots'}" in out
+    names = ("learning", "norms", "norms_over_training", "confusion")
+    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {f"{name}.png" for name in names}
+
+
+def test_train_draws_nothing_where_it_is_not_to_or_cannot(tmp_path, recipe, capsys, monkeypatch):
+    assert main(["train", recipe, "--out", str(tmp_path / "plain"), "--steps", "2", "--no-plots"]) == 0
+    monkeypatch.setattr("rotrnn.cli._can_draw", lambda: False)
+    assert main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "2"]) == 0
+    assert f"done: {tmp_path / 'run'}; with matplotlib, rotrnn plot" in capsys.readouterr().out
+    assert not [*tmp_path.glob("*/plots")]
+
+
+def test_groups(capsys):
+    """Counts, rates and decay at the three points, and which parameters are in each group."""
+    assert main(["groups", "listops-lru-small", "--set", "model.n_layers=1"]) == 0
+    said = capsys.readouterr().out
+    recipe = load_recipe("listops-lru-small", ["model.n_layers=1"])
+    model = recipe.build(recipe.task.shape)
+    tables = describe_groups(
+        recipe.optimiser,
+        initial_state(model, recipe).params,
+        recipe.optimiser.grouping(model.is_recurrent),
+        recipe.training.steps,
+    )
+    assert said.startswith(f"{table(tables)}\n")
+    for group in tables:
+        assert f"\n{group.name}:\n{members(group)}\n" in said
+    assert "blocks.*.layer.nu_log\n" in said.partition("\nrecurrent:\n")[2]
 
 
 def test_train_in_the_default_folder(tmp_path, recipe, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", recipe, "--seed", "3", "--steps", "5"]) == 0
+    assert main(["train", recipe, "--seed", "3", "--steps", "5", "--no-plots"]) == 0
     assert Run(tmp_path / "runs" / "toy").load_recipe().training.seed == 3
 
 
@@ -58,9 +88,9 @@ def test_resume_a_finished_run_evaluates_again(run, recipe, capsys):
     result = Run(Path(run)).result
     before = result.read_bytes()
     result.unlink()
-    assert main(["train", "--resume", run]) == 0
+    assert main(["train", "--resume", run, "--no-plots"]) == 0
     assert result.read_bytes() == before
-    assert main(["train", recipe, "--resume", run]) == 0
+    assert main(["train", recipe, "--resume", run, "--no-plots"]) == 0
     assert main(["train", recipe, "--resume", run, "--steps", "50"]) == 2
     assert "training.steps is 50, expected 40" in capsys.readouterr().err
 
@@ -114,6 +144,8 @@ def test_info(capsys):
     out = capsys.readouterr().out
     for name in shipped():
         assert re.search(rf"^{name}(, {name}-small)?\n    \S", out, re.M), name
+        assert load_recipe(name).source.note in out
+    assert "    published: bedouin-4 0.280 scaled; transformer 0.025 scaled; mamba 0.136 scaled\n" in out
     for topic, text in (
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
@@ -208,7 +240,7 @@ def test_settings_that_allow_too_few_expressions(monkeypatch, capsys):
 
 def test_warnings_are_one_line(monkeypatch, recipe, capsys):
     monkeypatch.setattr("rotrnn.cli.train", lambda *args, **settings: warnings.warn("bits may differ", stacklevel=1))
-    assert main(["train", recipe]) == 0
+    assert main(["train", recipe, "--no-plots"]) == 0
     assert capsys.readouterr().err == "rotrnn: warning: bits may differ\n"
 
 

@@ -19,9 +19,10 @@ from matplotlib.colors import to_rgba
 import toy
 from rotrnn import plots
 from rotrnn.cli import main
+from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import caps_of, layer_series, longest, series_of
+from rotrnn.plots.runs import caps_of, layer_series, longest, median_iterations, series_of, spread
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
 from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
@@ -226,7 +227,7 @@ def test_accuracy_by_length() -> None:
     np.testing.assert_allclose(lines(whole)["a (2 runs)"], [[1, 90], [2, 60], [3, 30]])
     np.testing.assert_allclose(bands(whole), [(20, 100)])
     np.testing.assert_allclose(lines(whole)["longest in training (2)"][:, 0], 2)
-    np.testing.assert_allclose(lines(whole)["iterations at test (1.5)"][:, 0], 1.5)
+    np.testing.assert_allclose(lines(whole)["median of iterations at test (1.5)"][:, 0], 1.5)
     np.testing.assert_allclose(lines(labels)["guessing (20.0 %)"][:, 1], 20)
     assert "guessing (20.0 %)" not in lines(whole)
     assert len(legend(figure)) == 4
@@ -516,6 +517,25 @@ def test_the_longest_training_example() -> None:
     tagged = FeatureSplit(np.zeros((4, 9, 1)), np.zeros((4, 9), np.int64))
     assert longest(Task("tagged", tagged, tagged, tagged, 2, None, 1, curve="prefix", bos=True)) == 8
     assert longest(Copy(max_length=30, context=100).load()) == 30  # letters, not the tokens of rows full of strings
+
+
+def test_the_median_of_iterations_is_of_sequences_of_all_lengths() -> None:
+    """The test split of copying is ordered by length, and longer strings take more iterations."""
+    recipe = load_recipe("copy-small", ["model.d_model=16", "layer.tol=1e-4"])
+    task = recipe.task.load()
+    model = recipe.build(task)
+    params = model.init(np.random.default_rng(0))
+
+    def iterations(index: np.ndarray) -> np.ndarray:
+        batch = task.test.batch(index)
+        _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
+        return saved.blocks.blocks[0].layer.report.iterations
+
+    index = spread(len(task.test), 64)
+    assert (index[0], index[-1], len(index)) == (0, len(task.test) - 1, 64)
+    found = iterations(index)
+    assert median_iterations(model, params, task, "float32") == np.median(found) != np.mean(found)
+    assert np.median(found) > iterations(np.arange(64)).max()
 
 
 def test_folders_without_a_run(tmp_path: Path) -> None:

@@ -286,6 +286,55 @@ def test_what_does_not_decay_in_the_fixed_point_paper(name, variants):
                 assert (recipe.optimiser.decay(group_of(parameter)) == 0) == spared, (variant, parameter)
 
 
+@pytest.mark.parametrize(
+    ("name", "rates", "training", "task", "clip"),
+    [  # appendix E; lr, decay, warm-up, floor; batch, steps; shortest and longest in training and test
+        ("word-problem", (1e-4, 0.01, 0, 0), (128, 50_000), {"length": 16, "samples": 1_600_000, "test_length": 50}, 1),
+        (
+            "copy",
+            (1e-5, 0.1, 300, 0),
+            (128, 10_000),
+            {"min_length": 5, "max_length": 50, "test_min_length": 5, "test_max_length": 100, "context": 256},
+            1,
+        ),
+        (
+            "brackets",
+            (1e-3, 0.1, 10_000, 1e-6),
+            (256, 100_000),
+            {"min_length": 3, "max_length": 40, "test_min_length": 40, "test_max_length": 256, "operators": "+-*"},
+            0,
+        ),
+    ],
+)
+def test_fixed_point_paper(name, rates, training, task, clip):
+    recipe = load_recipe(name)
+    optimiser = recipe.optimiser
+    assert (optimiser.lr, optimiser.weight_decay, optimiser.warmup, optimiser.floor) == rates
+    assert optimiser.clip == clip
+    assert optimiser.recurrent_factor == 1
+    assert optimiser.schedule == ("linear" if name == "copy" else "cosine")
+    assert (recipe.training.batch, recipe.training.steps) == training
+    assert {key: getattr(recipe.task, key) for key in task} == task
+    assert recipe.model.n_layers == (2 if name == "brackets" else 1)
+    assert recipe.task.shape.vocab == {"word-problem": 67, "copy": 29, "brackets": 12}[name]
+    assert len({one.training.seed for one in plan(name).values()}) == 3
+    ranks = {run.split(",")[0]: one.layer.rank for run, one in plan(name).items() if run.startswith("bedouin")}
+    assert set(ranks.values()) == ({4} if name == "brackets" else {1, 2, 4})
+    assert all(run == f"bedouin-{rank}" for run, rank in ranks.items())
+
+
+def test_table_1_of_the_fixed_point_paper():
+    """Eight rows differ in what of the recurrence reads the output; that of all four has its figure."""
+    rows = {name.partition(",")[0]: recipe for name, recipe in plan("copy-ablations").items()}
+    reads = {name: set(recipe.layer.feedback) for name, recipe in rows.items()}
+    assert len({frozenset(one) for one in reads.values()}) == 8
+    assert all("gate" in one for one in reads.values())
+    assert reads["all"] == {"lambda", "mixer", "B", "C", "gate"}
+    assert {name: recipe.source.accuracy for name, recipe in rows.items()} == dict.fromkeys(rows, "") | {
+        "all": "0.94 +- 0.03"
+    }
+
+
 def test_figures_of_the_fixed_point_paper():
     """It does not say for how many reflections Table 1 is; arithmetic is scaled, and in no percentages."""
     copying = {name.partition(",")[0]: recipe.source.accuracy for name, recipe in plan("copy-small").items()}

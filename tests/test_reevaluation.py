@@ -54,6 +54,21 @@ def run(tmp_path_factory):
     return Run(folder / "run")
 
 
+def test_parameters_that_the_test_split_chose_are_told(tmp_path, recwarn):
+    """IMDB has no validation part."""
+    kind = TASKS["imdb"]
+    kind(max_length=20).stand_in(tmp_path / "data", 4)
+    settings = [f"task.data_dir={tmp_path / 'data'}", "task.max_length=20", "training.steps=2", "training.batch=2"]
+    train(load_recipe("text-lru-small", settings), tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    with pytest.warns(UserWarning, match="the test split chose the best parameters"):
+        reevaluate(run)
+    recwarn.clear()
+    reevaluate(run, checkpoint="last")
+    reevaluate(run, split="train")
+    assert not [one for one in recwarn if "chose" in str(one.message)]
+
+
 def test_without_changes_it_is_what_training_found(run):
     result = run.read_json(run.result)
     for name in ("best", "last"):

@@ -264,6 +264,19 @@ def test_written_files_load_as_what_was_generated(tmp_path, name):
         np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
 
 
+def test_a_stop_while_writing_leaves_no_older_length_beside_a_new_one(tmp_path, monkeypatch):
+    of = {"length": 3, "samples": 100, "test_length": 4, "test": 10}
+    WordProblem(**of).write(tmp_path)
+
+    def full(path, *_):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("rotrnn.tasks.word_problem.write_csv", full)
+    with pytest.raises(OSError, match="No space left"):
+        WordProblem(**of, seed=1).write(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
 def test_files_with_too_little(tmp_path):
     of = {"length": 3, "samples": 100, "test_length": 4, "test": 10}
     WordProblem(**of).write(tmp_path)

@@ -93,6 +93,13 @@ class ToyModel:
         right = (logits.argmax(1) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
 
+    def answers(self, logits: Array) -> Array:
+        answers: Array = logits.argmax(1)
+        return answers
+
+    def eigenvalues(self, params: Params) -> list[Array]:
+        return []
+
     def count(self, labels: Array, lengths: Array | None) -> int:
         return len(labels)
 
@@ -129,8 +136,9 @@ eval_every = 7
 """
 
 if __name__ == "__main__":
-    from rotrnn.cli import main
+    from rotrnn import cli
     from rotrnn.training import sweep
 
+    cli._can_draw = lambda: False  # a second a run
     sweep.COMMAND = (sys.executable, __file__)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import inspect
 import json
 import os
@@ -25,11 +26,11 @@ from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, initial_state, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
-from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, shipped
+from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
-from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep, stop_at_eof
+from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 from rotrnn.words import plural
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
@@ -86,7 +87,16 @@ def _train(args: argparse.Namespace) -> None:
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
         train(recipe, run.folder, resume=args.resume is not None, among=among)
     if among.first:
-        print(f"done: {run.folder}; draw it with: rotrnn plot {run.folder}")
+        print(f"done: {run.folder}" + ("" if _can_draw() else f"; with matplotlib, rotrnn plot {run.folder} draws it"))
+        if _can_draw() and not args.no_plots:
+            from rotrnn.plots import plot
+
+            print(f"pictures: {plot(run.folder)[0].parent}")
+
+
+def _can_draw() -> bool:
+    """Whether matplotlib, an optional extra, is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
@@ -130,8 +140,9 @@ def _eval(args: argparse.Namespace) -> None:
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
         write(args.out, json.dumps([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+    what = f"{args.split}, {args.checkpoint} parameters"
     if args.grid:
-        print(f"{args.split}, {args.checkpoint} parameters")
+        print(what)
         plain = [
             {"": point} | {_spaced(name): f"{one[name]:.4g}" for name in one if name != "curve"} for point, one in found
         ]
@@ -140,7 +151,7 @@ def _eval(args: argparse.Namespace) -> None:
     ((_, one),) = found
     curve = one.pop("curve", None)
     numbers = ", ".join(f"{_spaced(name)} {value:.4g}" for name, value in one.items())
-    print(f"{args.split}, {args.checkpoint} parameters: {numbers}")
+    print(f"{what}: {numbers}")
     if curve is not None:
         print(" ".join(f"{name:>18}" for name in curve))
         for row in zip(*curve.values(), strict=True):
@@ -256,10 +267,11 @@ def _settings(kind: Any) -> list[str]:
 
 
 def _of_recipe(name: str) -> list[str]:
-    source = load_recipe(name).source
+    source, figures = load_recipe(name).source, read_sweep(recipe_tables(name)).published
     title = name + (f", {name}{SMALL}" if name + SMALL in recipe_names() else "")
-    published = [text for text in (source.paper, source.table, source.accuracy) if text]
-    return [title, *(f"    {text}" for text in published or [source.note])]
+    said = [source.paper, source.table, source.accuracy]
+    said += [f"published: {'; '.join(f'{one} {figure}' for one, figure in figures.items())}"] if figures else []
+    return [title, *(f"    {text}" for text in (*said, source.note) if text)]
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -328,6 +340,7 @@ Trains a recipe in a folder of its own and evaluates it on the test split. The f
   result.json          at the end: test loss and accuracy
   sessions.json        of each start: time, command, versions, commit of a source tree, threads, machine
   failed.json          if it ended with an error: which
+  plots                at the end, where matplotlib is installed: what `rotrnn plot` draws of a run
   tensorboard          the log as TensorBoard shows it, where the package tensorboard is installed
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
@@ -363,6 +376,7 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     )
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
+    one.add_argument("--no-plots", action="store_true", help="draw nothing at the end")
 
 
 def _sweep_parser(commands: Any) -> None:
@@ -451,7 +465,8 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
         "--checkpoint",
         choices=("init", "last", "best"),
         default="best",
-        help="which parameters; the default, best, are those with the best validation accuracy",
+        help="which parameters; the default, best, are those with the best validation accuracy (a warning tells where "
+        "a data set has no validation part, and the test split chose them)",
     )
 
 

@@ -150,11 +150,12 @@ class Report(NamedTuple):
     converged: npt.NDArray[np.bool_]
 
     def numbers(self) -> dict[str, float]:
-        """What a training log keeps: mean and largest number of steps, largest residual (NaN if one is)."""
+        """What a training log keeps: mean, median and largest number of steps, largest residual (NaN if one is)."""
         if not len(self.iterations):
-            return {"iterations": 0.0, "max_iterations": 0.0, "residual": 0.0}
+            return {"iterations": 0.0, "median_iterations": 0.0, "max_iterations": 0.0, "residual": 0.0}
         return {
             "iterations": float(self.iterations.mean()),
+            "median_iterations": float(np.median(self.iterations)),
             "max_iterations": float(self.iterations.max()),
             "residual": float(self.residual.max()),
         }

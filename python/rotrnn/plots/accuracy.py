@@ -77,7 +77,7 @@ def accuracy_by_length(
         for length in sorted(set(trained)):
             axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest in training ({length})")
         if iterations is not None:
-            text = f"iterations at test ({iterations:.3g})"
+            text = f"median of iterations at test ({iterations:.3g})"
             axes.axvline(iterations, color=GREY, linestyle=":", linewidth=1.2, label=text)
         if chance is not None and name == "accuracy":
             text = f"guessing ({100 * chance:.1f} %)"

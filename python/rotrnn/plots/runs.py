@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn.files import atomic_file
 from rotrnn.models.model import SequenceModel
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 LOOK = 1024
 """Training examples that are looked at for how long they are."""
+TRIED = 64
+"""Test sequences, spread over the split, that tell how many iterations are taken."""
 CAPS = "iterations.json"
 """In a run's folder, what ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out RUN/iterations.json`` found."""
 GAP_SEQUENCES, GAP_STEPS = 8, 256
@@ -111,19 +114,24 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
         figures["confusion"] = confusion_matrix(counts, task.labels, title=title)
     if result is not None and "curve" in result["test"]["best"]:
         curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
-        found = _iterations(model, run.load_params("best"), task, size, dtype)
+        found = median_iterations(model, run.load_params("best"), task, dtype)
         figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
     if (caps := caps_of(run, task.metric)) is not None:
         figures["caps"] = accuracy_by_iterations({"this run": [caps]}, name=task.metric.replace("_", " "))
     return figures
 
 
-def _iterations(model: SequenceModel, params: Params, task: Task, size: int, dtype: str) -> float | None:
-    """Mean iterations of the blocks on the first test sequences; None for a model without."""
-    batch = task.test.batch(np.arange(min(size, len(task.test))), dtype)
+def median_iterations(model: SequenceModel, params: Params, task: Task, dtype: str) -> float | None:
+    """Median over some test sequences of all lengths, mean over blocks; None for a model without iterations."""
+    batch = task.test.batch(spread(len(task.test), TRIED), dtype)
     _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
-    found = [value for name, value in model.report(saved).items() if name.endswith(".iterations")]
+    found = [value for name, value in model.report(saved).items() if name.endswith(".median_iterations")]
     return float(np.mean(found)) if found else None
+
+
+def spread(n: int, most: int) -> npt.NDArray[np.int64]:
+    """Up to `most` of n examples, as far from each other as may be: many splits are ordered."""
+    return np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64))
 
 
 def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype: str) -> dict[str, Array] | None:
@@ -182,7 +190,7 @@ def _block(key: str) -> int:
 def longest(task: Task) -> int:
     """The longest of the training examples, as far as some spread over all of them tell."""
     split = task.train
-    index = np.unique(np.linspace(0, len(split) - 1, min(LOOK, len(split))).astype(np.int64))
+    index = spread(len(split), LOOK)
     batch = split.batch(index)
     if task.curve == "prefix":
         return int(batch.labels.shape[1]) - task.bos

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.files import atomic_file
+from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
@@ -340,6 +340,7 @@ class WordProblem:
         """Writes ``GROUP=LENGTH.csv`` in the released format for each length there is."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         words = self._words()
+        clear(self._file(folder, length) for length in words)
         for one in words.values():
             write_csv(self._file(folder, one.length), group(self.group), one, self.seed)
         return self._task(words)

@@ -46,7 +46,8 @@ def reevaluate(
     -------
     list of (str, dict)
         What the point is called ("max_iterations=4"; nothing where there is no grid), and what `evaluate` found. A
-        warning names a key of the grid that sets nothing but initial values, for which all is the same.
+        warning names a key of the grid that sets nothing but initial values, for which all is the same; another tells
+        of parameters that were chosen by the split that they are evaluated on.
 
     Raises
     ------
@@ -88,6 +89,8 @@ def reevaluate(
         one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
         found.append((name, one))
         started.append(checksum(initial))
+    if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):
+        warnings.warn("the test split chose the best parameters: the data set has no validation part", stacklevel=2)
     for place, _ in grid:
         others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
         outcomes = {(other, json.dumps(one)) for other, (_, one) in zip(others, found, strict=True)}
