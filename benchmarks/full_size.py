@@ -27,7 +27,10 @@ TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ARENA = [name for name in RECIPES if name.split("-")[0] in TASKS]
 STEPS, WHOLE = 100, 3
 TITLE = "What the published runs would take on two cores of a CPU"
-WHERE = "Written by `python -m benchmarks.full_size`; machine, commit and versions of each row are in full_size.json."
+WHERE = f"""\
+Written by `python -m benchmarks.full_size`: a hundred steps of one full-size sequence passed without an error, and
+{WHOLE} of a whole batch, on stand-in data; times are those of a whole batch. full_size.json has commit and versions.
+"""
 EXAMPLES = 64
 """Of each split of the random data."""
 
@@ -58,14 +61,14 @@ def measure(name: str) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| recipe | parameters | batch | s a step | s a step of one sequence | steps | in all | peak memory |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| recipe | parameters | batch | s a step | s a step of one sequence | steps | in all | peak memory | on |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for one in rows:
         lines.append(
             f"| {one['recipe']} | {one['parameters']:,} | {one['batch']} | {one['seconds_per_step']:.2f} "
             f"| {one['seconds_per_step_of_one_sequence']:.3f} | {one['steps']:,} | {duration(one['seconds'])} "
-            f"| {one['peak_memory'] / 2**20:,.0f} MiB |"
+            f"| {one['peak_memory'] / 2**20:,.0f} MiB | {one['machine']['cpu']} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -86,7 +89,7 @@ def main() -> None:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
         kept = [rows[one] for one in RECIPES if one in rows]
         path.write_text(json.dumps(kept, indent=1) + "\n")
-        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n\n{table(kept)}")
+        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}")
         print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
 
 

@@ -189,10 +189,15 @@ def version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit this runs at, with a mark if files have changed since."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    """The commit this runs at, with a mark if files have changed since that are no results."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+        return git("describe", "--always", "--abbrev=12", "--exclude=*") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
