@@ -4,7 +4,7 @@
  *   COPY       $s|s.           the first letters of s, or all
  *   PREFIX     $q|s|r.         what follows q in s, where it first occurs: the first letters of it, or all
  *   SUFFIX     $s|qr.          the same
- *   DUPLICATE  $s|s.           where s has the same stretch twice at least
+ *   DUPLICATE  $s|s.           where a stretch of s stands in another one's place too, unless they overlap
  *
  * The answer is what comes after the prompt, `.` included.
  */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -124,6 +125,46 @@ def test_data(tmp_path, capsys):
     assert capsys.readouterr().out == text
     assert len((tmp_path / "basic_train.tsv").read_text().splitlines()) == 21
     assert main(["data", "digits"]) == 0
+
+
+def test_data_replaces_no_files(tmp_path, capsys):
+    small = [f"--set={one}" for one in ("train=20", "val=5", "test=5", "min_length=5", "max_length=20")]
+    out = str(tmp_path / "data")
+    assert main(["data", "listops", *small, "--out", out]) == 0
+    before = {path.name: path.read_bytes() for path in Path(out).iterdir()}
+    for more in ([], [f"--set=data_dir={out}", "--set=train=2"]):
+        assert main(["data", "listops", *small, *more, "--out", out]) == 2
+        assert "has files already, which are not replaced; expected an empty folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path(out).iterdir()} == before
+
+
+def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_path, capsys):
+    before = {path.name: path.read_bytes() for path in Path(run).iterdir() if path.is_file()}
+    for name in ("recipe.toml", "log.jsonl", "result.json", "sessions.json", "failed.json", "best.safetensors"):
+        for command in ("eval", "results"):
+            assert main([command, run, "--out", f"{run}/{name}"]) == 2
+            assert f"--out {run}/{name}: is a file of the run there, expected another name" in capsys.readouterr().err
+    for out in (f"{tmp_path}/nowhere/found.json", run):
+        assert main(["eval", run, "--out", out]) == 2
+        assert f"--out {out}: expected a file in a folder that is there" in capsys.readouterr().err
+    assert main(["eval", run, "--out", f"{run}/found.json"]) == 0
+    assert before == {path.name: path.read_bytes() for path in Path(run).iterdir() if path.name in before}
+
+
+def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
+    assert main(["train", recipe, "--resume", str(tmp_path / "typo")]) == 2
+    assert "typo: no run is here" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()
+    assert main(["train", recipe, "--set", "source.note=\udcff", "--out", str(tmp_path / "typo")]) == 2
+    assert "'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
+
+
+def test_what_the_terminal_cannot_show(run):
+    out = subprocess.run(
+        [sys.executable, toy.__file__, "results", run],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "Mean \\xb1 sample standard deviation" in out
 
 
 def test_info(capsys):

@@ -275,6 +275,23 @@ def test_a_name_within_a_module_is_not_looked_up(tmp_path):
         read_python(tmp_path / "data_batch_1")
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        # numpy.ndarray((1,), "O", b"AAAAAAAA"): an object at an address of the file's choice
+        (b"\x80\x02cnumpy\nndarray\n(K\x01\x85X\x01\x00\x00\x00OC\x08AAAAAAAAt\x52.", "not made as NumPy pickles them"),
+        (b"\x80\x02cnumpy\nndarray\n)\x81.", ""),  # ndarray.__new__(ndarray)
+        (b"\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00O\x85R.", "something else than bytes"),
+        (b"\x80\x02c_codecs\nencode\n}X\x0c\x00\x00\x00__defaults__K\x01sb.", "changes what it was given"),
+        (b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__K\x01s\x86b.", "changes what it was given"),
+    ],
+)
+def test_a_pickle_can_neither_reach_into_memory_nor_change_the_program(tmp_path, code, message):
+    (tmp_path / "data_batch_1").write_bytes(code)
+    with pytest.raises(ValueError, match=rf"is no batch of CIFAR-10: .*{message}"):
+        read_python(tmp_path / "data_batch_1")
+
+
 GOOD = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}
 
 
@@ -284,15 +301,16 @@ GOOD = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}
         ([1, 2], ": is no batch of CIFAR-10, expected a dictionary of data and labels"),
         ({b"data": GOOD[b"data"]}, ": is no batch of CIFAR-10, expected a dictionary"),
         ({**GOOD, b"data": [1]}, r": data are no array \(n, 3072\) of bytes"),
-        ({**GOOD, b"data": np.zeros((2, 3072))}, ": data are no array"),
+        ({**GOOD, b"data": np.zeros((2, 3072))}, ": is no batch of CIFAR-10: an array of something else than bytes"),
+        ({**GOOD, b"labels": np.zeros(1, object)}, ": is no batch of CIFAR-10: an array of something else than bytes"),
         ({**GOOD, b"data": np.zeros((2, 3071), np.uint8)}, ": data are no array"),
         ({**GOOD, b"data": np.zeros(3072, np.uint8)}, ": data are no array"),
         ({**GOOD, b"labels": [1]}, ": labels are no list of 2 numbers"),
         ({**GOOD, b"labels": (1, 2)}, ": labels are no list of 2 numbers"),
         ({**GOOD, b"labels": [1, 10]}, ", record 1: the label is 10, expected an integer from 0 to 9"),
         ({**GOOD, b"labels": [-1, 1]}, ", record 0: the label is -1"),
-        ({**GOOD, b"labels": [1, "2"]}, ", record 1: the label is '2'"),
-        ({**GOOD, b"labels": [1, True]}, ", record 1: the label is True"),
+        ({**GOOD, b"labels": [1, "2"]}, ", record 1: the label is str,"),
+        ({**GOOD, b"labels": [1, True]}, ", record 1: the label is bool,"),
     ],
 )
 def test_malformed_python_batches(tmp_path, batch, message):

@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,10 @@ import pytest
 from PIL import Image
 
 from rotrnn.cli import main
+from rotrnn.files import locked
 from rotrnn.tasks import Pathfinder, pathfinder_files
 from rotrnn.tasks.order import torch_random_order
-from rotrnn.tasks.pathfinder_files import read_level
+from rotrnn.tasks.pathfinder_files import Sample, read_level
 
 SMALL = {"resolution": 16, "contour_length": 3, "train": 24, "val": 4, "test": 4}
 TESTED = {"train": 12, "val": 2, "test": 2}
@@ -28,7 +31,7 @@ def small_batches(monkeypatch):
 
 def files_of(folder):
     """Relative path -> bytes of all that a write makes."""
-    paths = (path for path in Path(folder).rglob("*") if path.is_file() and ".rotrnn" not in path.parts)
+    paths = (path for path in Path(folder).rglob("[!.]*") if path.is_file() and ".rotrnn" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
@@ -91,14 +94,21 @@ def test_a_released_level(tmp_path):
         Pathfinder(train=13, val=2, test=2, data_dir=str(level)).load()
 
 
-def test_prepared_once_and_anew_when_metadata_change(tmp_path):
+def test_prepared_once_and_anew_when_metadata_or_images_change(tmp_path, monkeypatch):
     release(tmp_path, {0: 4})
     task = Pathfinder(train=2, val=1, test=1, data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
     before = task.load().train.batch(np.arange(2)).inputs
-    (tmp_path / "imgs" / "0" / "sample_0.png").unlink()
+    (tmp_path / "metadata" / "._0.npy").write_bytes(b"what a Mac leaves")
     np.testing.assert_array_equal(task.load().train.batch(np.arange(2)).inputs, before)
     assert not (tmp_path / ".rotrnn").exists()
+    for i in range(4):
+        os.utime(tmp_path / "imgs" / "0" / f"sample_{i}.png", (0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(Sample, "read", lambda *_: np.zeros((32, 32), np.uint8))
+        assert (task.load().train.batch(np.arange(2)).inputs == -1).all()
     os.utime(tmp_path / "metadata" / "0.npy", (0, 0))
+    np.testing.assert_array_equal(task.load().train.batch(np.arange(2)).inputs, before)
+    (tmp_path / "imgs" / "0" / "sample_0.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"0\.npy, line 1.*sample_0\.png"):
         task.load()
 
@@ -204,6 +214,12 @@ def damage(path, how):
         Image.new("L", (32, 31)).save(path)
     elif how == "jpeg":
         Image.new("L", (32, 32)).save(path, "JPEG")
+    elif how in ("huge", "long"):  # a header that claims 60,000 x 60,000 pixels, or is short of some bytes
+        content = bytearray(path.read_bytes())
+        content[16:24] = struct.pack(">II", 60_000, 60_000)
+        content[8:12] = struct.pack(">I", 13 if how == "huge" else 9)
+        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+        path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +228,8 @@ def damage(path, how):
         ("empty", "is empty, expected a PNG file"),
         ("cut", "is no whole image .*, expected a PNG file"),
         ("text", "is no whole image .*, expected a PNG file"),
+        ("huge", "is no whole image .*, expected a PNG file"),
+        ("long", "is no whole image .*, expected a PNG file"),
         ("jpeg", "is no whole image .*, expected a PNG file"),
         ("colour", r"is of mode RGB and 32 x 32 pixels, expected 8-bit grey \(mode L\) and 32 x 32"),
         ("sixteen bits", r"is of mode I;16 and 32 x 32 pixels, expected 8-bit grey \(mode L\)"),
@@ -300,6 +318,11 @@ def test_a_write_that_is_killed_goes_on(tmp_path):
     assert files_of(folder) == files_of(tmp_path / "whole")
     assert len(files_of(folder)) == 200 + 20 + 1
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_two_processes_do_not_write_into_one_folder(tmp_path):
+    with locked(tmp_path), pytest.raises(ValueError, match="another process writes images here"):
+        Pathfinder(**SMALL).write(tmp_path)
 
 
 def test_folders_that_hold_other_images(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rotrnn.cli import main
 from rotrnn.tasks import TASKS, Released
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.listops import TOKENS
+from rotrnn.tasks.released import Release
 from rotrnn.tasks.vocabulary import ids_of
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import evaluate
@@ -106,6 +108,11 @@ def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
         ("digits-lru", "task.seed=1"),
         ("digits-lru", "task.val_fraction=0.2"),
         ("listops-lru-small", "task.train=50"),
+        ("listops-lru-small", "task.min_length=2"),
+        ("listops-lru-small", "task.max_length=2000"),
+        ("listops-lru-small", "task.max_depth=3"),
+        ("listops-lru-small", "task.max_args=4"),
+        ("word-problem-small", "task.length=2"),
         ("pathfinder-lru-small", "task.test=30"),
         ("word-problem-small", "task.samples=30"),
     ],
@@ -115,6 +122,19 @@ def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe(recipe).text())
     with pytest.raises(ValueError, match=f"{place.split('=')[0]} decides which examples the run was trained on"):
         reevaluate(Run(tmp_path), overrides=[place])
+
+
+def test_another_seed_makes_other_examples(tmp_path):
+    """Where all are generated; of files the seed tells nothing."""
+    run = Run(tmp_path)
+    recipe = load_recipe("listops-lru-small", ["task.train=50", "task.val=4", "task.test=4", "training.steps=1"])
+    train(recipe, tmp_path / "run", progress=False)
+    reevaluate(Run(tmp_path / "run"), overrides=["task.max_length=200", "task.seed=1"])
+    for other in ("task.seed=0", "task.data_dir=x"):
+        run.write(run.recipe, load_recipe("listops-lru-small", ["task.seed=0", other]).text())
+        changes = ["task.max_length=200", f"task.seed={'1' if 'data' in other else '0'}"]
+        with pytest.raises(ValueError, match="max_length decides which examples the run was trained on"):
+            reevaluate(run, overrides=changes)
 
 
 def test_a_split_without_an_end_is_not_evaluated(tmp_path):
@@ -129,13 +149,13 @@ def test_ids_are_those_of_training(tmp_path):
     settings = ["train=200", "val=40", "test=50", "min_length=5", "max_length=20"]
     recipe = load_recipe("listops-lru-small", [*(f"task.{one}" for one in settings), "training.steps=2"])
     train(recipe, run.folder, progress=False)
-    known, task = recipe.task.load(), dataclasses.replace(recipe.task, max_length=60).load()
+    known, task = recipe.task.load(), dataclasses.replace(recipe.task, max_length=60, seed=1).load()
     assert known.symbols.tolist() != task.symbols.tolist()
     own = dataclasses.replace(task, test=dataclasses.replace(task.test, ids=ids_of(known.symbols, len(TOKENS))))
     model, params = recipe.build(known), run.load_params("best")
     batch, dtype = recipe.training.batch, recipe.training.dtype
     expected = evaluate(model, params, own, own.test, batch=batch, dtype=dtype)
-    assert reevaluate(run, overrides=["task.max_length=60"]) == [("", expected)]
+    assert reevaluate(run, overrides=["task.max_length=60", "task.seed=1"]) == [("", expected)]
     assert evaluate(model, params, task, task.test, batch=batch, dtype=dtype) != expected
 
 
@@ -194,6 +214,8 @@ def test_an_estimate_counts_what_training_does(tmp_path):
 @dataclasses.dataclass(frozen=True)
 class Kept(Released):
     """Digits that are read from files, as far as an estimate is concerned."""
+
+    release: ClassVar[Release] = Release({}, ("count.npy",), (".",), None)
 
     cache_dir: str = "elsewhere"
     download: bool = True

@@ -100,7 +100,7 @@ def test_prepared_once_and_anew_when_a_file_changes(data, monkeypatch, name):
     os.utime(every[0], (1, 1))
     os.utime(every[-1], (1, 1))
     assert same(kind(data_dir=str(folder)).load(), first)
-    kind(**({"max_length": 100} if name in ("imdb", "aan") else {})).stand_in(folder, EXAMPLES + 3)
+    kind(**({"max_length": 100} if name in ("imdb", "aan") else {})).write_random(folder, EXAMPLES + 3)
     again = kind(data_dir=str(folder)).load()
     assert len(again.test) == EXAMPLES + 3
     assert all(path.exists() for path in content)
@@ -203,3 +203,22 @@ def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys
     assert main(["data", *arguments]) == 2
     assert re.match(rf"rotrnn: error: {re.escape(message)}", capsys.readouterr().err)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_random_data_take_nothings_place(data, name):
+    folder = data(name)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["data", name, "--stand-in", "4", "--out", str(folder)]) == 2
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_cache(data, tmp_path, monkeypatch):
+    folder = data("imdb")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(folder / "aclImdb" / "test" / "neg" / "0_1.txt"))
+
+    monkeypatch.setattr("rotrnn.tasks.prepared.Store.array", lambda store, *_: denied(store))
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*0_1\.txt'"):
+        KINDS["imdb"](data_dir=str(folder), cache_dir=str(tmp_path / "cache")).load()

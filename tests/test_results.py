@@ -40,7 +40,8 @@ def put(folder, name, recipe, best=None, last=None, **result):
             at: {"loss": 1.0, "accuracy": score, "sequence_accuracy": score / 2, "n": 30, "curve": CURVE}
             for at, score in (("best", best), ("last", last))
         }
-        result = {"steps": 2, "metric": "accuracy", "selected_on": "validation", "parameters": 1234} | result
+        result = {"metric": "accuracy", "selected_on": "validation", "best_step": 2, "parameters": 1234} | result
+        result = {"steps": 2} | result
         run.write(run.result, json.dumps({**result, "test": test}))
     return run
 
@@ -115,6 +116,19 @@ def test_runs_that_were_copied_elsewhere(runs, tmp_path):
         {**row, "errors": None} for row in rows(runs)
     ]
     assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
+
+
+def test_runs_of_one_recipe_that_ended_otherwise_are_told(runs, tmp_path, recwarn):
+    """The recipe does not tell what data lay there."""
+    shutil.copytree(runs / "lr=0.1,seed=1", tmp_path / "again")
+    rows(runs, tmp_path / "again")
+    assert not recwarn
+    run = Run(tmp_path / "again")
+    result = run.read_json(run.result)
+    result["test"]["best"]["accuracy"] /= 2
+    run.write(run.result, json.dumps(result))
+    with pytest.warns(UserWarning, match="again: left out, its recipe and seed are those of .*lr=0.1,seed=1; yet it"):
+        assert len(rows(runs, tmp_path / "again")) == len(rows(runs))
 
 
 def test_the_same_run_twice_counts_once(runs, tmp_path):
@@ -293,7 +307,9 @@ def test_a_damaged_result_is_named(runs, tmp_path):
         rows(runs)
 
 
-@pytest.mark.parametrize("line", ["x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}'])
+@pytest.mark.parametrize("line", [
+    "x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}', '{"step": 1, "elapsed": "x"}',
+])  # fmt: skip
 def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
     run = Run(runs / "lr=0.1,seed=0")
     run.log.write_text(f'{{"step": 1}}\n{line}\n')
@@ -301,18 +317,42 @@ def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
         run.cut_log(1)
 
 
-@pytest.mark.parametrize(("name", "key"), [("result", "test"), ("failed", "error")])
-@pytest.mark.parametrize("text", ["{}", "[]", "3"])
-def test_json_of_something_else_is_named(runs, name, key, text):
-    (runs / "lr=0.1,seed=0" / f"{name}.json").write_text(text)
-    with pytest.raises(ValueError, match=rf'{name}\.json: is damaged, expected an object with "{key}"'):
-        rows(runs)
+@pytest.mark.parametrize(
+    ("name", "texts", "expected"),
+    [
+        (
+            "result",
+            ["{}", "[]", "3", '{"test": {}}', '{"metric": ["a"], "selected_on": "test", "best_step": 1, "test": {}}'],
+            'an object with "metric", "selected_on", "best_step", "test"',
+        ),
+        ("failed", ["{}", "[]", "3", '{"error": 1}'], 'an object with "error"'),
+        ("sessions", ["5", "null", '{"a": 1}', '"ab"', "[1]"], "a list of objects"),
+    ],
+)
+def test_json_of_something_else_is_named(runs, name, texts, expected):
+    path = runs / "lr=0.1,seed=0" / f"{name}.json"
+    for text in texts:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=rf"{name}\.json: is damaged, expected {expected}"):
+            rows(runs)
 
 
+def test_json_that_is_too_deep_is_named(runs):
+    for name in ("result.json", "log.jsonl"):
+        path = runs / "lr=0.1,seed=0" / name
+        whole = path.read_bytes()
+        path.write_text("[" * 100_000 + "\n")
+        with pytest.raises(ValueError, match=rf"{name}.*is damaged"):
+            rows(runs)
+        path.write_bytes(whole)
+
+
+RESULT = '{"metric": "accuracy", "selected_on": "validation", "best_step": 1}'
+PART = '"test": {"best": {"accuracy": 1}}}'
 DAMAGES = {
     "recipe.toml": ('[task]\nname = "to', "/recipe.toml: no valid TOML"),
     "log.jsonl": ('{"step": 1}\nx\n', "/log.jsonl, line 2: is damaged"),
-    "result.json": ('{"test": {"best": {"accuracy": 1}}}', ": result.json or log.jsonl is damaged, expected what"),
+    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected what"),
     "failed.json": ("{", "/failed.json: is damaged, expected JSON"),
 }
 

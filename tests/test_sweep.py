@@ -15,6 +15,7 @@ import pytest
 
 import toy
 from rotrnn.cli import main
+from rotrnn.tasks import CIFAR
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import recipe_names, recipe_tables
 from rotrnn.training.results import collect, find_runs
@@ -325,6 +326,19 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
         run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
     with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
+
+
+def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
+    """A sweep given again with the right folder takes it."""
+    monkeypatch.chdir(tmp_path)
+    CIFAR().stand_in("right", 8)
+    text = "--steps 1 --set training.batch=4 --set model.d_model=4 --set model.n_layers=1 --set training.eval_every=1"
+    command = ["sweep", "image-lru-small", "--seeds", "0", *text.split(), "--out", "sweep", "--set"]
+    assert main([*command, "task.data_dir=wrong"]) == 2
+    assert "1 of 1 run failed" in capsys.readouterr().err
+    assert main([*command, "task.data_dir=right", "--retry"]) == 0
+    (run,) = find_runs([tmp_path / "sweep"])
+    assert run.load_recipe().task.data_dir == str(tmp_path / "right")
 
 
 def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):

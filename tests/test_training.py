@@ -868,6 +868,43 @@ def test_files_may_have_moved(tmp_path):
     moved = run.load_recipe([f"task.data_dir={new}"])
     with pytest.warns(UserWarning, match="not the whole published data set"):
         assert train(moved, run.folder, resume=True, progress=False) == before
+    assert run.load_recipe() == moved  # for the next time
+
+
+def test_relative_paths_hold_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ["training.steps=1", "model.n_layers=1", "model.d_model=4", "training.batch=4", "task.data_dir=data"]
+    recipe = load_recipe("image-lru", settings)
+    recipe.task.stand_in("data", 8)
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        train(recipe, "run", progress=False)
+    assert Run(tmp_path / "run").load_recipe().task.data_dir == str(tmp_path / "data")
+    assert Run(tmp_path / "run").load_recipe().digest() == recipe.digest()
+
+
+def test_an_ended_run_without_its_checkpoint_is_not_begun_anew(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    run.checkpoint("last").unlink()
+    before = run.log.read_bytes()
+    with pytest.raises(ValueError, match=r"last\.safetensors: is missing although the run has ended"):
+        train(recipe, run.folder, resume=True, progress=False)
+    assert run.log.read_bytes() == before
+    run.result.unlink()
+    train(recipe, run.folder, resume=True, progress=False)
+    assert run.checkpoint("last").exists()
+
+
+def test_a_log_that_lost_steps_is_told(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    run.result.unlink()
+    lines = run.log.read_text().splitlines(keepends=True)
+    run.log.write_text("".join(lines[3:]))
+    with pytest.warns(UserWarning, match=r"log\.jsonl: tells 37 of 40 steps, the others are lost"):
+        train(recipe, run.folder, resume=True, progress=False)
 
 
 def test_nothing_to_resume(tmp_path):

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.util
 import inspect
+import io
 import json
 import os
 import sys
@@ -28,7 +29,7 @@ from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import collect, find_runs, markdown, read_runs, render, write
+from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 from rotrnn.words import plural
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     What is not raised for people (TypeError, KeyError, ...) is a fault of the program, and comes out as a traceback.
     """
+    for stream in (sys.stdout, sys.stderr):  # what the terminal cannot show is no reason to show nothing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
@@ -119,9 +123,13 @@ def _sweep(args: argparse.Namespace) -> None:
     failed = sum(run.status() == "failed" for run in ended)
     if failed:
         raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry goes on with those that did")
+    if unreadable:
+        raise ValueError(f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read")
 
 
 def _results(args: argparse.Namespace) -> None:
+    if args.out:
+        check_out(args.out)
     outcomes, unreadable = read_runs(find_runs(args.runs))
     rows = [one.row() for one in collect(outcomes, args.by)]
     if args.out:
@@ -130,6 +138,8 @@ def _results(args: argparse.Namespace) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
+    if args.out:
+        check_out(args.out)
     found = reevaluate(
         Run(args.run),
         split=args.split,
@@ -183,7 +193,13 @@ def _data(args: argparse.Namespace) -> None:
     else:
         if args.out is None:
             _check_files(task, "--stand-in --out DIR")
+        elif not getattr(task, "resumable", False) and any(_visible(args.out)):
+            raise ValueError(f"--out {args.out}: has files already, which are not replaced; expected an empty folder")
         print(describe(task.write(args.out) if args.out else task.load()))
+
+
+def _visible(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(".")] if folder.is_dir() else []
 
 
 def _stand_in(task: Any, args: argparse.Namespace) -> None:
@@ -517,7 +533,7 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
 rotrnn data pathfinder --out data/path-x --set resolution=128""",
     )
     one.add_argument("task", metavar="TASK", help="name of a task")
-    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
+    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files, a new or an empty one")
     one.add_argument(
         "--stand-in",
         type=int,

@@ -154,8 +154,8 @@ def write_binary(path: str | os.PathLike[str], images: Bytes, labels: Bytes) -> 
 def read_python(path: str | os.PathLike[str]) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 1024) and labels (n,) of a file of the Python version.
 
-    It is a pickle, which could run any code; it is read by an unpickler that knows arrays and nothing else. ValueError
-    where it asks for more, or is no such file.
+    It is a pickle, which could run any code; it is read by an unpickler that knows arrays of bytes and nothing else.
+    ValueError where it asks for more, or is no such file.
     """
     with open(path, "rb") as file:
         try:
@@ -165,7 +165,8 @@ def read_python(path: str | os.PathLike[str]) -> tuple[Bytes, Bytes]:
     if not (isinstance(batch, dict) and {b"data", b"labels"} <= batch.keys()):
         raise ValueError(f"{path}: is no batch of CIFAR-10, expected a dictionary of data and labels")
     data, labels = batch[b"data"], batch[b"labels"]
-    if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == RECORD - 1):
+    data = data.array if isinstance(data, _Array) else None
+    if data is None or data.ndim != 2 or data.shape[1] != RECORD - 1:
         raise ValueError(f"{path}: data are no array (n, {RECORD - 1}) of bytes")
     if not (isinstance(labels, list) and len(labels) == len(data)):
         raise ValueError(f"{path}: labels are no list of {len(data)} numbers, one for each row of data")
@@ -176,7 +177,42 @@ def read_python(path: str | os.PathLike[str]) -> tuple[Bytes, Bytes]:
 def _check_labels(path: str | os.PathLike[str], labels: Any) -> None:
     for record, label in enumerate(labels.tolist() if isinstance(labels, np.ndarray) else labels):
         if type(label) is not int or not 0 <= label < len(LABELS):
-            raise ValueError(f"{path}, record {record}: the label is {label!r}, expected an integer from 0 to 9")
+            got = label if type(label) is int else type(label).__name__
+            raise ValueError(f"{path}, record {record}: the label is {got}, expected an integer from 0 to 9")
+
+
+class _Array:
+    """An array of bytes that a pickle builds: its content is checked, and nothing of NumPy is handed out."""
+
+    array: Bytes | None = None
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Dtype, bool, bytes]) -> None:
+        _, shape, dtype, fortran, data = state
+        if not (isinstance(dtype, _Dtype) and isinstance(data, bytes)):
+            raise pickle.UnpicklingError("an array of something else than bytes")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _Dtype:
+    """The dtype of bytes."""
+
+    def __setstate__(self, state: Any) -> None:
+        """What NumPy adds tells nothing of bytes."""
+
+
+class _Known:
+    """What a pickle may name: it can call that, and do nothing else with it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it changes what it was given")
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -186,18 +222,32 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_reconstruct: Any = np.empty(0).__reduce__()[0]  # what NumPy pickles arrays by, wherever it lies
-_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("_codecs", "encode"): _latin1,
+def _ndarray(*_: Any) -> None:
+    raise pickle.UnpicklingError("an array that is not made as NumPy pickles them")
+
+
+def _reconstruct(kind: Any, shape: Any, typecode: Any) -> _Array:
+    """An array that is filled in later."""
+    return _Array()
+
+
+def _dtype(name: Any, *_: Any) -> _Dtype:
+    if name not in ("u1", b"u1"):
+        raise pickle.UnpicklingError("an array of something else than bytes")
+    return _Dtype()
+
+
+_KNOWN = {
+    ("numpy", "ndarray"): _Known(_ndarray),
+    ("numpy", "dtype"): _Known(_dtype),
+    ("numpy.core.multiarray", "_reconstruct"): _Known(_reconstruct),
+    ("numpy._core.multiarray", "_reconstruct"): _Known(_reconstruct),
+    ("_codecs", "encode"): _Known(_latin1),
 }
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays of numbers, texts, lists and dictionaries; nothing that a pickle names is called but `_KNOWN`."""
+    """Makes arrays of bytes, texts, lists and dictionaries; nothing that a pickle names is called but `_KNOWN`."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:

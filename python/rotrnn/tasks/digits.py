@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file
+from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
 
 IMAGES = 1797
@@ -80,8 +80,10 @@ class Digits:
         """Writes digits_train.csv, digits_val.csv and digits_test.csv: 64 pixels from 0 to 16 and the label a row."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         header = ",".join([f"pixel{i}" for i in range(PIXELS)] + ["label"])
+        files = {name: Path(folder, f"digits_{name}.csv") for name in ("train", "val", "test")}
+        clear(files.values())
         for name, (images, labels) in self._images().items():
-            with atomic_file(Path(folder, f"digits_{name}.csv")) as file:
+            with atomic_file(files[name]) as file:
                 rows = np.column_stack([images, labels])
                 np.savetxt(file, rows, fmt="%d", delimiter=",", header=header, comments="")
         return self.load()

@@ -254,7 +254,7 @@ class ListOps:
     data_dir: str = ""
     download: bool = False
 
-    dividing: ClassVar[tuple[str, ...]] = ("train", "val")
+    dividing: ClassVar[tuple[str, ...]] = ("train", "val", "max_depth", "max_args", "min_length", "max_length")
 
     def __post_init__(self) -> None:
         largest = 2**31 - 1

@@ -132,6 +132,7 @@ class Pathfinder:
     cache_dir: str = ""
 
     dividing: ClassVar[tuple[str, ...]] = ("train", "val", "test")
+    resumable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.resolution not in GEOMETRIES:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from rotrnn.files import atomic_file, synced
+from rotrnn.files import atomic_file, locked, synced
 from rotrnn.tasks.prepared import Arrays, Store
 from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index
@@ -80,21 +80,19 @@ class Sample(NamedTuple):
         FileNotFoundError, ValueError
             It is not there, or no whole 8-bit grey PNG image of `side` x `side` pixels.
         """
+        got = None
         try:
             with pillow.open(self.path, formats=["PNG"]) as image:
-                pixels = np.asarray(image)
                 if image.mode != "L" or image.size != (side, side):
-                    size = " x ".join(map(str, image.size))
-                    got = f"is of mode {image.mode} and {size} pixels"
-                    raise ValueError(
-                        f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})"
-                    )
-                return pixels
+                    got = f"is of mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
+                else:
+                    return np.asarray(image)
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, f"is missing, but listed in {self.listed}", str(self.path)) from None
-        except (OSError, SyntaxError) as error:
+        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
             got = f"is no whole image ({error})" if self.path.stat().st_size else "is empty"
             raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
+        raise ValueError(f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})")
 
 
 def level_release(resolution: int, contour_length: int) -> Release:
@@ -121,7 +119,7 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
     FileNotFoundError, ValueError
         A line of metadata or an image is not as released; the error names file and line.
     """
-    files = sorted((folder / "metadata").glob("*.npy"), key=_batch)
+    files = sorted((folder / "metadata").glob("[!.]*.npy"), key=_batch)
     if not files:
         raise ValueError(f"{folder / 'metadata'}: holds no .npy files, expected one for each batch of images")
 
@@ -137,7 +135,8 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
                 pixels[i] = one
 
     name = f"pathfinder{resolution}-{contour_length}"
-    return prepare("Pathfinder", data_dir, cache_dir, name, files, make)
+    images = sorted(path for path in (folder / "imgs").glob("[!.]*") if path.is_dir())
+    return prepare("Pathfinder", data_dir, cache_dir, name, [*files, *images], make)
 
 
 def _published_empty(folder: Path, sample: Sample, resolution: int, contour_length: int) -> bool:
@@ -225,9 +224,16 @@ def write_level(
     Raises
     ------
     ValueError
-        The folder holds other images.
+        The folder holds other images, or another process writes there.
     """
-    folder, pillow = Path(folder), _pillow()
+    with locked(folder, "another process writes images here"):
+        _write_level(Path(folder), settings, draw)
+
+
+def _write_level(
+    folder: Path, settings: dict[str, Any], draw: Callable[[Index], Iterable[tuple[npt.NDArray[np.uint8], str]]]
+) -> None:
+    pillow = _pillow()
     for part in ("imgs", "metadata"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     _claim(folder, settings)

@@ -129,11 +129,17 @@ class Released(ABC):
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes random data of the released format and full length, `examples` in each part: to try a recipe with.
 
-        ValueError for less than two: one of each class, or one to train with and one to validate with.
+        ValueError for less than two, one of each class, or one to train with and one to validate with; and where the
+        folder holds such data already.
         """
         if examples < 2:
             raise ValueError(
                 f"{type(self).__name__}: the stand-in is to have {examples} example(s), expected 2 at least"
+            )
+        if (there := _find(self.release, os.fspath(folder))) is not None:
+            raise ValueError(
+                f"{type(self).__name__}: {there} holds such data already, expected a folder without: random data are "
+                "to take nothing's place"
             )
         self.write_random(folder, examples)
 
@@ -165,7 +171,8 @@ def prepare(
     try:
         return prepared(folder, name, {"files": fingerprint(files)}, make)
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        if not denied or not Path(os.path.abspath(error.filename or folder)).is_relative_to(folder.absolute()):
             raise
         raise OSError(
             f"{task}: prepared data cannot be written to {folder} ({error.strerror}); "
@@ -174,11 +181,16 @@ def prepare(
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """SHA-256 of the names, sizes and times of files: another one when any of them was changed."""
+    """SHA-256 of the names, sizes and times of files, and of those in folders: another one when any was changed."""
     digest = hashlib.sha256()
     for path in files:
-        about = path.stat()
-        digest.update(f"{path.parent.name}/{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+        if path.is_dir():
+            with os.scandir(path) as entries:
+                found = sorted((f"{path.name}/{one.name}", one.stat()) for one in entries)
+        else:
+            found = [(f"{path.parent.name}/{path.name}", path.stat())]
+        for name, about in found:
+            digest.update(f"{name} {about.st_size} {about.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

@@ -188,7 +188,7 @@ def _clips(folder: Path) -> dict[str, Path]:
         if path.is_dir() and not path.name.startswith(".") and path.name not in (*WORDS, NOISE):
             raise ValueError(f"{path}: is no class, expected one of {', '.join(WORDS)}")
     words = (folder / word for word in WORDS)
-    return {f"{word.name}/{path.name}": path for word in words for path in sorted(word.glob("*.wav"))}
+    return {f"{word.name}/{path.name}": path for word in words for path in sorted(word.glob("[!.]*.wav"))}
 
 
 def _divided(clips: dict[str, Path], lists: dict[str, Path]) -> dict[str, list[str]]:

@@ -150,7 +150,8 @@ class Settings(Protocol):
     """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``.
 
     Those that decide which examples are for training and which for evaluation may be named in a class variable
-    `dividing`, a tuple of str: a trained model is not evaluated with others of these.
+    `dividing`, a tuple of str: a trained model is not evaluated with others of these. Where `write` goes on with what a
+    stop left unfinished, `resumable` is True.
     """
 
     @property

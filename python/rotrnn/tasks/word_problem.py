@@ -305,7 +305,7 @@ class WordProblem:
     seed: int = 0
     data_dir: str = ""
 
-    dividing: ClassVar[tuple[str, ...]] = ("samples", "val_fraction", "seed")
+    dividing: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
 
     def __post_init__(self) -> None:
         try:

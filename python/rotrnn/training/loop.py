@@ -150,9 +150,10 @@ def train(
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
     run, among = Run(Path(folder)), world() if among is None else among
-    with among.together(), run.locked() if among.first else nullcontext():
-        if among.first and resume:
-            check_same(run.load_recipe(), recipe, run)
+    with among.together(), run.locked(resume) if among.first else nullcontext():
+        there = run.load_recipe() if among.first and resume else None
+        if there is not None:
+            check_same(there, recipe, run)
             run.clean()
             run.failed.unlink(missing_ok=True)
         elif among.first:
@@ -160,9 +161,8 @@ def train(
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", _arithmetic())
         trainer = Trainer(recipe, run, progress and among.first, among)
-        if among.first and not resume:
-            run.write(run.recipe, recipe.text())
         if among.first:
+            run.put(recipe, there)
             run.add_session({**session(), "processes": among.size})
         return trainer.train()
 
@@ -282,6 +282,11 @@ class Trainer:
         """The state of the last checkpoint, or the initial one, `state`, where there is none."""
         last = self.run.checkpoint("last")
         here = _arithmetic(self.world.size)
+        if not last.exists() and self.run.result.exists():
+            raise ValueError(
+                f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "
+                "run begins anew)"
+            )
         if not last.exists():
             state.arithmetic.append(here)
             write_checkpoint(self.run.checkpoint("init"), _only_params(state), self.facts(state))
@@ -290,7 +295,10 @@ class Trainer:
         arrays, facts = self.run.read("last", self.recipe, state.arrays())
         if facts["best_step"]:
             self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
-        self.run.cut_log(facts["step"], facts.get("unlogged", ()))
+        records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))
+        logged = sum("loss" in record for record in records)
+        if logged < facts["step"]:
+            warnings.warn(f"{self.run.log}: tells {logged} of {facts['step']} steps, the others are lost", stacklevel=5)
         arithmetic = facts["arithmetic"]
         if arithmetic[-1] != here:
             change = f"{last}: was trained with {arithmetic[-1]}, and this is {here}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
@@ -133,6 +133,13 @@ class Recipe:
             "training": _plain(self.training),
             "source": _plain(self.source),
         }
+
+    def moved(self, other: Recipe | None = None) -> Recipe:
+        """This recipe, its files where `other` has them; those paths absolute, for a run to find them from anywhere."""
+        task: Any = self.task if other is None else other.task
+        places = {key: getattr(task, key) for key in HERE if hasattr(self.task, key)}
+        absolute = {key: os.path.abspath(one) if one and isinstance(one, str) else one for key, one in places.items()}
+        return dataclasses.replace(self, task=dataclasses.replace(cast(Any, self.task), **absolute))
 
     def text(self) -> str:
         """The recipe as TOML."""
@@ -312,6 +319,10 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
 
 def parse_override(override: str) -> tuple[str, Any]:
     """The place and the value of "section.key=value"."""
+    try:
+        override.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{override!a}: expected section.key=value in UTF-8") from None
     place, equals, text = override.partition("=")
     if not (equals and "." in place.strip(". ")):
         raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")

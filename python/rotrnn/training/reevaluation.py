@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from rotrnn.tasks import Task
+from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loop import checksum, initial_state
@@ -53,16 +53,19 @@ def reevaluate(
     ------
     ValueError
         There is no such run or setting, it has no influence here, it changes the shape of a parameter, or it decides
-        which examples are for training: some of those would be evaluated. Or `split` has no end.
+        which examples are for training: some of those would be evaluated (but where all are generated, by another seed
+        that is set here too). Or `split` has no end.
     """
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
+    dividing = () if _others(trained, dict(changes)) else getattr(trained, "dividing", ())
     for place in [place for place, _ in (*changes, *grid)]:
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
         section, _, key = place.partition(".")
-        if section == "task" and key in getattr(trained, "dividing", ()):
-            raise ValueError(f"{place} decides which examples the run was trained on, expected as it was there")
+        if section == "task" and key in dividing:
+            expected = "as it was there" + (", or another task.seed with it" if _seeded(trained) else "")
+            raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
@@ -102,3 +105,14 @@ def reevaluate(
                 stacklevel=2,
             )
     return found
+
+
+def _seeded(task: Settings) -> bool:
+    """Whether all examples are generated, and others with another seed."""
+    files = getattr(task, "data_dir", "") or getattr(task, "download", False)
+    return hasattr(task, "seed") and "seed" not in getattr(task, "dividing", ()) and not files
+
+
+def _others(task: Settings, changes: dict[str, Any]) -> bool:
+    """Whether no example is one of the training's, by its seed."""
+    return _seeded(task) and changes.get("task.seed", getattr(task, "seed", None)) != getattr(task, "seed", None)

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -180,7 +181,13 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
     outcomes: dict[str, Outcome] = {}
     read = [one if isinstance(one, Outcome) else Outcome.read(one) for one in runs]
     for one in sorted(read, key=lambda one: one.status != "done"):
-        outcomes.setdefault(one.recipe.digest(), one)
+        first = outcomes.setdefault(one.recipe.digest(), one)
+        if one.status == "done" and json.dumps(one.result["test"]) != json.dumps(first.result["test"]):
+            warnings.warn(
+                f"{one.run.folder}: left out, its recipe and seed are those of {first.run.folder}; yet it ended "
+                "otherwise, on other data or another kind of machine",
+                stacklevel=2,
+            )
     for one in outcomes.values():
         if by:
             settings = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
@@ -420,6 +427,16 @@ def _csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
+
+
+def check_out(path: str | os.PathLike[str]) -> None:
+    """ValueError where a result cannot be written: there is no such folder, or a run has its own file there."""
+    path = Path(path)
+    if not path.parent.is_dir() or path.is_dir():
+        raise ValueError(f"--out {path}: expected a file in a folder that is there")
+    own = Run(path.parent).own()
+    if path in own and own[0].exists():
+        raise ValueError(f"--out {path}: is a file of the run there, expected another name")
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:

@@ -16,6 +16,8 @@ from rotrnn.ops.boundary import Array
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
+RESULT: dict[str, type] = {"metric": str, "selected_on": str, "best_step": int, "test": dict}
+"""What result.json holds at least."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,13 @@ class Run:
 
     def load_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """The recipe of the run; ValueError if there is no run in the folder."""
+        self.check_there()
+        return load_recipe(self.recipe, overrides)
+
+    def check_there(self) -> None:
+        """Raises ValueError if there is no run in the folder."""
         if not self.recipe.is_file():
             raise ValueError(f"{self.folder}: no run is here, expected a folder with a recipe.toml")
-        return load_recipe(self.recipe, overrides)
 
     def read(
         self, name: str, recipe: Recipe, like: Mapping[str, Array] | None = None
@@ -80,8 +86,11 @@ class Run:
         return unflatten(params)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Creates the folder and holds it for this process; ValueError while another process does."""
+    def locked(self, resume: bool = False) -> Iterator[None]:
+        """Holds the folder for this process, and creates it unless a run is to be there; ValueError if that is not, or
+        while another process holds it."""
+        if resume:
+            self.check_there()
         with locked(self.folder, "another process is training here"):
             yield
 
@@ -93,6 +102,16 @@ class Run:
                     f"{self.folder}: holds a run already ({path.name}); resume it (from the start, where it has no "
                     "checkpoint yet), or take another folder"
                 )
+
+    def put(self, recipe: Recipe, there: Recipe | None = None) -> None:
+        """Writes the recipe; or, where one is `there`, what is new about where its files lie."""
+        new = recipe.moved() if there is None else there.moved(recipe)
+        if there is None or new != there:
+            self.write(self.recipe, new.text())
+
+    def own(self) -> list[Path]:
+        """All files by which the run is known."""
+        return [*self.files(), self.sessions, self.failed]
 
     def write(self, path: Path, text: str) -> None:
         """Writes a text file whole or not at all."""
@@ -124,11 +143,14 @@ class Run:
             return default
         try:
             found = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
-        for name, key in ((self.result, "test"), (self.failed, "error")):
-            if path == name and not (isinstance(found, dict) and key in found):
-                raise ValueError(f'{path}: is damaged, expected an object with "{key}"')
+        for name, keys in ((self.result, RESULT), (self.failed, {"error": str})):
+            if path == name and not (isinstance(found, dict) and _has(found, keys)):
+                expected = ", ".join(f'"{key}"' for key in keys)
+                raise ValueError(f"{path}: is damaged, expected an object with {expected}")
+        if path == self.sessions and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
+            raise ValueError(f"{path}: is damaged, expected a list of objects")
         return found
 
     def records(self) -> list[dict[str, Any]]:
@@ -138,9 +160,10 @@ class Run:
         records = []
         for number, line in enumerate(self.log.read_bytes().split(b"\n")[:-1], 1):
             record = None
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 record = json.loads(line)
-            if not (isinstance(record, dict) and type(record.get("step")) is int):
+            texts = isinstance(record, dict) and any(isinstance(value, str) for value in record.values())
+            if not isinstance(record, dict) or type(record.get("step")) is not int or texts:
                 raise ValueError(f"{self.log}, line {number}: is damaged, expected a record with its step")
             records.append(record)
         return records
@@ -151,3 +174,7 @@ class Run:
         records += [record for record in unlogged if record not in records]
         self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))
         return records
+
+
+def _has(found: dict[str, Any], keys: Mapping[str, type]) -> bool:
+    return all(isinstance(found.get(key), kind) for key, kind in keys.items())

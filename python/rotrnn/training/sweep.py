@@ -338,14 +338,16 @@ def run_sweep(
 def _put(run: Run, recipe: Recipe) -> None:
     """A run's folder with its recipe, from which it can be resumed."""
     if run.recipe.exists():
+        there = run.load_recipe()
         try:
-            check_same(run.load_recipe(), recipe, run)
+            check_same(there, recipe, run)
+            run.put(recipe, there)
         except ValueError as error:
             raise ValueError(f"{error}; the recipe has changed: take another folder (--out)") from error
     else:
         run.folder.mkdir(parents=True, exist_ok=True)
         run.check_free()
-        run.write(run.recipe, recipe.text())
+        run.put(recipe)
 
 
 def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
