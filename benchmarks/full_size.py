@@ -33,7 +33,7 @@ Written by `python -m benchmarks.full_size`: a hundred steps of one full-size se
 {WHOLE} of a whole batch, on stand-in data; times are those of a whole batch. full_size.json has commit and versions.
 """
 PARTS = {"pathx-s4d": 8}
-"""Sequences at a time where a whole batch does not fit into 24 GiB: a step is taken to be as many of these as it needs."""
+"""Sequences at a time where a whole batch does not fit into 24 GiB; a step is reckoned to take as many of these."""
 EXAMPLES = 64
 """Of each split of the random data."""
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rotrnn.tasks import AAN, IMDB, MNIST, ListOps
+from rotrnn.tasks import AAN, CIFAR, IMDB, MNIST, ListOps, Pathfinder, SpeechCommands
 from rotrnn.tasks.download import CHUNK, fetch, unpack
+from rotrnn.tasks.pathfinder_files import level_release
 from rotrnn.tasks.released import Release, find, lra
 
 DATA = np.random.default_rng(0).bytes(3_000_000)  # several chunks of a download
@@ -300,21 +301,24 @@ def archive_of(folder, inner, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*not the whole published data set")
-@pytest.mark.parametrize("kind", [IMDB, AAN])
-def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind):
-    kind(max_length=50).stand_in(tmp_path / "made", 4)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(IMDB, {"max_length": 50}), (AAN, {"max_length": 50}), (CIFAR, {}), (SpeechCommands, {})],
+)
+def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind, settings):
+    kind(**settings).stand_in(tmp_path / "made", 4)
     made = tmp_path / "made" / (kind.release.home or kind.release.places[0])
     archive = archive_of(made, kind.release.inner, tmp_path)
     with published(server, monkeypatch, kind, {"archive.tar.gz": archive}):
         with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: nothing is in .*or download = true"):
-            kind(data_dir=str(tmp_path / "data"), max_length=50).load()
+            kind(data_dir=str(tmp_path / "data"), **settings).load()
         assert server.seen == []
         for _ in range(2):
-            task = kind(data_dir=str(tmp_path / "data"), download=True, max_length=50).load()
-        assert len(task.train) == 4
+            task = kind(data_dir=str(tmp_path / "data"), download=True, **settings).load()
         assert len(server.seen) == 1
-    ours = kind(data_dir=str(tmp_path / "made"), max_length=50).load()
-    every = np.arange(4)
+    ours = kind(data_dir=str(tmp_path / "made"), **settings).load()
+    every = np.arange(len(ours.train))
+    assert len(task.train) == len(every) >= 4
     np.testing.assert_array_equal(task.train.batch(every).inputs, ours.train.batch(every).inputs)
 
 
@@ -348,6 +352,20 @@ def test_listops_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
     np.testing.assert_array_equal(above.test.batch(every[:5]).inputs, ours.test.batch(every[:5]).inputs)
     with pytest.raises(ValueError, match="ListOps: data_dir is ''"):
         ListOps(download=True, **small).load()
+
+
+def test_pathfinder_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
+    small = {"train": 8, "val": 1, "test": 1}
+    Pathfinder(**small).write(tmp_path / "made")
+    release = level_release(32, 14)
+    server.files["/lra_release.gz"] = archive_of(tmp_path / "made", release.inner, tmp_path)
+    here = release._replace(urls={f"{server.url}/lra_release.gz": None})
+    monkeypatch.setattr("rotrnn.tasks.pathfinder.level_release", lambda *_: here)
+    with pytest.warns(UserWarning, match="no hash is published"):
+        task = Pathfinder(data_dir=str(tmp_path / "data"), download=True, **small).load()
+    ours = Pathfinder(data_dir=str(tmp_path / "made"), **small).load()
+    every = np.arange(8)
+    np.testing.assert_array_equal(task.train.batch(every).inputs, ours.train.batch(every).inputs)
 
 
 def test_a_second_process_waits_for_the_download(server, tmp_path):
