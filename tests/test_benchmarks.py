@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,23 @@ def test_quick_run_of_pathfinder() -> None:
         assert row["images/s"] == pytest.approx(1 / row["seconds"])
         if "speedup" in row:
             assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
+def test_quick_run_of_a_convolutional_network() -> None:
+    """Where there is PyTorch; elsewhere it says what is to be installed."""
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.pathfinder_cnn", "--quick", "--json", "--epochs", "2"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert files() == before
+    if find_spec("torch") is None:
+        assert run.returncode == 2
+        assert "torch is not installed: pip install -e '.[peers]'" in run.stderr
+        return
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["images"] == 2 * 4 * found["batch"]
+    assert 0 <= found["test_accuracy"] <= 1
+    assert "step     8/8 " in run.stderr
 
 
 @pytest.fixture(scope="module")

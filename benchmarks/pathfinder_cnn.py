@@ -1,0 +1,94 @@
+"""A convolutional network on Pathfinder's images: can their labels be learnt at all?
+
+    python -m benchmarks.pathfinder_cnn [--epochs 3] [--bfloat16] [--resolution 32] [--data-dir DIR] [--quick]
+
+A ResNet-18 that sees images as images, in PyTorch (`pip install -e '.[peers]'`), should exceed 80 % of the test split.
+What stays at chance says that the data cannot be learnt, before a recurrent model is blamed: so it went with an early
+release of 128 x 128 pixels. --data-dir takes released images. The test split is looked at once, after the last step;
+what does not exceed 80 % then ends with status 1. Writes benchmarks/results/pathfinder_cnn.json and .png, except with
+--quick or --data-dir.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import RESULTS, arguments, origin
+from rotrnn import _cpu
+from rotrnn.tasks import Pathfinder
+
+BATCH, EXPECTED = 128, 0.8
+QUICK = {"train": 4 * BATCH, "val": BATCH, "test": BATCH}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="over 160,000 images (default %(default)s)")
+    parser.add_argument("--bfloat16", action="store_true", help="convolutions in bfloat16, on processors that have it")
+    parser.add_argument("--resolution", type=int, default=32, metavar="PIXELS", help="a side (default %(default)s)")
+    parser.add_argument("--data-dir", default="", metavar="DIR", help="released images; else they are generated")
+    args = parser.parse_args()
+    if args.epochs < 1:
+        parser.error(f"--epochs is {args.epochs}, expected at least 1")
+    if importlib.util.find_spec("torch") is None:
+        parser.error("torch is not installed: pip install -e '.[peers]'")
+    try:
+        task = Pathfinder(resolution=args.resolution, data_dir=args.data_dir, **(QUICK if args.quick else {})).load()
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    import torch
+
+    from benchmarks.peers.torch_resnet import WIDTHS, Trial
+
+    torch.set_num_threads(_cpu.threads())
+    widths = (8, 16) if args.quick else WIDTHS
+    trial = Trial(task, widths, batch=BATCH, epochs=args.epochs, bfloat16=args.bfloat16)
+    curve = []
+    for point in trial.train():
+        curve.append(point._asdict())
+        print(
+            f"step {point.step:5d}/{trial.steps}  loss {point.loss:.4f}  val {100 * point.val_accuracy:5.1f} %  "
+            f"{point.seconds:6.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    found = {
+        "resolution": args.resolution,
+        "parameters": trial.parameters,
+        "batch": BATCH,
+        "images": args.epochs * len(task.train),
+        "seconds": curve[-1]["seconds"],
+        "test_images": len(task.test),
+        "test_accuracy": trial.accuracy(task.test, len(task.test)),
+    }
+    text = f"{found['parameters']:,} parameters, {found['images']:,} images: test {100 * found['test_accuracy']:.2f} %"
+    print(json.dumps(found) if args.json else text)
+    if not (args.quick or args.data_dir):
+        record(found, curve, trial.losses)
+    if not args.quick and found["test_accuracy"] <= EXPECTED:
+        sys.exit(f"test accuracy is {found['test_accuracy']:.4f}, expected more than {EXPECTED}")
+
+
+def record(found: dict[str, Any], curve: list[dict[str, Any]], losses: list[float]) -> None:
+    """What was found, with the mean loss and what validation gave along the way; `losses` of each step."""
+    command = " ".join(["python", "-m", "benchmarks.pathfinder_cnn", *sys.argv[1:]])
+    result = {**found, "curve": curve, "threads": _cpu.threads(), **origin(), "command": command}
+    (RESULTS / "pathfinder_cnn.json").write_text(json.dumps(result, indent=1) + "\n")
+    from rotrnn.plots import learning_curves
+
+    steps = np.array([one["step"] for one in curve])
+    learning_curves(
+        {"loss": (np.arange(1, len(losses) + 1), np.array(losses))},
+        {"accuracy": (steps, np.array([one["val_accuracy"] for one in curve]))},
+        0.5,
+        (len(losses), found["test_accuracy"]),
+    ).savefig(RESULTS / "pathfinder_cnn.png", dpi=120)
+
+
+if __name__ == "__main__":
+    main()
