@@ -196,6 +196,32 @@ def test_labels_and_marked_contours_are_even():
     assert abs(np.mean(margins == 2) - 0.5) <= 4 * math.sqrt(0.25 / 1000)
 
 
+@pytest.mark.parametrize(("resolution", "count"), [(16, 400), (32, 400), (64, 100), (128, 40)])
+def test_markers_are_white_unless_a_paddle_is_brighter(resolution, count):
+    """A marker is 1, a paddle its picture times its contrast, and the brightest of all is 255: a marker is dimmer in
+    proportion, where a paddle outshines it. At 32 most images have such a one, by contrasts 1.5 and 2."""
+    task = Pathfinder(resolution=resolution, contour_length=4 if resolution == 16 else 14)
+    last, g = 2 * (task.contour_length - 1), task.geometry
+    images = task.images(np.arange(count))
+    contrasts = np.full(images.paddles.shape[1], g.distractor_contrast)
+    contrasts[: last + 2] = g.target_contrast
+    dimmer = 0
+    for at, (pixels, row) in enumerate(zip(images.pixels, images.paddles, strict=True)):
+        shape = PaddleShape(g.paddle_length, g.paddle_thickness, int(images.margins[at]), g.continuity)
+        there = row[:, 0] >= 0
+        peaks = paddles(shape).lines[row[there, 0]].max((1, 2)) / 255
+        brightest = (contrasts[there] * peaks).max()
+        start = images.marked[at]
+        end = start if images.labels[at] else 1 - start
+        for y, x in row[[start, last + end], 1:]:
+            if brightest > 1:
+                assert pixels[y, x] == round(255 / brightest) < 255
+            else:
+                assert pixels[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].max() == 255
+        dimmer += brightest > 1
+    assert dimmer > count / 2 if resolution == 32 else dimmer == 0
+
+
 # ---- labels ----
 
 
