@@ -53,8 +53,8 @@ int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uin
 /* word_problem.c */
 int K(word_sample)(int64_t *restrict elements, const int64_t *restrict row, int64_t n, int64_t T, int64_t order,
                    int64_t count, int64_t seed);
-int K(word_states)(int64_t *restrict states, const int64_t *restrict elements, const int64_t *restrict table, int64_t n,
-                   int64_t T, int64_t order);
+int K(word_states)(int64_t *restrict states, const int64_t *restrict elements, const int64_t *restrict factors,
+                   int64_t n, int64_t T, int64_t F);
 
 /* string_copy.c */
 int K(copy_rows)(int64_t *restrict tokens, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,

@@ -7,9 +7,8 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from functools import cache, reduce
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +21,32 @@ from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 """Their ids follow those of the elements."""
 
-LARGEST = 2520  # elements: those of A7; the table of products takes 48 MiB
-FACTOR = re.compile(r"([SAZ])([1-9][0-9]{0,3})")
+LARGEST = 2**31 - 1  # elements
+FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
 COUNTABLE = 2**62  # sequences that csrc/word_problem.c can number
 
 
 # ---- groups ----
 
 
-@dataclass(frozen=True, eq=False)
+class Factor(NamedTuple):
+    """Z_n, S_n or A_n: `kind` is 0, 1 or 2."""
+
+    kind: int
+    n: int
+    order: int
+
+
+@dataclass(frozen=True)
 class Group:
-    """A finite group: `table` (order, order) int64 holds the product a b at (a, b); element 0 is the identity."""
+    """A finite group, the direct product of `factors`; its elements are numbers, of which 0 is the identity."""
 
     name: str
-    table: Index
+    factors: tuple[Factor, ...]
 
     @property
     def order(self) -> int:
-        return len(self.table)
+        return math.prod(factor.order for factor in self.factors)
 
     @property
     def pad(self) -> int:
@@ -53,11 +60,10 @@ class Group:
         """Products (n, T) of the first 1, 2, ..., T elements (n, T) of each row."""
         states = np.empty_like(elements)
         n, T = elements.shape
-        _cpu.word_states(states, elements, self.table, n, T, self.order)
+        _cpu.word_states(states, elements, np.array(self.factors), n, T, len(self.factors))
         return states
 
 
-@cache
 def group(name: str) -> Group:
     """The group of that name: S5, A5, Z60, or a direct product such as A4xZ5 (A4_x_Z5).
 
@@ -68,39 +74,21 @@ def group(name: str) -> Group:
     Raises
     ------
     ValueError
-        The name is none of these, or the group has more than 2520 elements.
+        The name is none of these, or the group has 2**31 elements or more: S13, A13.
     """
-    factors = [FACTOR.fullmatch(factor) for factor in name.replace("_x_", "x").split("x")]
-    orders = []
-    for factor in factors:
-        if factor is None:
+    factors = []
+    for called in name.replace("_x_", "x").split("x"):
+        match = FACTOR.fullmatch(called)
+        if match is None:
             raise ValueError(f"group is '{name}', expected S, A or Z and a number, as S5, or a product, as A4xZ5")
-        n = int(factor[2])
-        orders.append(n if factor[1] == "Z" else math.factorial(min(n, 8)) // (2 if factor[1] == "A" and n > 1 else 1))
-    if math.prod(orders) > LARGEST:
+        kind, n = match[1], int(match[2])
+        permutations = math.factorial(min(n, 13))
+        order = {"Z": n, "S": permutations, "A": (permutations + 1) // 2}[kind]
+        factors.append(Factor("ZSA".index(kind), n, order))
+    found = Group("_x_".join(f"{'ZSA'[one.kind]}{one.n}" for one in factors), tuple(factors))
+    if found.order > LARGEST:
         raise ValueError(f"group is '{name}', expected one of at most {LARGEST} elements")
-    tables = [_table(factor[1], int(factor[2])) for factor in factors if factor is not None]
-    return Group("_x_".join(factor[0] for factor in factors if factor is not None), reduce(_product, tables))
-
-
-def _table(kind: str, n: int) -> Index:
-    if kind == "Z":
-        return np.add.outer(np.arange(n), np.arange(n)) % n
-    rows = [p for p in itertools.permutations(range(n)) if kind == "S" or _even(p)]
-    elements = np.array(rows, np.int64)
-    place = n ** np.arange(n - 1, -1, -1)
-    codes = elements @ place  # ascending, as the order is lexicographic
-    return np.stack([np.searchsorted(codes, one[elements] @ place) for one in elements])
-
-
-def _even(permutation: tuple[int, ...]) -> bool:
-    return sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
-
-
-def _product(left: Index, right: Index) -> Index:
-    n = len(left) * len(right)
-    pairs = left[:, None, :, None] * len(right) + right[None, :, None, :]
-    return np.ascontiguousarray(pairs.reshape(n, n))
+    return found
 
 
 # ---- sequences of one length ----
@@ -154,7 +142,7 @@ class Generated:
 class Stored:
     """Sequences (n, length) read from a file."""
 
-    elements: npt.NDArray[np.int16]
+    elements: npt.NDArray[np.integer[Any]]
 
     @property
     def length(self) -> int:
@@ -190,9 +178,10 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
     Every row is parsed strictly, and its targets are compared with the products. What is not as expected raises a
     ValueError that names file and line.
     """
-    number = rb" ".join([rb"(?:0|[1-9]\d{0,3})"] * length)
+    number = rb" ".join([rb"(?:0|[1-9]\d{0,9})"] * length)
     row = re.compile(rb"-?\d{1,18},%b,%b\n" % (number, number))
-    read: list[npt.NDArray[np.int16]] = []
+    dtype = np.min_scalar_type(group.order)
+    read: list[npt.NDArray[np.integer[Any]]] = []
     with open(path, "rb") as file:
         header = file.readline()
         if header != HEADER:
@@ -219,9 +208,9 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
                     f"{path}, line {line + offset}: target {at + 1} is {targets[offset, at]}, "
                     f"expected {group.states(elements)[offset, at]}, the product of the first {at + 1} inputs"
                 )
-            read.append(elements.astype(np.int16))
+            read.append(elements.astype(dtype))
             line += len(lines)
-    return Stored(np.concatenate(read) if read else np.empty((0, length), np.int16))
+    return Stored(np.concatenate(read) if read else np.empty((0, length), dtype))
 
 
 # ---- the task ----
@@ -273,7 +262,7 @@ class WordProblem:
     Parameters
     ----------
     group : str
-        S5, A5, Z60, A4xZ5, ..., of at most 2520 elements.
+        S5, A5, Z60, A4xZ5, ..., of less than 2**31 elements.
     length : int
         Elements of a sequence in training and validation.
     samples : int
