@@ -288,7 +288,7 @@ def test_bytes_of_a_file(tmp_path):
             states.append(state)
         expected += f"7,{' '.join(map(str, row))},{' '.join(map(str, states))}\n"
     assert path.read_bytes() == expected.encode()
-    np.testing.assert_array_equal(read_csv(path, group("A5"), 6, 2).at(np.arange(2)), rows)
+    np.testing.assert_array_equal(read_csv(path, group("A5"), 6), rows)
 
 
 @pytest.mark.parametrize("name", ["S3", "A4xZ5", "A7xZ5"])
@@ -302,6 +302,10 @@ def test_written_files_load_as_what_was_generated(tmp_path, name):
         assert len(ours) == len(theirs)
         np.testing.assert_array_equal(everything(ours).inputs, everything(theirs).inputs)
         np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
+    assert all(isinstance(words.elements, np.memmap) for words, _ in read.train.parts)
+    again = WordProblem(**{**of, "seed": 6}).write(tmp_path / "new" / "folder")  # over the old files and their arrays
+    read = WordProblem(**{**of, "seed": 6}, data_dir=str(tmp_path / "new" / "folder")).load()
+    np.testing.assert_array_equal(everything(again.test).inputs, everything(read.test).inputs)
 
 
 def test_a_stop_while_writing_leaves_no_older_length_beside_a_new_one(tmp_path, monkeypatch):
@@ -366,7 +370,7 @@ def test_malformed_files(tmp_path, content, message):
     path = tmp_path / "A5=3.csv"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}, {message}"):
-        read_csv(path, group("A5"), 3, 10_000)
+        read_csv(path, group("A5"), 3)
 
 
 @pytest.mark.parametrize(

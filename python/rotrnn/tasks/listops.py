@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from rotrnn import _cpu
 from rotrnn.files import atomic_file, clear
-from rotrnn.tasks.released import find, lra
+from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.released import find, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 
@@ -155,8 +156,8 @@ def write_tsv(path: str | os.PathLike[str], expressions: Expressions) -> None:
             file.write(b"%b\t%d\r\n" % (_render(tokens), value))
 
 
-def read_tsv(path: str | os.PathLike[str], count: int | None = None) -> Expressions:
-    """Reads the first `count` expressions (or all) of a file in the released format.
+def read_tsv(path: str | os.PathLike[str]) -> Expressions:
+    """Reads a file in the released format.
 
     Every row is parsed strictly and evaluated. What is not as expected raises a ValueError that names file and line.
     """
@@ -166,18 +167,13 @@ def read_tsv(path: str | os.PathLike[str], count: int | None = None) -> Expressi
         header = file.readline()
         if header != HEADER:
             raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(HEADER)}")
-        while count is None or len(rows) < count:
-            line = file.readline()
-            if not line:
-                break
+        for line in file:
             try:
                 tokens, value = _parse_row(line)
             except ValueError as error:
                 raise ValueError(f"{path}, line {len(rows) + 2}: {error}") from None
             rows.append(tokens.tobytes())
             values.append(value)
-    if count is not None and len(rows) < count:
-        raise ValueError(f"{path}: has {len(rows)} expressions, expected at least {count}")
     return _joined(rows, values)
 
 
@@ -240,6 +236,9 @@ class ListOps:
         nothing is generated: the splits are the first `train`, `val` and `test` rows of these files.
     download : bool
         Fetch these files into `data_dir` where they are not there, out of the archive of all of Long Range Arena, 8 GB.
+    cache_dir : str
+        Folder for the expressions of `data_dir`, mapped into memory from the first time on; .rotrnn in it if none is
+        given.
     """
 
     train: int = 96_000
@@ -253,6 +252,7 @@ class ListOps:
     max_tokens: int = 2047
     data_dir: str = ""
     download: bool = False
+    cache_dir: str = ""
 
     dividing: ClassVar[tuple[str, ...]] = ("train", "val", "max_depth", "max_args", "min_length", "max_length")
 
@@ -295,7 +295,7 @@ class ListOps:
         counts = {"train": self.train, "val": self.val, "test": self.test}
         if self.data_dir or self.download:
             folder = find("ListOps", RELEASE, self.data_dir, self.download)
-            return {name: read_tsv(_file(folder, name), count) for name, count in counts.items()}
+            return {name: self._read(_file(folder, name), count) for name, count in counts.items()}
         every = generate(
             sum(counts.values()),
             seed=self.seed,
@@ -306,6 +306,19 @@ class ListOps:
         )
         ends = np.cumsum(list(counts.values())).tolist()
         return {name: every.part(end - counts[name], end) for name, end in zip(counts, ends, strict=True)}
+
+    def _read(self, path: Path, count: int) -> Expressions:
+        """The first expressions of a file."""
+
+        def make(store: Store) -> None:
+            for name, array in read_tsv(path)._asdict().items():
+                store.array(name, array.shape, array.dtype)[:] = array
+
+        arrays = prepare("ListOps", self.data_dir, self.cache_dir, f"listops-{path.stem}", [path], make)
+        every = Expressions(**arrays)
+        if len(every.values) < count:
+            raise ValueError(f"{path}: has {len(every.values)} expressions, expected at least {count}")
+        return every.part(0, count)
 
     def _task(self, splits: dict[str, Expressions]) -> Task:
         symbols = _vocabulary(splits["train"], self.max_tokens)

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.files import atomic_file, clear
 from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.released import prepare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
@@ -172,8 +174,8 @@ def write_csv(path: str | os.PathLike[str], group: Group, words: Words, seed: in
                 file.write(f"{seed},{inputs},{targets}\n".encode())
 
 
-def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int) -> Stored:
-    """Reads up to `count` rows of a file in the released format.
+def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDArray[np.integer[Any]]:
+    """The elements (n, length) of a file in the released format.
 
     Every row is parsed strictly, and its targets are compared with the products. What is not as expected raises a
     ValueError that names file and line.
@@ -187,7 +189,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
         if header != HEADER:
             raise ValueError(f"{path}, line 1: the header is {header!r:.60}, expected {HEADER!r}")
         line = 2
-        while lines := list(itertools.islice(file, min(4096, count - line + 2))):
+        while lines := list(itertools.islice(file, 4096)):
             for offset, text in enumerate(lines):
                 if not row.fullmatch(text):
                     raise ValueError(
@@ -210,7 +212,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int, count: int
                 )
             read.append(elements.astype(dtype))
             line += len(lines)
-    return Stored(np.concatenate(read) if read else np.empty((0, length), dtype))
+    return np.concatenate(read) if read else np.empty((0, length), dtype)
 
 
 # ---- the task ----
@@ -281,6 +283,9 @@ class WordProblem:
     data_dir : str
         Folder with released files, ``A5=16.csv``: header ``seed,input,target``. With it nothing is generated: rows are
         the first of these files.
+    cache_dir : str
+        Folder for the elements of these files, mapped into memory from the first time on; .rotrnn in `data_dir` if none
+        is given.
     """
 
     group: str = "A5"
@@ -293,6 +298,7 @@ class WordProblem:
     test: int = 10_000
     seed: int = 0
     data_dir: str = ""
+    cache_dir: str = ""
 
     dividing: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
 
@@ -346,10 +352,20 @@ class WordProblem:
                 words[length] = Generated(G.order, length, count, self.seed)
                 continue
             path = self._file(self.data_dir, length)
-            words[length] = read_csv(path, G, length, count)
+            words[length] = self._read(path, length, count)
             if len(words[length]) < count and length in (self.length, self.test_length):
                 raise ValueError(f"{path}: has {len(words[length])} rows, expected at least {count}")
         return words
+
+    def _read(self, path: Path, length: int, most: int) -> Stored:
+        """The first rows of a file."""
+
+        def make(store: Store) -> None:
+            elements = read_csv(path, group(self.group), length)
+            store.array("elements", elements.shape, elements.dtype)[:] = elements
+
+        arrays = prepare("WordProblem", self.data_dir, self.cache_dir, path.stem, [path], make)
+        return Stored(arrays["elements"][:most])
 
     def _file(self, folder: str | os.PathLike[str], length: int) -> Path:
         return Path(folder, f"{group(self.group).name}={length}.csv")
