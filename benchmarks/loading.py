@@ -2,14 +2,16 @@
 
     python -m benchmarks.loading [--json] [--quick]
 
-Each task reads random data of its published format and full length (ListOps: generated), and `batch` gathers random
-examples from the prepared arrays; the step is forward, backward and AdamW of RotRNN at the size of its paper's run
-(Table 3; MNIST, which is not there, as Image). A thread makes each batch while the step before it runs, so that a ratio
-below 1 is never waited for. Writes benchmarks/results/loading.json; `--quick` goes every way at small sizes.
+Each task reads files of its published format and full length, of random data or of its generator, and `batch` gathers
+random examples from the prepared arrays; Pathfinder also as it is without files, drawn anew for each batch. The step is
+forward, backward and AdamW of RotRNN at the size of its paper's run (Table 3; MNIST, which is not there, as Image). A
+thread makes each batch while the step before it runs, so that a ratio below 1 is never waited for. Writes
+benchmarks/results/loading.json; `--quick` goes every way at small sizes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 import warnings
@@ -32,19 +34,25 @@ SIZES = {  # T is the task's
     "cifar": Size(50, 1024, 512, 384, 6),
     "mnist": Size(50, 784, 512, 384, 6),
     "speech_commands": Size(16, 16_000, 96, 128, 6),
+    "pathfinder": Size(64, 1024, 192, 256, 6),
+    "pathfinder, drawn": Size(64, 1024, 192, 256, 6),
 }
 HEADS = 32
 
 
 def load(name: str, folder: str, examples: int) -> Task:
     """A task of so many examples of full length."""
-    kind = TASKS[name]
-    if not issubclass(kind, Released):
-        return kind(train=examples, val=1, test=1).load()
-    kind().stand_in(folder, examples)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of course they are not the published data
-        return kind(data_dir=folder).load()
+    kind = TASKS[name.removesuffix(", drawn")]
+    if issubclass(kind, Released):
+        kind().stand_in(folder, examples)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of course they are not the published data
+            return kind(data_dir=folder).load()
+    settings = kind(train=examples, val=1, test=1)
+    if name.endswith(", drawn"):
+        return settings.load()
+    settings.write(folder)
+    return dataclasses.replace(settings, data_dir=folder).load()
 
 
 def training_step(task: Task, size: Size, batch: Batch) -> Callable[[], None]:
