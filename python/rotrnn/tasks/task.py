@@ -210,16 +210,16 @@ def describe(task: Task) -> str:
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
         baseline = _share_of_majority(spread["train"][0], labels)
         lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
-    shares = {name: np.bincount(labels, minlength=task.n_values) / len(labels) for name, (labels, _) in spread.items()}
-    shown = np.arange(task.n_values)
-    if task.n_values > MOST_LABELS:
-        shown = np.sort(np.argsort(-shares["train"], kind="stable")[:MOST_LABELS])
-        lines.append(f"of {task.n_values} labels the {MOST_LABELS} most frequent in training:")
+    if task.n_values <= MOST_LABELS:
+        shown = np.arange(task.n_values)
+    else:
+        shown = np.sort(_by_frequency(spread["train"][0])[:MOST_LABELS])
+        lines.append(f"of {task.n_values} labels the {len(shown)} most frequent in training:")
     names = [task.labels[label] if task.labels else str(label) for label in shown]
     wide = max(6, *map(len, names)) + 1
     lines.append(f"{'label':<10}" + "".join(f"{name:>{wide}}" for name in names))
-    for name, share in shares.items():
-        lines.append(f"{name:<10}" + "".join(f"{share[label]:>{wide}.1%}" for label in shown))
+    for name, (labels, _) in spread.items():
+        lines.append(f"{name:<10}" + "".join(f"{np.mean(labels == label):>{wide}.1%}" for label in shown))
     lines += [
         f"{name}: counted in {len(_looked_at(split))} examples, evenly spaced"
         for name, split in _splits(task).items()
@@ -234,7 +234,13 @@ def majority_baseline(task: Task, split: Split) -> float:
 
 
 def _share_of_majority(train: Index, labels: Index) -> float:
-    return float(np.mean(labels == np.argmax(np.bincount(train))))
+    return float(np.mean(labels == _by_frequency(train)[0]))
+
+
+def _by_frequency(labels: Index) -> Index:
+    """The labels that there are, the most frequent first; ties in their order."""
+    there, counts = np.unique(labels, return_counts=True)
+    return np.asarray(there[np.argsort(-counts, kind="stable")])
 
 
 def _splits(task: Task) -> dict[str, Split]:
