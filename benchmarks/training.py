@@ -31,6 +31,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "A5": ("word-problem-small --grid task.group=A5",),
+    "A5-lengths-2-to-16": (
+        "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "
+        "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
+    ),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "brackets": ("brackets-small",),
