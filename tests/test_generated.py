@@ -16,7 +16,7 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
 from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Regular, WordProblem, describe
 from rotrnn.tasks.generated import WRITABLE, ByLength
-from rotrnn.tasks.task import shuffled
+from rotrnn.tasks.task import FeatureSplit, Task, majority_baseline, shuffled
 
 CASES = {
     "A5": WordProblem(length=7, samples=2000, test_length=19, test=200),
@@ -170,6 +170,15 @@ def test_describe(case):
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]
     assert ("train: counted in 4096 examples, evenly spaced" in lines) == task.train.fresh
+
+
+def test_statistics_of_a_large_split_are_of_all_its_parts():
+    """200,000 examples, of which 131,072 are looked at: a half of them is in the second half."""
+    labels = np.repeat([0, 1], 100_000)
+    split = FeatureSplit(np.zeros((len(labels), 1, 1)), labels)
+    task = Task("sorted", split, split, split, 2, None, 1)
+    assert describe(task).count(" 50.0%") == 3 * 3  # two labels and a baseline each
+    assert majority_baseline(task, split) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -394,6 +394,14 @@ def test_written_files_load_as_what_was_generated(tmp_path):
         ListOps(**SOME, data_dir=str(tmp_path)).load()
 
 
+def test_files_are_not_written_from_files(tmp_path):
+    ListOps(**SOME).write(tmp_path)
+    before = (tmp_path / "basic_train.tsv").read_bytes()
+    with pytest.raises(ValueError, match=r"ListOps: data_dir is '.*', expected none: its expressions are files"):
+        ListOps(**{**SOME, "train": 20}, data_dir=str(tmp_path)).write(tmp_path)
+    assert (tmp_path / "basic_train.tsv").read_bytes() == before
+
+
 def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, monkeypatch):
     """The files of a smaller set of another seed were there; the disk is full at the second new one."""
     ListOps(**SOME, seed=8).write(tmp_path)

@@ -68,6 +68,50 @@ def test_a_kill_while_what_is_stale_is_removed(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "data"]
 
 
+def test_room_is_kept_before_anything_is_written(tmp_path):
+    """Else a full disk would end the process, by SIGBUS, at some write to what is mapped."""
+
+    def make(store):
+        store.array("x", (2**20,), np.uint8)
+        assert os.stat(store.folder / "x.npy").st_blocks * 512 >= 2**20
+
+    assert prepared(tmp_path, "data", SETTINGS, make)["x"].sum() == 0
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    def full(descriptor, start, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*x\.npy'"):
+        prepared(tmp_path, "data", SETTINGS, maker([]))
+    assert os.listdir(tmp_path) == [".lock"]
+
+
+def test_what_another_process_replaces_while_it_is_opened(tmp_path, monkeypatch):
+    """Other data take the place between manifest and arrays, or an array is gone: the answer is what was asked for."""
+    prepared(tmp_path, "data", SETTINGS, maker([]))
+    load, replaced = np.load, []
+
+    def late(path, **how):
+        if not replaced:
+            replaced.append(True)
+            prepared(tmp_path, "data", {"other": 1}, maker([], 7))
+        return load(path, **how)
+
+    monkeypatch.setattr(np, "load", late)
+    assert (prepared(tmp_path, "data", SETTINGS, maker([]))["x"] == 2).all()
+
+    def missing(path, **how):
+        if len(replaced) == 1:
+            replaced.append(True)
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return load(path, **how)
+
+    monkeypatch.setattr(np, "load", missing)
+    assert (prepared(tmp_path, "data", SETTINGS, maker([]))["x"] == 2).all()
+
+
 def test_an_error_leaves_nothing(tmp_path):
     def fails(store):
         store.array("x", (3,), np.int8)[:] = 1

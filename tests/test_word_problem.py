@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rotrnn.tasks import WordProblem
+from rotrnn.tasks.task import majority_baseline
 from rotrnn.tasks.word_problem import COUNTABLE, HEADER, Generated, group, read_csv, write_csv
 
 # ---- groups ----
@@ -306,6 +307,53 @@ def test_written_files_load_as_what_was_generated(tmp_path, name):
     again = WordProblem(**{**of, "seed": 6}).write(tmp_path / "new" / "folder")  # over the old files and their arrays
     read = WordProblem(**{**of, "seed": 6}, data_dir=str(tmp_path / "new" / "folder")).load()
     np.testing.assert_array_equal(everything(again.test).inputs, everything(read.test).inputs)
+
+
+def test_one_cache_of_two_folders(tmp_path):
+    """Files of the same name, size and time, in folders of the same name."""
+    of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20}
+    made = {}
+    for seed in (1, 2):
+        folder = tmp_path / str(seed) / "data"
+        made[folder] = everything(WordProblem(**of, seed=seed).write(folder).test).inputs
+        for path in folder.iterdir():
+            os.utime(path, ns=(0, 0))
+    for folder, inputs in (*made.items(), *made.items()):
+        read = WordProblem(**of, data_dir=str(folder), cache_dir=str(tmp_path / "cache")).load()
+        np.testing.assert_array_equal(everything(read.test).inputs, inputs)
+
+
+def test_files_are_not_written_from_files(tmp_path):
+    of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20}
+    WordProblem(**of).write(tmp_path)
+    before = (tmp_path / "Z7=4.csv").read_bytes()
+    with pytest.raises(ValueError, match=r"WordProblem: data_dir is '.*', expected none: its sequences are files"):
+        WordProblem(**{**of, "samples": 20}, data_dir=str(tmp_path)).write(tmp_path)
+    assert (tmp_path / "Z7=4.csv").read_bytes() == before
+
+
+def test_the_largest_seed_is_read_back(tmp_path):
+    of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20, "seed": 2**63 - 1}
+    made = WordProblem(**of).write(tmp_path)
+    read = WordProblem(**of, data_dir=str(tmp_path)).load()
+    np.testing.assert_array_equal(everything(read.train).inputs, everything(made.train).inputs)
+
+
+@pytest.mark.parametrize("elements", [[[-1, 3]], [[0, 120]]])
+def test_states_of_what_is_no_element(elements):
+    with pytest.raises(ValueError, match=rf"states: elements has {min(elements[0]) or 120}, expected 0 to 119 for S5"):
+        group("S5").states(np.array(elements))
+
+
+def test_majority_is_of_elements():
+    """BOS, always right, and PAD are no elements: of 7 each has its share, within 5 deviations."""
+    task = WordProblem(group="Z7", length=5, samples=4000, shorter="all", test_length=6, test=4000).load()
+    for split in (task.train, task.test):
+        labels, lengths = split.labels_and_lengths(np.arange(len(split)))
+        assert (labels[:, 0] == -1).all()
+        assert ((labels >= 0).sum(1) == lengths - 1).all()
+        share = majority_baseline(task, split)
+        assert abs(share - 1 / 7) <= 5 * math.sqrt(1 / 7 * (6 / 7) / (labels >= 0).sum())
 
 
 def test_a_stop_while_writing_leaves_no_older_length_beside_a_new_one(tmp_path, monkeypatch):

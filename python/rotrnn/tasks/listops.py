@@ -283,7 +283,14 @@ class ListOps:
         return self._task(self._splits())
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes basic_train.tsv, basic_val.tsv and basic_test.tsv in the released format."""
+        """Writes basic_train.tsv, basic_val.tsv and basic_test.tsv in the released format.
+
+        ValueError where the expressions are read from files.
+        """
+        if self.data_dir or self.download:
+            raise ValueError(
+                f"ListOps: data_dir is {self.data_dir!r}, expected none: its expressions are files already"
+            )
         Path(folder).mkdir(parents=True, exist_ok=True)
         splits = self._splits()
         clear(_file(folder, name) for name in splits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -29,7 +30,9 @@ class Store:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A new array of zeros on disk, to be filled in."""
-        array = np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", np.dtype(dtype), shape)
+        path = self.folder / f"{name}.npy"
+        array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
+        _allocate(path)
         self._arrays.append(array)
         return array
 
@@ -37,6 +40,20 @@ class Store:
         for array in self._arrays:
             array.flush()
         self._arrays.clear()
+
+
+def _allocate(path: Path) -> None:
+    """Has the disk keep room for all of a file: a write to what is mapped that finds none ends the process."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that know no such thing
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
 
 
 def prepared(
@@ -60,7 +77,10 @@ def prepared(
     """
     place = Path(folder, name)
     wanted = json.loads(json.dumps({"format": FORMAT, "settings": settings}))
-    there = _current(place, wanted)
+    try:
+        there = _current(place, wanted)
+    except (ValueError, FileNotFoundError):  # it may be that another process replaces it right now
+        there = None
     if there is not None:
         return there
     with locked(folder):
@@ -73,7 +93,8 @@ def _current(place: Path, wanted: dict[str, Any]) -> Arrays | None:
     manifest = _manifest(place)
     if {key: manifest.get(key) for key in wanted} != wanted:
         return None
-    return _open(place, manifest["files"])
+    arrays = _open(place, manifest["files"])
+    return arrays if _manifest(place) == manifest else None
 
 
 def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) -> Arrays:
@@ -89,7 +110,7 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
         for file in files:
             synced(temporary / file)
         with atomic_file(temporary / MANIFEST) as out:
-            out.write(json.dumps({**wanted, "files": files}, indent=2).encode())
+            out.write(json.dumps({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2).encode())
         if place.exists():  # `_manifest` has seen that it is ours
             os.replace(place, stale)  # whole: half of it removed would be nobody's
         os.replace(temporary, place)

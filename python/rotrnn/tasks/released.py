@@ -166,8 +166,13 @@ class Released(ABC):
 def prepare(
     task: str, data_dir: str, cache_dir: str, name: str, files: Iterable[Path], make: Callable[[Store], None]
 ) -> Arrays:
-    """The arrays that `make` makes of `files`, by `prepared`, in `cache_dir` or, where that is '', in `data_dir`."""
+    """The arrays that `make` makes of `files`, by `prepared`, in `cache_dir` or, where that is '', in `data_dir`.
+
+    In `cache_dir`, which may be that of several folders of data, they are called after `data_dir` too.
+    """
     folder = Path(cache_dir or Path(data_dir, ".rotrnn"))
+    if cache_dir:
+        name += "-" + hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
     try:
         return prepared(folder, name, {"files": fingerprint(files)}, make)
     except OSError as error:

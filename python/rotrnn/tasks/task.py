@@ -250,7 +250,7 @@ def _splits(task: Task) -> dict[str, Split]:
 def _looked_at(split: Split) -> Index:
     n = len(split)
     most = LOOKED_AT_FRESH if split.fresh else LOOKED_AT
-    return np.arange(n) if n <= most else np.arange(most) * (n // most)
+    return np.arange(n) if n <= most else np.arange(most) * n // most
 
 
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:

@@ -59,7 +59,15 @@ class Group:
         return self.order + 1
 
     def states(self, elements: Index) -> Index:
-        """Products (n, T) of the first 1, 2, ..., T elements (n, T) of each row."""
+        """Products (n, T) of the first 1, 2, ..., T elements (n, T) of each row.
+
+        ValueError where they are not all from 0 to `order` - 1.
+        """
+        elements = np.ascontiguousarray(elements, np.int64)
+        low, high = elements.min(initial=0), elements.max(initial=0)
+        if low < 0 or high >= self.order:
+            found = low if low < 0 else high
+            raise ValueError(f"states: elements has {found}, expected 0 to {self.order - 1} for {self.name}")
         states = np.empty_like(elements)
         n, T = elements.shape
         _cpu.word_states(states, elements, np.array(self.factors), n, T, len(self.factors))
@@ -181,7 +189,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
     ValueError that names file and line.
     """
     number = rb" ".join([rb"(?:0|[1-9]\d{0,9})"] * length)
-    row = re.compile(rb"-?\d{1,18},%b,%b\n" % (number, number))
+    row = re.compile(rb"-?\d{1,19},%b,%b\n" % (number, number))
     dtype = np.min_scalar_type(group.order)
     read: list[npt.NDArray[np.integer[Any]]] = []
     with open(path, "rb") as file:
@@ -196,8 +204,9 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
                         f"{path}, line {line + offset}: the row is {text!r:.60}, "
                         f"expected seed,input,target of {length} elements each, and a newline"
                     )
-            numbers = np.fromstring(b" ".join(lines).replace(b",", b" "), np.int64, sep=" ").reshape(len(lines), -1)
-            elements, targets = np.ascontiguousarray(numbers[:, 1 : 1 + length]), numbers[:, 1 + length :]
+            ids = b" ".join(text.split(b",", 1)[1] for text in lines).replace(b",", b" ")
+            numbers = np.fromstring(ids, np.int64, sep=" ").reshape(len(lines), -1)
+            elements, targets = np.ascontiguousarray(numbers[:, :length]), numbers[:, length:]
             for offset in np.flatnonzero((elements >= group.order).any(1))[:1]:
                 raise ValueError(
                     f"{path}, line {line + offset}: input has element {elements[offset].max()}, "
@@ -228,6 +237,12 @@ class WordSplit(Split):
 
     def __len__(self) -> int:
         return sum(self._sizes())
+
+    def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
+        """Labels that are elements alone: BOS, which is always right, is left out, and PAD."""
+        batch = self.batch(index)
+        lengths = (batch.inputs != self.group.pad).sum(1)
+        return np.where(batch.labels < self.group.order, batch.labels, -1), lengths
 
     def _sizes(self) -> list[int]:
         return [len(words if rows is None else rows) for words, rows in self.parts]
@@ -332,7 +347,14 @@ class WordProblem:
         return self._task(self._words())
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes ``GROUP=LENGTH.csv`` in the released format for each length there is."""
+        """Writes ``GROUP=LENGTH.csv`` in the released format for each length there is.
+
+        ValueError where the sequences are read from files.
+        """
+        if self.data_dir:
+            raise ValueError(
+                f"WordProblem: data_dir is {self.data_dir!r}, expected none: its sequences are files already"
+            )
         Path(folder).mkdir(parents=True, exist_ok=True)
         words = self._words()
         clear(self._file(folder, length) for length in words)
