@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
-C_FILES := $(wildcard csrc/*.[ch])
+C_FILES := $(wildcard csrc/*/*.[ch])
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 

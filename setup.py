@@ -1,4 +1,4 @@
-"""Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/real.h)."""
+"""Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/include/real.h)."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 # under sanitizers more optimisation takes many minutes, and finds no more
 OPTIMISE = "-O1" if "-fsanitize" in os.environ.get("CC", "") else "-O3"
 FLAGS = ["-std=c11", OPTIMISE, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
-AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module.c asks the processor for, no more
+AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module/module.c asks the processor for, no more
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"base": []}
 
@@ -69,10 +69,11 @@ class BuildVariants(build_ext):
 
 
 PLAIN = ("module.c", "pool.c")  # compiled once
-kernels = sorted(str(path) for path in Path("csrc").glob("*.c") if path.name not in PLAIN)
-headers = sorted(str(path) for path in Path("csrc").glob("*.h"))
-plain = [f"csrc/{name}" for name in PLAIN]
-extension = Extension("rotrnn._cpu", plain, include_dirs=[np.get_include()], depends=headers)
-extension.kernels = kernels
+sources = sorted(Path("csrc").glob("*/*.c"))
+headers = sorted(str(path) for path in Path("csrc").glob("*/*.h"))
+plain = [str(path) for path in sources if path.name in PLAIN]
+include = ["csrc/include", "csrc/kernels", np.get_include()]
+extension = Extension("rotrnn._cpu", plain, include_dirs=include, depends=headers)
+extension.kernels = [str(path) for path in sources if path.name not in PLAIN]
 
 setup(ext_modules=[extension], cmdclass={"build_ext": BuildVariants})

@@ -36,11 +36,14 @@ RUNS = {
             *("bedouin", "fpmamba", "rope_memory", "wrope_memory"),
         )
     },
-    **dict.fromkeys(
-        ("listops-rotrnn-small", "listops-s4d-small", "word-problem-small", "copy-small", "brackets-small"),
-        ["training.steps=6", "training.eval_every=6"],
-    ),
-    **dict.fromkeys(("delayed-copy-minimal-lru-small", "pathfinder-lru-small"), ["training.steps=4", "training.eval_every=4"]),
+    **{
+        f"{name}-small": ["training.steps=6", "training.eval_every=6"]
+        for name in ("listops-rotrnn", "listops-s4d", "word-problem", "copy", "brackets")
+    },
+    **{
+        f"{name}-small": ["training.steps=4", "training.eval_every=4"]
+        for name in ("delayed-copy-minimal-lru", "pathfinder-lru")
+    },
 }
 """Recipes, and the settings that make them short."""
 
@@ -108,7 +111,9 @@ def main() -> int:
         known = {name: value for name, value in known.items() if not name.startswith("run ")}
     other = [name for name in known if name in hashes and hashes[name] != known[name]]
     gone, new = known.keys() - hashes.keys(), hashes.keys() - known.keys()
-    print(f"{len(known.keys() & hashes.keys()) - len(other)} equal, {len(other)} differ, {len(gone)} gone, {len(new)} new")
+    print(
+        f"{len(known.keys() & hashes.keys()) - len(other)} equal, {len(other)} differ, {len(gone)} gone, {len(new)} new"
+    )
     for kind, names in (("differs", other), ("gone", sorted(gone))):
         for name in names:
             print(f"{kind}: {name}")

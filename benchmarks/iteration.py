@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import arguments, row, seconds_in_turn, show
-from rotrnn.nn.bedouin import Bedouin
 from rotrnn.nn.layer import Context
+from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.ops.dense import dense
 from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
 from rotrnn.ops.mixer import HOUSEHOLDER, householder_mix

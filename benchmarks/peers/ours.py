@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.model import PATHS
 from benchmarks.peers.problem import BETA1, BETA2, DECAY, EPS, LR, Array, Scan, Training, Trial
+from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import unflatten
-from rotrnn.nn.pool import MeanPool
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.training.optimiser import AdamW

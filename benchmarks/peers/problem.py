@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import LRU, RotRNN
-from rotrnn.nn.block import ResidualBlock
-from rotrnn.nn.dense import Dense
-from rotrnn.nn.gate import Gate
+from rotrnn.nn.blocks.block import ResidualBlock
+from rotrnn.nn.blocks.dense import Dense
+from rotrnn.nn.blocks.gate import Gate
+from rotrnn.nn.blocks.norm import BatchNorm
 from rotrnn.nn.layer import flatten
-from rotrnn.nn.norm import BatchNorm
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ from rotrnn.models.stream import Stream
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn import __all__ as _layers
-from rotrnn.nn.iteration import ConvergenceError, NotConverged
+from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
 from rotrnn.ops import __all__ as _ops
 
@@ -33,7 +33,7 @@ os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
 def release_memory() -> int:
     """Gives memory that is kept for coming arrays back to the system; returns how many bytes that was.
 
-    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/pool.c).
+    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/module/pool.c).
     """
     return _cpu.release_memory()
 

@@ -19,8 +19,9 @@ from typing import Any
 from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
+from rotrnn._support.provenance import versions
+from rotrnn._support.text import plural
 from rotrnn.nn.registry import LAYERS
-from rotrnn.provenance import versions
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.estimate import estimate
@@ -32,7 +33,6 @@ from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
-from rotrnn.words import plural
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 FAILED = 2

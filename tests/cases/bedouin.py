@@ -11,8 +11,8 @@ import scipy.linalg
 from cases.layer_row import LayerRow
 from cases.mixers import mixer_matrix
 from cases.table import Arrays
-from rotrnn.nn.bedouin import Bedouin
-from rotrnn.nn.fpmamba import FPMamba
+from rotrnn.nn.layers.bedouin import Bedouin
+from rotrnn.nn.layers.fpmamba import FPMamba
 
 TOL = 1e-13
 TERMS = 2000

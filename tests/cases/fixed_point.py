@@ -10,8 +10,8 @@ import scipy.linalg
 from cases.layer_row import LayerRow
 from cases.ops import householder_product
 from cases.table import Arrays
-from rotrnn.nn.fixed_point import FixedPointRNN
-from rotrnn.nn.mixer import CONTRACTION
+from rotrnn.nn.fixed_points.mixer import CONTRACTION
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
 
 TOL = 1e-13
 TERMS = 2000

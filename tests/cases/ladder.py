@@ -9,10 +9,10 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.linear import linear_row, rotrnn_loop
 from cases.table import Arrays, Case, normal, scan_loop
-from rotrnn.nn.lru import LRU
-from rotrnn.nn.rotrnn import RotRNN
-from rotrnn.nn.s4d import S4D
-from rotrnn.nn.s5 import S5
+from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.nn.layers.s4d import S4D
+from rotrnn.nn.layers.s5 import S5
 from rotrnn.ops.bank import diagonal_bank, diagonal_bank_backward
 
 # ---------------------------------------------------------------------------------------------------------- bank

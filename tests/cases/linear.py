@@ -9,10 +9,10 @@ import scipy.linalg
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, scan_loop
-from rotrnn.nn.bidirectional import Bidirectional
-from rotrnn.nn.linear import LinearRecurrence
-from rotrnn.nn.lru import LRU
-from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.rotrnn import RotRNN
 
 
 def linear_row(

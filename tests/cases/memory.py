@@ -9,7 +9,7 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal, scan_loop, valid_steps
 from cases.window import windowed_row
-from rotrnn.nn.memory import RopeMemory, WropeMemory
+from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
 from cases.table import Arrays, Case, normal, pointwise_case, valid_steps
-from rotrnn.nn.attention import Attention
-from rotrnn.nn.rnn import LSTM, RNN
+from rotrnn.nn.layers.attention import Attention
+from rotrnn.nn.layers.rnn import LSTM, RNN
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
 

@@ -11,8 +11,8 @@ import scipy.linalg
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
 from rotrnn.nn.layer import Context
-from rotrnn.nn.selective import Mamba
-from rotrnn.nn.selective_rotrnn import SelectiveRotRNN, uniform
+from rotrnn.nn.layers.selective import Mamba
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 

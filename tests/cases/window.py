@@ -8,9 +8,9 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
-from rotrnn.nn.linear import LinearRecurrence
-from rotrnn.nn.lru import LRU
-from rotrnn.nn.rotrnn import RotRNN
+from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 

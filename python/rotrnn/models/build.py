@@ -10,14 +10,14 @@ from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
-from rotrnn.nn.bidirectional import Bidirectional, has_directions
-from rotrnn.nn.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.feed_forward import FeedForward
-from rotrnn.nn.gate import FORMS, Activation, Dropout, Gate
+from rotrnn.nn.blocks.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
+from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.feed_forward import FeedForward
+from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
+from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
+from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Recurrent
-from rotrnn.nn.norm import NORMS, BatchNorm, LayerNorm
-from rotrnn.nn.pool import POOLS
+from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.settings import settle
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from rotrnn.models.model import SequenceModel
-from rotrnn.nn.dense import Dense
+from rotrnn.nn.blocks.dense import Dense
+from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import Array, Context, Params, State
-from rotrnn.nn.pool import LastPool, MeanPool
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.models.stream import Stream
-from rotrnn.nn.block import Block, ResidualStack, StackSaved
-from rotrnn.nn.dense import Dense, Embedding
+from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved
+from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, State
-from rotrnn.nn.linear import LinearRecurrence
+from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.models.model import ModelSaved, SequenceModel
-from rotrnn.nn.dense import Dense
-from rotrnn.nn.gate import GELU
+from rotrnn.nn.blocks.dense import Dense
+from rotrnn.nn.blocks.gate import GELU
+from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
-from rotrnn.nn.pool import LastPool, MeanPool
 
 
 @dataclass(frozen=True)

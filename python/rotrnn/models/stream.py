@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.checkpoint import read_checkpoint, write_checkpoint
-from rotrnn.nn.dense import Dense
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Context, Params, State, flatten_state, unflatten_state
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
-from rotrnn.nn.dense import Dense
+from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Context, Params, State
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import INTEGERS, binary_cross_entropy, cross_entropy

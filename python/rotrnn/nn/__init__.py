@@ -3,14 +3,14 @@
 Recurrent layers are those of `rotrnn.nn.registry`.
 """
 
-from rotrnn.nn.bidirectional import Bidirectional
-from rotrnn.nn.block import FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.dense import Dense, Embedding
-from rotrnn.nn.feed_forward import FeedForward
-from rotrnn.nn.gate import GELU, Activation, Dropout, Gate
+from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
+from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.feed_forward import FeedForward
+from rotrnn.nn.blocks.gate import GELU, Activation, Dropout, Gate
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
+from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
-from rotrnn.nn.norm import BatchNorm, LayerNorm
-from rotrnn.nn.pool import LastPool, MeanPool
+from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.registry import *  # noqa: F403  (every layer)
 from rotrnn.nn.registry import LAYERS
 

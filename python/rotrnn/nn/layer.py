@@ -64,8 +64,8 @@ class Context:
         order, n its own; each calls it as often as the others, with the same dtype and sizes but n. What needs a whole
         batch (batch norm, quantiles of residuals) asks it. None where the batch is all here.
     fused : bool
-        Run what can be fused (`rotrnn.nn.fused`) in one pass, which keeps little more than its input for backward;
-        else part by part, keeping everything, the states of recurrences too. Results differ by rounding alone.
+        Run what can be fused (`rotrnn.nn.blocks.fused`) in one pass, which keeps little more than its input for
+        backward; else part by part, keeping everything, the states of recurrences too. Results differ by rounding.
     """
 
     lengths: npt.NDArray[np.int64] | None = None

@@ -1,20 +1,20 @@
 """Layers by the name a recipe uses. A new layer is an import and an entry here: everything else finds it by them."""
 
-from rotrnn.nn.attention import Attention as Attention
-from rotrnn.nn.bedouin import Bedouin as Bedouin
-from rotrnn.nn.fixed_point import FixedPointRNN as FixedPointRNN
-from rotrnn.nn.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layer import Recurrent as Recurrent
-from rotrnn.nn.lru import LRU as LRU
-from rotrnn.nn.memory import RopeMemory as RopeMemory
-from rotrnn.nn.memory import WropeMemory as WropeMemory
-from rotrnn.nn.rnn import LSTM as LSTM
-from rotrnn.nn.rnn import RNN as RNN
-from rotrnn.nn.rotrnn import RotRNN as RotRNN
-from rotrnn.nn.s4d import S4D as S4D
-from rotrnn.nn.s5 import S5 as S5
-from rotrnn.nn.selective import Mamba as Mamba
-from rotrnn.nn.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
+from rotrnn.nn.layers.attention import Attention as Attention
+from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
+from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
+from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
+from rotrnn.nn.layers.lru import LRU as LRU
+from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
+from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
+from rotrnn.nn.layers.rnn import LSTM as LSTM
+from rotrnn.nn.layers.rnn import RNN as RNN
+from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.layers.s4d import S4D as S4D
+from rotrnn.nn.layers.s5 import S5 as S5
+from rotrnn.nn.layers.selective import Mamba as Mamba
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,

@@ -1,4 +1,4 @@
-"""Causal attention of queries to keys and values, and rotary positions (csrc/attention.c)."""
+"""Causal attention of queries to keys and values, and rotary positions (csrc/kernels/attention.c)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
+from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array, Boundary, empty
-from rotrnn.words import plural
 
 
 class AttentionGrads(NamedTuple):

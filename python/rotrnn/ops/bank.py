@@ -37,7 +37,7 @@ class BankGrads(NamedTuple):
 
 
 TILE = 64
-"""Steps of a tile of the kernel: as many as csrc/bank.c has room for."""
+"""Steps of a tile of the kernel: as many as csrc/kernels/bank.c has room for."""
 
 
 def diagonal_bank(

@@ -1,4 +1,4 @@
-"""A whole residual block in one pass over tiles of time (csrc/block.c).
+"""A whole residual block in one pass over tiles of time (csrc/kernels/block.c).
 
 ``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)`` and
 ``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Nothing between x and out
@@ -26,7 +26,7 @@ from rotrnn.ops.linear_layer import (
 )
 from rotrnn.ops.pointwise import check_dropout
 
-CHANNEL_NORM, ROW_NORM = 1, 2  # csrc/block.h
+CHANNEL_NORM, ROW_NORM = 1, 2  # csrc/include/block.h
 GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
 WEIGHTS = ("w_value", "b_value", "w_gate", "b_gate")
 

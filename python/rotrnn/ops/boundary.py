@@ -21,7 +21,7 @@ ADDRESSABLE = 2**47
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/pool.c)."""
+    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/module/pool.c)."""
     return _cpu.empty(shape, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Causal depthwise convolution over time (csrc/conv.c)."""
+"""Causal depthwise convolution over time (csrc/kernels/conv.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of activations with weights, the same bits for any number of threads (csrc/gemm.c)."""
+"""Products of activations with weights, the same bits for any number of threads (csrc/kernels/gemm.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of a token and of what came one step earlier, as gates that read the last output take them (csrc/lagged.c)."""
+"""Maps of a token and of the step before it, for gates that read the last output (csrc/kernels/lagged.c)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
+from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
-from rotrnn.words import plural
 
-FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/lagged.c, in its order
+FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/kernels/lagged.c, in its order
 
 
 class Columns(NamedTuple):

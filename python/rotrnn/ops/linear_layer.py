@@ -1,4 +1,4 @@
-"""Engine 1: in-projection, scan, out-projection; fused over tiles of time (csrc/block.c), or one after the other.
+"""Engine 1: in-projection, scan, out-projection; fused over tiles of time (csrc/kernels/block.c), or not.
 
 ``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``, all real products on planes: lanes (2i, 2i+1) of ``W_in u`` are one
 complex number under the complex transition a_i. Direction 0 runs forwards in time, direction 1, if there, backwards.
@@ -183,7 +183,7 @@ def block_arguments(
     norm: tuple[Any, ...] = NO_NORM,
     gate: tuple[Any, ...] = NO_GATE,
 ) -> tuple[Any, ...]:
-    """The inputs of the fused kernels (csrc/block.h, block_in) in the order of their entries, all checked before.
+    """The inputs of the fused kernels (block_in of csrc/include/block.h) in the order of their entries, all checked.
 
     norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, places, rate, seed, step, site, over_time.
     """

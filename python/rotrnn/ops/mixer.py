@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary, empty_like
 
-HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = range(4)  # csrc/mixer.h
+HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = range(4)  # csrc/kernels/mixer.h
 
 
 class MixGrads(NamedTuple):

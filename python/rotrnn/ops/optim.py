@@ -1,4 +1,4 @@
-"""The optimiser's arithmetic on one array: AdamW's update in place, and the Euclidean norm (csrc/optim.c)."""
+"""The optimiser's arithmetic on one array: AdamW's update in place, and the Euclidean norm (csrc/kernels/optim.c)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Rotations from free matrices: P = expm(M - M^T), and its exact adjoint.
 
-Built from matrix products alone (csrc/orthogonal.c), so that unlike LAPACK's the result is the same bits for any number
-of threads. SciPy's `expm` and `expm_frechet` compute the same functions one matrix at a time, and through solves.
+Built from matrix products alone (csrc/kernels/orthogonal.c), so that unlike LAPACK's the result is the same
+bits for any number of threads. SciPy's `expm` and `expm_frechet` compute the same functions one matrix at a time, and
+through solves.
 """
 
 from __future__ import annotations

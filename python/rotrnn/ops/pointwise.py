@@ -1,4 +1,4 @@
-"""Functions of each place alone, norms, dropout, embedding, pooling and the loss (csrc/pointwise.c, csrc/vmath.h).
+"""Elementwise functions, norms, dropout, embedding, pooling and the loss (csrc/kernels/pointwise.c).
 
 Everywhere: float32 or float64, promoted to one dtype; `lengths` (B,), integers in [0, T], gives the valid steps of
 each sequence of a (B, T, D) array, and what lies beyond is never read (it may be NaN) and is zero in outputs and
@@ -19,7 +19,7 @@ from rotrnn.ops.boundary import Array, Boundary
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """What int64 holds without loss."""
 
-_EXP, _SIGMOID, _TANH, _GELU, _SILU, _SOFTPLUS = range(6)  # csrc/pointwise.c
+_EXP, _SIGMOID, _TANH, _GELU, _SILU, _SOFTPLUS = range(6)  # csrc/kernels/pointwise.c
 
 Dims = tuple[int, int, int]
 

@@ -1,4 +1,4 @@
-"""Recurrences through a dense matrix, simple and LSTM, and their adjoints (csrc/rnn.c).
+"""Recurrences through a dense matrix, simple and LSTM, and their adjoints (csrc/kernels/rnn.c).
 
 The products of inputs with weights are no part of them: they are one `dense` over all steps, made before.
 """
@@ -14,7 +14,7 @@ from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary, empty
 
 ACTIVATIONS = ("identity", "tanh", "relu")
-_LSTM = len(ACTIVATIONS)  # the cells of csrc/rnn.c, in its order
+_LSTM = len(ACTIVATIONS)  # the cells of csrc/kernels/rnn.c, in its order
 
 
 def _cell(args: Boundary, activation: str) -> int:

@@ -42,9 +42,9 @@ def diagonal_scan(
     eq. 12) with each rotated plane as one complex number.
 
     With ``window=L`` the sum over the last L inputs alone, in work that does not grow with L:
-    ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (csrc/window.c says how). Nothing is subtracted, so rounding errors do
-    not outlive their window, for |a| = 1 either: with |a| <= 1 and u the unit roundoff, ``|error| <= 5 (L + 2) u
-    sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` does the same step by step, by subtracting.)
+    ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (csrc/kernels/window.c says how). Nothing is subtracted, so rounding
+    errors do not outlive their window, even at |a| = 1: with |a| <= 1 and u the unit roundoff,
+    ``|error| <= 5 (L + 2) u sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` does the same step by step, by subtracting.)
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Selective scan: the recurrence of Mamba, whose transition and input depend on the input (csrc/selective.c)."""
+"""Selective scan: the recurrence of Mamba, with input-dependent transition (csrc/kernels/selective.c)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 TILE = 32
-"""Steps between two states of the carries (SELECTIVE_TILE of csrc/kernels.h)."""
+"""Steps between two states of the carries (SELECTIVE_TILE of csrc/include/kernels.h)."""
 
 
 class SelectiveScanGrads(NamedTuple):

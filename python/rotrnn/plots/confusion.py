@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array
 from rotrnn.plots.style import new_figure, styled
-from rotrnn.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
+from rotrnn._support.text import plural
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
@@ -25,7 +26,6 @@ from rotrnn.tasks import Task
 from rotrnn.training import evaluation
 from rotrnn.training.results import collect, find_runs, read_runs
 from rotrnn.training.run import Run
-from rotrnn.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

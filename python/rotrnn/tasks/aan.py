@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare, lra
 from rotrnn.tasks.task import Shape, Task

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Store

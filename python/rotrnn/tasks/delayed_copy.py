@@ -13,7 +13,7 @@ from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 MAX_STEPS = 2**16
-MAX_BITS = 32  # of a word that csrc/delayed_copy.c draws
+MAX_BITS = 32  # of a word that csrc/data/delayed_copy.c draws
 
 
 @dataclass(frozen=True)

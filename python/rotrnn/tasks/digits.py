@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, clear
 from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
 
 IMAGES = 1797

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rotrnn.files import atomic_file, synced
+from rotrnn._support.files import atomic_file, synced
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # what a connection that breaks may lose

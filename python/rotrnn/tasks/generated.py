@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, clear
 from rotrnn.tasks.task import Batch, Index, Split, Task
 
 ENDLESS = 2**40

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task

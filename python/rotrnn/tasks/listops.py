@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, clear
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import find, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
@@ -21,7 +21,7 @@ from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 Tokens = npt.NDArray[np.uint8]
 
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
-"""The tokens of an expression, in the order of their ids in csrc/listops.c."""
+"""The tokens of an expression, in the order of their ids in csrc/data/listops.c."""
 
 HEADER = b"Source\tTarget\r\n"
 PATIENCE = 2**22  # candidates in a row that may be rejected or seen before: seconds
@@ -111,7 +111,7 @@ def _render(tokens: Tokens) -> bytes:
     return text[start[0] : -1].tobytes()
 
 
-_EXPECTED = {  # numbered as in csrc/listops.c
+_EXPECTED = {  # numbered as in csrc/data/listops.c
     1: "a digit or '('",
     2: "'(' or an operator",
     3: "'(', because an operator takes at least one argument",

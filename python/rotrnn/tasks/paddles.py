@@ -4,7 +4,7 @@ The original generator (Linsley, Kim, Veerabadran, Windolf, Serre, "Learning lon
 horizontal gated recurrent units", NeurIPS 2018; drewlinsley/pathfinder) draws each of them anew, enlarged by `SCALE`,
 and shrinks it with SciPy's old imresize, that is by Pillow in 8 bits. There are few different ones: a paddle starts at
 a pixel under an angle of whole degrees, or at one of the pixels of a circle. So all are drawn here, once, and
-csrc/pathfinder.c puts them in place. Nothing depends on which Pillow is installed; tests hold lines and sizes to it.
+csrc/data/pathfinder.c puts them in place. Nothing depends on which Pillow is installed; tests compare with it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def paddle(shape: PaddleShape, angle: float) -> tuple[Picture, Picture]:
 
 
 class Paddles(NamedTuple):
-    """All paddles of a shape, P = 360 + C of them, for csrc/pathfinder.c.
+    """All paddles of a shape, P = 360 + C of them, for csrc/data/pathfinder.c.
 
     The first 360 are those that a contour may start with, by degrees from -180 on; paddle 360 + c leads back from the
     c-th pixel of the circle around a pivot. A contour goes on from that one in the opposite direction.

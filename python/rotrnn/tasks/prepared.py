@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file, locked, synced
+from rotrnn._support.files import atomic_file, locked, synced
 
 MANIFEST = "manifest.json"
 FORMAT = 2

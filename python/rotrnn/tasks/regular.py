@@ -12,7 +12,7 @@ from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_rang
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 LANGUAGES = ("parity", "even_pairs", "cycle", "arithmetic")
-"""In the order of csrc/regular.c."""
+"""In the order of csrc/data/regular.c."""
 
 MAX_LENGTH = 2**20
 

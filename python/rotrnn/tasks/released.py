@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rotrnn.files import locked
+from rotrnn._support.files import locked
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.prepared import Arrays, Store, prepared
 from rotrnn.tasks.task import Shape, Task

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task

@@ -13,9 +13,9 @@ from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_rang
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 VARIANTS = ("copy", "prefix", "suffix", "duplicate")
-"""In the order of csrc/string_copy.c."""
+"""In the order of csrc/data/string_copy.c."""
 
-MAX_LENGTH = 4096  # letters that csrc/string_copy.c has room for
+MAX_LENGTH = 4096  # letters that csrc/data/string_copy.c has room for
 EXTRA = 4  # tokens that an example has at most besides its string, twice
 
 

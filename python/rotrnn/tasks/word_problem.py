@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, clear
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import prepare
@@ -25,7 +25,7 @@ SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 
 LARGEST = 2**31 - 1  # elements
 FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
-COUNTABLE = 2**62  # sequences that csrc/word_problem.c can number
+COUNTABLE = 2**62  # sequences that csrc/data/word_problem.c can number
 
 
 # ---- groups ----

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.provenance import versions
+from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
-from rotrnn.provenance import versions
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.loop import Trainer, initial_state, peak_memory, timed
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
-from rotrnn.words import plural
 
 EVALUATED = 4
 """Batches that are evaluated to see how long it takes."""

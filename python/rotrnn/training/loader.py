@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn._support.text import plural
 from rotrnn.nn.layer import Array
 from rotrnn.tasks import Batch, Split
 from rotrnn.tasks.task import Index, shuffled
 from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Training
-from rotrnn.words import plural
 
 GOLDEN = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: its multiples by 0, 1, 2, ... lie far apart modulo 2^64, however many there are."""

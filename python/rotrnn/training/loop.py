@@ -30,11 +30,11 @@ import numpy as np
 from tqdm import tqdm
 
 from rotrnn import _cpu
-from rotrnn.checkpoint import Facts, write_checkpoint
+from rotrnn._support.checkpoint import Facts, write_checkpoint
+from rotrnn._support.provenance import session
 from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
-from rotrnn.provenance import session
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
-from rotrnn.nn.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layer import Recurrent
+from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.training.modules import load, locate

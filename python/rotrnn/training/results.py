@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rotrnn.files import atomic_file
+from rotrnn._support.files import atomic_file
 from rotrnn.training.recipe import SMALL, Recipe
 from rotrnn.training.run import Run
 

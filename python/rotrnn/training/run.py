@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rotrnn.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn.files import atomic_file, locked
+from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
+from rotrnn._support.files import atomic_file, locked
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
 from rotrnn.training.recipe import Recipe, load_recipe

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rotrnn.files import locked
-from rotrnn.provenance import cores
+from rotrnn._support.files import locked
+from rotrnn._support.provenance import cores
+from rotrnn._support.text import plural
 from rotrnn.training.loop import Interrupted, check_same
 from rotrnn.training.recipe import (
     NO_SECTIONS,
@@ -37,7 +38,6 @@ from rotrnn.training.recipe import (
     recipe_tables,
 )
 from rotrnn.training.run import Run
-from rotrnn.words import plural
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "rotrnn")
 """What trains a run, with the arguments of `rotrnn`."""

@@ -1,0 +1,311 @@
+"""Blocks of a stack: the residual block of both papers' backbone, x + gate(layer(norm(x))), and its relatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.text import plural
+from rotrnn.nn.blocks import fused
+from rotrnn.nn.blocks.fused import FusedSaved
+from rotrnn.nn.blocks.norm import BatchNorm, Moments
+from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent, State
+from rotrnn.ops.block import Later, settle
+from rotrnn.ops.pointwise import mask_padding
+
+
+class PartsSaved(NamedTuple):
+    """What each part saved, unfused, the state after x, and lengths."""
+
+    norm: Any
+    layer: Any
+    gate: Any
+    state: State
+    lengths: npt.NDArray[np.int64] | None
+
+
+class Block(Protocol):
+    """What a stack is made of: a layer with what is around it."""
+
+    @property
+    def norm(self) -> Layer: ...
+
+    @property
+    def layer(self) -> Recurrent: ...
+
+    def init(self, rng: np.random.Generator) -> Params: ...
+
+    def forward_in_stack(
+        self,
+        params: Params,
+        x: Array,
+        ctx: Context,
+        state: State,
+        moments: Moments | None = None,
+        gather: bool = False,
+        keep: bool = False,
+    ) -> tuple[Array, Any, Moments | None]: ...
+
+    def backward_in_stack(
+        self, params: Params, saved: Any, dy: Array, dstate: State, later: Later | None = None
+    ) -> tuple[Array, Params, State, Later | None]: ...
+
+    def prepare(self, params: Params) -> Any: ...
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]: ...
+
+    def report(self, saved: Any) -> dict[str, float]: ...
+
+    def state_norms(self, saved: Any) -> Array | None: ...
+
+
+@dataclass(frozen=True)
+class ResidualBlock:
+    """``y = x + gate(layer(norm(x)))`` (LRU, fig. 1; RotRNN, fig. 1), or ``norm(x + gate(layer(x)))`` if not `prenorm`.
+
+    The gate is any layer of each step alone: `Gate` is GELU, dropout, GLU, dropout; `Dropout` leaves the rest to the
+    recurrent layer, as in Mamba's block. Params: "norm", "layer" and, unless it has none, "gate", each its part's own.
+    """
+
+    norm: Layer
+    layer: Recurrent
+    gate: Layer
+    prenorm: bool = True
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"norm": self.norm.init(rng), "layer": self.layer.init(rng), "gate": self.gate.init(rng)}
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, PartsSaved | FusedSaved]:
+        y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=ctx.train)
+        return y, saved
+
+    def backward(
+        self, params: Params, saved: PartsSaved | FusedSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate)
+        return settle(dx, later, lengths=saved.lengths), dparams, dstate0
+
+    def forward_in_stack(
+        self,
+        params: Params,
+        x: Array,
+        ctx: Context,
+        state: State,
+        moments: Moments | None = None,
+        gather: bool = False,
+        keep: bool = False,
+    ) -> tuple[Array, PartsSaved | FusedSaved, Moments | None]:
+        """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x.
+
+        `keep` saves the layer's output too, which takes memory and saves backward some work.
+        """
+        parts = fused.parts_of(self.norm, self.layer, self.gate, ctx) if self.prenorm else None
+        if parts is not None:
+            return fused.forward(parts, params, x, ctx, state, moments, gather, keep)
+        norm = None
+        z = x
+        if self.prenorm:
+            z, norm = self.norm.forward(params["norm"], z, ctx)
+        z, layer = self.layer.forward(params["layer"], z, ctx, state)
+        z, gate = self.gate.forward(params.get("gate", {}), z, ctx)
+        z = z + mask_padding(x, ctx.lengths)
+        if not self.prenorm:
+            z, norm = self.norm.forward(params["norm"], z, ctx)
+        return z, PartsSaved(norm, layer, gate, layer.state, ctx.lengths), None
+
+    def backward_in_stack(
+        self,
+        params: Params,
+        saved: PartsSaved | FusedSaved,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+    ) -> tuple[Array, Params, State, Later | None]:
+        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
+        if isinstance(saved, FusedSaved):
+            return fused.backward(params, saved, dy, dstate, later)
+        dy = settle(dy, later, lengths=saved.lengths)
+        if not self.prenorm:
+            dy, dnorm = self.norm.backward(params["norm"], saved.norm, dy)
+        dz, dgate = self.gate.backward(params.get("gate", {}), saved.gate, dy)
+        dz, dlayer, dstate0 = self.layer.backward(params["layer"], saved.layer, dz, dstate)
+        if self.prenorm:
+            dz, dnorm = self.norm.backward(params["norm"], saved.norm, dz)
+        dx = dz + mask_padding(dy, saved.lengths)
+        return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0, None
+
+    def prepare(self, params: Params) -> Any:
+        return self.layer.prepare(params["layer"])
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        z_t = self._norm_step(params, x_t) if self.prenorm else x_t
+        z_t, state = self.layer.step(params["layer"], state, z_t, prepared)
+        z, _ = self.gate.forward(params.get("gate", {}), z_t[:, None])
+        y_t = x_t + z[:, 0]
+        return (y_t if self.prenorm else self._norm_step(params, y_t)), state
+
+    def _norm_step(self, params: Params, x_t: Array) -> Array:
+        y: Array = self.norm.forward(params["norm"], x_t[:, None])[0][:, 0]
+        return y
+
+    def report(self, saved: PartsSaved | FusedSaved) -> dict[str, float]:
+        """What the layer reports of a forward; fused layers have nothing to tell."""
+        return self.layer.report(saved.layer) if isinstance(saved, PartsSaved) else {}
+
+    def state_norms(self, saved: PartsSaved | FusedSaved) -> Array | None:
+        """|h_t| (B, T), unfused."""
+        return self.layer.state_norms(saved.layer) if isinstance(saved, PartsSaved) else None
+
+
+class FeedForwardSaved(NamedTuple):
+    """What the recurrent half saved, and the parts of the other."""
+
+    mixing: PartsSaved | FusedSaved
+    norm: Any
+    feed_forward: Any
+
+    @property
+    def state(self) -> State:
+        return self.mixing.state
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64] | None:
+        return self.mixing.lengths
+
+
+@dataclass(frozen=True)
+class FeedForwardBlock:
+    """``z = x + dropout(layer(norm(x)))``, then ``y = z + feed_forward(norm2(z))``: the block of a Transformer.
+
+    Its first half is a `ResidualBlock`, whose params it has, and "norm2" and "feed_forward".
+    """
+
+    mixing: ResidualBlock
+    norm2: Layer
+    feed_forward: Layer
+
+    @property
+    def norm(self) -> Layer:
+        return self.mixing.norm
+
+    @property
+    def layer(self) -> Recurrent:
+        return self.mixing.layer
+
+    def init(self, rng: np.random.Generator) -> Params:
+        rest = {"norm2": self.norm2.init(rng), "feed_forward": self.feed_forward.init(rng)}
+        return self.mixing.init(rng) | rest
+
+    def forward_in_stack(
+        self,
+        params: Params,
+        x: Array,
+        ctx: Context,
+        state: State,
+        moments: Moments | None = None,
+        gather: bool = False,
+        keep: bool = False,
+    ) -> tuple[Array, FeedForwardSaved, Moments | None]:
+        """As `ResidualBlock.forward_in_stack`; no moments come for free."""
+        x, mixing, _ = self.mixing.forward_in_stack(params, x, ctx, state, moments, False, keep)
+        z, norm = self.norm2.forward(params["norm2"], x, ctx)
+        z, feed_forward = self.feed_forward.forward(params["feed_forward"], z, ctx)
+        return x + z, FeedForwardSaved(mixing, norm, feed_forward), None
+
+    def backward_in_stack(
+        self, params: Params, saved: FeedForwardSaved, dy: Array, dstate: State, later: Later | None = None
+    ) -> tuple[Array, Params, State, Later | None]:
+        """As `ResidualBlock.backward_in_stack`."""
+        dy = settle(dy, later, lengths=saved.lengths)
+        dz, dfeed = self.feed_forward.backward(params["feed_forward"], saved.feed_forward, dy)
+        dz, dnorm2 = self.norm2.backward(params["norm2"], saved.norm, dz)
+        dx, dparams, dstate0, later = self.mixing.backward_in_stack(params, saved.mixing, dy + dz, dstate)
+        return dx, {**dparams, "norm2": dnorm2, "feed_forward": dfeed}, dstate0, later
+
+    def prepare(self, params: Params) -> Any:
+        return self.mixing.prepare(params)
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        x_t, state = self.mixing.step(params, state, x_t, prepared)
+        z, _ = self.norm2.forward(params["norm2"], x_t[:, None])
+        z, _ = self.feed_forward.forward(params["feed_forward"], z)
+        return x_t + z[:, 0], state
+
+    def report(self, saved: FeedForwardSaved) -> dict[str, float]:
+        return self.mixing.report(saved.mixing)
+
+    def state_norms(self, saved: FeedForwardSaved) -> Array | None:
+        return self.mixing.state_norms(saved.mixing)
+
+
+class StackSaved(NamedTuple):
+    """What each block saved, and their states after x."""
+
+    blocks: tuple[Any, ...]
+    state: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class ResidualStack:
+    """Blocks one after the other. Its state is a tuple, one state a block. Params: "0", "1", ..."""
+
+    blocks: tuple[Block, ...]
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {str(i): block.init(rng) for i, block in enumerate(self.blocks)}
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, StackSaved]:
+        self._check_state("forward", state)
+        saved: list[Any] = []
+        moments = None
+        for i, block in enumerate(self.blocks):
+            before = None if state is None else state[i]
+            gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
+            # every second block keeps more: half as much memory again as the blocks' inputs and gradients, no more
+            keep = ctx.train and (len(self.blocks) - i) % 2 == 1
+            x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
+            saved.append(one)
+        return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
+
+    def backward(
+        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        self._check_state("backward", dstate)
+        dparams: Params = {}
+        dstate0: list[State] = [None] * len(self.blocks)
+        later = None
+        for i in reversed(range(len(self.blocks))):
+            given = None if dstate is None else dstate[i]
+            dy, dparams[str(i)], dstate0[i], later = self.blocks[i].backward_in_stack(
+                params[str(i)], saved.blocks[i], dy, given, later
+            )
+        lengths = saved.blocks[0].lengths if saved.blocks else None
+        return settle(dy, later, lengths=lengths), dict(reversed(dparams.items())), tuple(dstate0)
+
+    def prepare(self, params: Params) -> tuple[Any, ...]:
+        return tuple(block.prepare(params[str(i)]) for i, block in enumerate(self.blocks))
+
+    def step(
+        self, params: Params, state: State, x_t: Array, prepared: tuple[Any, ...] | None = None
+    ) -> tuple[Array, State]:
+        self._check_state("step", state)
+        after = []
+        for i, block in enumerate(self.blocks):
+            given = None if state is None else state[i]
+            x_t, one = block.step(params[str(i)], given, x_t, None if prepared is None else prepared[i])
+            after.append(one)
+        return x_t, tuple(after)
+
+    def _check_state(self, method: str, state: State) -> None:
+        if state is not None and len(state) != len(self.blocks):
+            raise ValueError(
+                f"ResidualStack.{method}: {plural(len(state), 'state')}, expected one for each of "
+                f"{plural(len(self.blocks), 'block')}"
+            )

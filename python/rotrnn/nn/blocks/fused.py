@@ -1,0 +1,117 @@
+"""Residual blocks in one pass (`rotrnn.ops.block`): which blocks, and their parts as that op's arguments."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.blocks.gate import Gate
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, valid_steps
+from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
+from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.ops.block import (
+    BlockSaved,
+    ChannelNorm,
+    Gating,
+    Later,
+    RowNorm,
+    residual_block,
+    residual_block_backward,
+)
+from rotrnn.ops.linear_layer import System
+
+
+class Parts(NamedTuple):
+    """A block that runs fused."""
+
+    norm: BatchNorm | LayerNorm
+    layer: LinearRecurrence
+    gate: Gate
+
+
+class FusedSaved(NamedTuple):
+    """What forward keeps: the parts, the op's arguments and own, what folding and batch norm saved, the state after."""
+
+    parts: Parts
+    norm: ChannelNorm | RowNorm
+    system: System
+    gating: Gating
+    op: BlockSaved
+    folding: Any
+    moments: Moments | None
+    ctx: Context
+    state: Array | None
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64] | None:
+        return self.op.lengths
+
+
+def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts | None:
+    """The parts of a block if it runs fused: engine 1 as it is, between norms and gates that the kernel knows."""
+    if (
+        ctx.fused
+        and isinstance(norm, BatchNorm | LayerNorm)
+        and type(norm) in (BatchNorm, LayerNorm)
+        and isinstance(layer, LinearRecurrence)
+        and layer.window is None
+        and type(layer).forward is LinearRecurrence.forward
+        and type(layer).backward is LinearRecurrence.backward
+        and isinstance(gate, Gate)
+        and type(gate) is Gate
+    ):
+        return Parts(norm, layer, gate)
+    return None
+
+
+def forward(
+    parts: Parts,
+    params: Params,
+    x: Array,
+    ctx: Context,
+    state: State,
+    moments: Moments | None,
+    gather: bool,
+    keep: bool,
+) -> tuple[Array, FusedSaved, Moments | None]:
+    """As `ResidualBlock.forward_in_stack`."""
+    norm, layer, gate = parts
+    layer.check_state(state)
+    system, folding = layer.checked_fold(params["layer"])
+    scale, bias = params["norm"]["scale"], params["norm"]["bias"]
+    statistics = None
+    part: ChannelNorm | RowNorm
+    if isinstance(norm, BatchNorm):
+        mean, var = statistics = norm.statistics(params["norm"], x, ctx, moments)
+        part = ChannelNorm(mean, scale / np.sqrt(var + norm.eps), bias)
+    else:
+        part = RowNorm(scale, bias, norm.eps)
+    gating = gate.gating(params["gate"], ctx)
+    start = None if state is None else state[None]
+    gather = gather and valid_steps(x, ctx) > 0  # of a batch spread over processes, there may be none here
+    result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
+    after = None if layer.bidirectional else result.hT[0]
+    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx, after)
+    return result.y, saved, result.moments
+
+
+def backward(
+    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None
+) -> tuple[Array, Params, State, Later | None]:
+    """As `ResidualBlock.backward_in_stack`."""
+    norm, layer, _ = saved.parts
+    dhT = None if dstate is None else dstate[None]
+    grads = residual_block_backward(dy, saved.norm, saved.system, saved.gating, saved.op, dhT, later)
+    dscale, dbias, after = grads.norm_product, grads.norm_sum, None
+    if isinstance(norm, BatchNorm) and saved.moments is not None:
+        dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
+        if saved.ctx.train:
+            after = norm.through_statistics(params["norm"], saved.op.x, saved.moments, dscale, dbias, saved.ctx)
+    dparams = {
+        "norm": {"scale": dscale, "bias": dbias},
+        "layer": layer.fold_backward(params["layer"], saved.folding, grads.system),
+        "gate": Gate.parameters(grads.gating),
+    }
+    return grads.dx, dparams, None if layer.bidirectional else grads.dh0[0], after

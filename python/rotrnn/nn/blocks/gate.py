@@ -1,0 +1,179 @@
+"""GELU, dropout, and the gated linear unit that ends a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.blocks.dense import Dense, DenseSaved
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.ops.block import GATE_KINDS, Gating
+from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
+
+
+class GeluSaved(NamedTuple):
+    """Input and lengths."""
+
+    x: Array
+    lengths: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class GELU:
+    """GELU in its tanh form. No params."""
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GeluSaved]:
+        return gelu(x, lengths=ctx.lengths), GeluSaved(x, ctx.lengths)
+
+    def backward(self, params: Params, saved: GeluSaved, dy: Array) -> tuple[Array, Params]:
+        return gelu_backward(dy, saved.x, lengths=saved.lengths), {}
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Zeros with probability `rate` in training, what is left scaled by 1 / (1 - rate). No params.
+
+    `over_time` shares one mask among all steps of a sequence. `site` tells the masks of one model's layers apart.
+    Without a mask to apply, x itself is passed on, padding as it came.
+    """
+
+    rate: float
+    over_time: bool = False
+    site: int = 0
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Context]:
+        if not (ctx.train and self.rate):
+            return x, ctx
+        return dropout(x, self.rate, **self._mask(ctx)), ctx
+
+    def backward(self, params: Params, saved: Context, dy: Array) -> tuple[Array, Params]:
+        if not (saved.train and self.rate):
+            return dy, {}
+        return dropout_backward(dy, self.rate, **self._mask(saved)), {}
+
+    def _mask(self, ctx: Context) -> dict[str, Any]:
+        key = {"seed": ctx.seed, "step": ctx.step, "site": self.site, "places": ctx.places}
+        return {**key, "over_time": self.over_time, "lengths": ctx.lengths}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """GELU, then dropout: the tail of a block without a gate (S5's "gelu"). No params."""
+
+    dropout: Dropout
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, tuple[GeluSaved, Context]]:
+        z, gelu_saved = GELU().forward({}, x, ctx)
+        y, dropout_saved = self.dropout.forward({}, z, ctx)
+        return y, (gelu_saved, dropout_saved)
+
+    def backward(self, params: Params, saved: tuple[GeluSaved, Context], dy: Array) -> tuple[Array, Params]:
+        gelu_saved, dropout_saved = saved
+        dz, _ = self.dropout.backward({}, dropout_saved, dy)
+        return GELU().backward({}, gelu_saved, dz)
+
+
+FORMS = tuple(GATE_KINDS)
+
+
+class GateSaved(NamedTuple):
+    """What each part saved, and the two factors."""
+
+    gelu: GeluSaved
+    dense: tuple[DenseSaved, DenseSaved | None]
+    value: Array
+    gate: Array
+    ctx: Context
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The tail of a block: GELU, dropout, GLU, dropout. With ``z = dropout(GELU(x))`` and the sigmoid s:
+
+    - "full": ``dropout((W_v z + b_v) * s(W_g z + b_g))`` (LRU, fig. 1);
+    - "half1": ``dropout(z * s(W_g z + b_g))``, the "half GLU" of LRU's Path-X;
+    - "half2": ``dropout(x * s(W_g z + b_g))`` (S5).
+
+    Its two dropouts are the sites `site` and `site` + 1: give block i of a stack site 2i, or blocks share their masks.
+    Params: "gate", and "value" in the full form, as `Dense`.
+    """
+
+    d_model: int
+    form: str = "full"
+    dropout: float = 0.0
+    over_time: bool = False
+    site: int = 0
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ValueError(f"Gate: form is '{self.form}', expected one of {', '.join(FORMS)}")
+
+    @property
+    def _linear(self) -> Dense:
+        return Dense(self.d_model, self.d_model)
+
+    def _dropout(self, place: int) -> Dropout:
+        return Dropout(self.dropout, self.over_time, self.site + place)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        names = ("value", "gate") if self.form == "full" else ("gate",)
+        return {name: self._linear.init(rng) for name in names}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
+        z, gelu_saved = GELU().forward({}, x, ctx)
+        z, _ = self._dropout(0).forward({}, z, ctx)
+        # z is zero at padding and glu reads none there: the products need no lengths
+        gate, gate_saved = self._linear.forward(params["gate"], z)
+        value, value_saved = x if self.form == "half2" else z, None
+        if self.form == "full":
+            value, value_saved = self._linear.forward(params["value"], z)
+        y, _ = self._dropout(1).forward({}, glu(value, gate, lengths=ctx.lengths), ctx)
+        return y, GateSaved(gelu_saved, (gate_saved, value_saved), value, gate, ctx)
+
+    def backward(self, params: Params, saved: GateSaved, dy: Array) -> tuple[Array, Params]:
+        dy, _ = self._dropout(1).backward({}, saved.ctx, dy)
+        dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.ctx.lengths)
+        gate_saved, value_saved = saved.dense
+        dz, dgate_params = self._linear.backward(params["gate"], gate_saved, dgate)
+        dparams = {"gate": dgate_params}
+        if value_saved is not None:
+            dz_value, dvalue_params = self._linear.backward(params["value"], value_saved, dvalue)
+            dparams = {"value": dvalue_params, **dparams}
+            dz += dz_value
+        elif self.form == "half1":
+            dz += dvalue
+        dz, _ = self._dropout(0).backward({}, saved.ctx, dz)
+        dx, _ = GELU().backward({}, saved.gelu, dz)
+        if self.form == "half2":
+            dx += dvalue
+        return dx, dparams
+
+    def gating(self, params: Params, ctx: Context) -> Gating:
+        """This gate as `rotrnn.ops.residual_block` takes it."""
+        rate = self.dropout if ctx.train else 0.0
+        value = params.get("value", {"w": None, "bias": None})
+        return Gating(
+            *(self.form, params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]),
+            *(rate, self.over_time, ctx.seed, ctx.step, self.site),
+            places=ctx.places,
+        )
+
+    @staticmethod
+    def parameters(gating: Gating) -> Params:
+        """The params, or their gradients, that a `Gating` holds."""
+        params: Params = {"gate": {"w": gating.w_gate, "bias": gating.b_gate}}
+        if gating.w_value is not None:
+            params = {"value": {"w": gating.w_value, "bias": gating.b_value}, **params}
+        return params

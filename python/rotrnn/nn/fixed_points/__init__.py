@@ -1,0 +1,1 @@
+"""What the layers that iterate to a fixed point share: the iteration, channel mixers, matrix states."""

@@ -1,0 +1,107 @@
+"""Bedouin: Mamba made dense as the fixed point in depth of its selective scan ("Fixed-Point RNNs", section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.nn.fixed_points.matrix_depth import FEEDBACK, Map, Maps, MatrixFixedPoint
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.ops.pointwise import sigmoid, softplus
+
+RATE = 8.0
+"""c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
+LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
+"""Where lambda and delta start; the paper names neither. A token's own iteration is by C.B delta (I - Q), of norm up to
+2 delta: it contracts from the first step on, where delta = sigmoid(0) = 1/2 leaves some outputs a thousand times too
+large."""
+
+
+@dataclass(frozen=True)
+class Bedouin(MatrixFixedPoint):
+    """A dense linear RNN with a matrix state, the fixed point over depth l of ("Fixed-Point RNNs", section 5)
+
+        x~^l_t = Q^l_t (x_t - y^{l-1}_t) + y^{l-1}_t
+        h^l_t = lam_t * h^l_{t-1} + (delta_t * x~^l_t) B^l_t^T,     y^l_t = h^l_t C^l_t
+        lam_t = exp(-8 softplus(omega) delta_t),     delta_t = sigmoid(W_delta x_t + b_delta)
+        B^l_t = W_B x_t + V_B y^{l-1}_{t-1}, C likewise, L2-normalised; u and alpha of Q likewise, alpha = sigmoid(.)
+        out = W_out (G_t * SiLU(y_t + D * x_t)),     G_t = z_t + V_gate y_{t-1},     [x, z] = W_in in
+
+    (E = expand d_model channels, S = d_state states a channel; the paper's W_G^x is z's half of W_in, as in Mamba.) The
+    state is (h (B, E, S), y_{t-1} (B, E)). `forward` iterates on whole sequences, `step` on a token at a time, the
+    sequential inference of the paper; `inference_gap` is their difference.
+
+    The iteration ends by tolerance, and y is one more application F of the step to its last iterate: with that held,
+    this has the gradient "one_step" (Theorem 3.3); "implicit" is the exact one, found by iterating the adjoint.
+
+    Parameters
+    ----------
+    d_state, expand : int
+        S; E over d_model.
+    mixer, rank : str, int
+        Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors r (1, 2 and 4 in the paper).
+    feedback : sequence of str
+        What reads the output before, of "lambda" (by delta), "mixer", "B", "C" (Table 1) and "gate".
+    normalise : bool
+        B and C have unit length.
+    gradient : "one_step" or "implicit"
+    tol, max_iterations, train_iterations, gamma_scale, damping, stop
+        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
+    site : int
+        Tells the draws of `train_iterations` "gamma" of one model's layers apart.
+
+    Parameters (dict of float32): W_in (2E, D), W_out (D, E), omega (E, S), W_delta (E, E), b_delta (E,), W_B, W_C
+    (S, E), W_p of each part p of the mixer, its shape by E: u (r, E, E), alpha (r, E), and D (E,); V_delta, V_B, V_C,
+    V_p, V_gate (E, E) for `feedback`; M (E, E) of the orthogonal mixer, which does not vary.
+
+    Initial values: W_delta = 0 (section 4.5), b_delta for delta = 0.1, omega for lam uniform on [0.9, 0.999], D = 1,
+    M ~ N(0, 1/32E), and N(0, 1/columns) for the rest.
+    """
+
+    about: ClassVar[str] = "Mamba made dense: a matrix-state RNN found as the fixed point in depth of a selective scan"
+    paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), section 5"
+    recurrent: ClassVar[frozenset[str]] = frozenset(
+        {"omega", "W_delta", "b_delta", "V_delta", "W_B", "V_B", "W_u", "V_u", "W_alpha", "V_alpha", "M"}
+    )
+    normed: ClassVar[bool] = False
+    feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
+
+    @property
+    def maps(self) -> Maps:
+        direction = Map((self.d_state,), "unit" if self.normalise else "linear")
+        parts = {name: Map(shape, "linear") for name, shape in self.mixer_maps.items()}
+        return {"delta": Map((self.width,), "sigmoid"), **parts, "B": direction, "C": direction}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, E, S = self.d_model, self.width, self.d_state
+        shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E), "omega": (E, S), "b_delta": (E,)}
+        shapes |= {f"W_{name}": (*one.shape, E) for name, one in self.maps.items()}
+        shapes |= {f"V_{name}": (*one.shape, E) for name, one in self.maps.items() if name in self.driven}
+        shapes |= {"V_gate": (E, E)} if "gate" in self.driven else {}
+        shapes |= {} if self._mixer.varying else self._mixer.parts
+        return {**shapes, "D": (E,)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        lam = rng.uniform(*LAMBDA_RING, (self.width, self.d_state))
+        fixed = {
+            "omega": np.log(np.expm1(-np.log(lam) / (RATE * DELTA))),
+            "W_delta": np.zeros((self.width, self.width)),
+            "b_delta": np.full(self.width, np.log(DELTA / (1 - DELTA))),
+            "D": np.ones(self.width),
+        }
+        params = {}
+        for name, shape in self.shapes.items():
+            size = (32 * self.width) ** -0.5 if name == "M" else shape[-1] ** -0.5
+            params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
+        return astype(params, np.float32)
+
+    def fold(self, params: Params) -> Params:
+        return {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
+
+    def fold_backward(self, params: Params, dfolded: Params) -> Params:
+        domega: Array = -RATE * dfolded["A"] * sigmoid(params["omega"])
+        dparams = {name: dfolded[name].reshape(shape) for name, shape in self.shapes.items() if name in dfolded}
+        return {**dparams, "omega": domega}

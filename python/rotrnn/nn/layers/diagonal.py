@@ -1,0 +1,88 @@
+"""Engine 1 in complex form: one diagonal recurrence on N complex states between a complex B and a complex C."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Params
+from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.ops.linear_layer import System
+
+
+class DiagonalFolding(NamedTuple):
+    """The transition and the gain of the input, both (N,)."""
+
+    a: Array
+    gain: Array
+
+
+@dataclass(frozen=True)
+class DiagonalRecurrence(LinearRecurrence):
+    """``h_t = a * h_{t-1} + gain * (B u_t)``, ``y_t = weight Re(C h_t) + D * u_t``, all but D complex.
+
+    A subclass gives `transition_shapes`, `init`, `transition` and `transition_backward`, that is a and gain.
+    """
+
+    @property
+    def planes(self) -> int:
+        """N, the number of complex states."""
+        return self.d_state
+
+    @property
+    def weight(self) -> int:
+        """2 where each state stands for itself and its conjugate, else 1."""
+        return 1
+
+    @property
+    @abstractmethod
+    def transition_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the parameters of a and gain."""
+
+    @abstractmethod
+    def transition(self, params: Params) -> tuple[Array, Array]:
+        """(a, gain), both (N,); gain real or complex."""
+
+    @abstractmethod
+    def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
+        """Gradients of the parameters of a and gain; of a real gain, the real part of `dgain` counts."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N = self.d_model, self.planes
+        outputs = {name + suffix: (D, N) for suffix in self.directions for name in ("C_re", "C_im")}
+        return {**self.transition_shapes, **dict.fromkeys(("B_re", "B_im"), (N, D)), **outputs, "D": (D,)}
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Suffixes of the readouts: each direction of time has its own, and they share the rest."""
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    def fold(self, params: Params) -> tuple[System, Any]:
+        a, gain = self.transition(params)
+        B = gain[:, None] * (params["B_re"] + 1j * params["B_im"])
+        w_in = interleave(B.real, B.imag, axis=0)
+        w_out = self.weight * np.stack(
+            [interleave(params["C_re" + s], -params["C_im" + s], axis=1) for s in self.directions]
+        )
+        return System(w_in, a, w_out, params["D"]), DiagonalFolding(a, gain)
+
+    def fold_backward(self, params: Params, folding: DiagonalFolding, dsystem: System) -> Params:
+        dgB = dsystem.w_in[0::2] + 1j * dsystem.w_in[1::2]
+        dB = np.conj(folding.gain)[:, None] * dgB
+        dgain = ((params["B_re"] - 1j * params["B_im"]) * dgB).sum(1)
+        dparams = self.transition_backward(params, folding, dsystem.a, dgain)
+        dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
+        for k, suffix in enumerate(self.directions):
+            dparams["C_re" + suffix] = self.weight * dsystem.w_out[k, :, 0::2]
+            dparams["C_im" + suffix] = -self.weight * dsystem.w_out[k, :, 1::2]
+        dparams["D"] = dsystem.skip
+        return dparams
+
+
+def interleave(even: Array, odd: Array, axis: int) -> Array:
+    """Rows or columns even_0, odd_0, even_1, odd_1, ..."""
+    return np.stack([even, odd], axis + 1).reshape(*(2 * n if i == axis else n for i, n in enumerate(even.shape)))

@@ -1,0 +1,419 @@
+"""The vector-state Fixed-Point RNN: a dense linear RNN found as the fixed point in depth of a diagonal one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.fixed_points.iteration import (
+    Iteration,
+    Report,
+    Steps,
+    exponents,
+    iterate,
+    lengths_of,
+    solve,
+    times_power,
+)
+from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.fixed_point import depth_pass
+from rotrnn.ops.pointwise import mask_padding, sigmoid
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+
+SELECTIVE = ("lambda", "mixer", "B")
+GRADIENTS = ("one_step", "implicit")
+
+
+class DepthGrads(NamedTuple):
+    """Gradients through one application: of lam (its shape), v (B, T, N), the operands, h0 (B, N)."""
+
+    dlam: Array
+    dv: Array
+    doperands: Operands
+    dh0: Array
+
+
+@dataclass(frozen=True)
+class Depth:
+    """One step in depth, ``F(y)_t = lam_t F(y)_{t-1} + gain_t [Q_t (v_t - y_t) + y_t]``, and its adjoint.
+
+    `lam` is (N,) or (B, T, N), gain is ``1 - lam`` if `scaled`, else 1; v (B, T, N) and h0 (B, N). Not `accelerated`,
+    the state before is the old iterate's: ``lam_t y_{t-1}`` (eq. 4 of the paper, in place of eq. 7).
+    """
+
+    lam: Array
+    v: Array
+    mixer: Mixer
+    operands: Operands
+    h0: Array
+    scaled: bool
+    accelerated: bool
+
+    def __call__(self, y: Array, lengths: Steps) -> Array:
+        drive = self._scaled(self.mixer.mix(self.operands, self.v, y, lengths))
+        if self.accelerated:
+            return np.asarray(diagonal_scan(self.lam, drive, self.h0, lengths=lengths))
+        return mask_padding(self.lam * self._before(y) + drive, lengths)
+
+    def pull(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
+        """dh plus what w, the gradient of the scan's input, sends back to y through the mixer."""
+        return np.asarray(dh + self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths).dorigin)
+
+    def adjoint(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
+        """The map whose fixed point is w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
+        total = self.pull(w, dh, y, lengths)
+        if self.accelerated:
+            return diagonal_scan_backward(total, self.lam, y, lengths=lengths).dx
+        later = np.zeros_like(w)
+        np.multiply(self.lam if self.lam.ndim == 1 else self.lam[:, 1:], w[:, 1:], out=later[:, :-1])
+        return mask_padding(total + later, lengths)
+
+    def solve(self, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
+        """Takes y to the fixed point, in place."""
+        return self._solve(self, y, self.v, False, settings, ctx, **asking)
+
+    def solve_adjoint(self, w: Array, dh: Array, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
+        """Takes w to the fixed point of `adjoint`, in place."""
+        return self._solve(lambda w, left: self.adjoint(w, dh, y, left), w, dh, True, settings, ctx, **asking)
+
+    def _solve(
+        self, function: Any, y: Array, x: Array, adjoint: bool, settings: Iteration, ctx: Context, **asking: Any
+    ) -> Report:
+        """By the one pass that does all (csrc/kernels/fixed_point.c) where there is one, else part by part."""
+        mixer = self.mixer.prepared(self.operands) if ctx.fused and self.accelerated else None
+        if mixer is None:
+            return solve(function, y, settings, ctx, **asking).report
+
+        def step(s: Array, left: Steps) -> Array:
+            return depth_pass(y, x, self.lam, mixer, self.h0, s, scaled=self.scaled, adjoint=adjoint, lengths=left)
+
+        return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
+
+    def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
+        """From dh, the gradient of h = F(y), y held."""
+        if self.accelerated:
+            dlam, w, dh0 = diagonal_scan_backward(dh, self.lam, h, self.h0, lengths=lengths)
+        else:
+            w, dlam = dh, self._summed(dh * self._before(y), self.lam)
+            first = self.lam if self.lam.ndim == 1 else self.lam[:, 0] if self.lam.shape[1] else 0
+            dh0 = first * w[:, 0] if w.shape[1] else np.zeros_like(self.h0)
+        grads = self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths)
+        if self.scaled:
+            dlam = dlam - self._summed(w * self.mixer.mix(self.operands, self.v, y, lengths), self.lam)
+        return DepthGrads(dlam, grads.dx, grads.operands, dh0)
+
+    def _scaled(self, x: Array) -> Array:
+        return (1 - self.lam) * x if self.scaled else x
+
+    def _before(self, y: Array) -> Array:
+        return np.concatenate([self.h0[:, None], y], 1)[:, :-1]
+
+    @staticmethod
+    def _summed(x: Array, like: Array) -> Array:
+        return x.sum((0, 1)) if like.ndim == 1 else x
+
+
+class FixedPointSaved(NamedTuple):
+    """What forward keeps: x with its padding zeroed, what was made of it, the iterate before the last application, the
+    fixed point h (B, T, N), and how it was reached."""
+
+    x: Array
+    drive: Array
+    gate: Array | None
+    parts: Parts
+    depth: Depth
+    y: Array
+    h: Array
+    ctx: Context
+    lengths: Steps
+    report: Report
+    state: Array
+
+    @property
+    def iterations(self) -> Steps:
+        """Steps taken, of each sequence."""
+        return self.report.iterations
+
+    @property
+    def residual(self) -> Array:
+        """Residual of the last step, of each sequence."""
+        return self.report.residual
+
+
+@dataclass(frozen=True)
+class FixedPointRNN(Recurrent):
+    """A dense linear RNN ``h_t = A_t h_{t-1} + ...``, the fixed point over depth l of ("Fixed-Point RNNs", eq. 7)
+
+        h^l_t = lam_t * h^l_{t-1} + Q_t v_t + (I - Q_t) h^{l-1}_t,     v_t = B_t x_t,     y_t = C h_t + D * x_t
+
+    whose fixed point is ``h_t = Q_t^-1 (lam_t * h_{t-1}) + v_t``; or, `scaled`, of the form of Theorem 3.2
+
+        h^l_t = lam_t * h^l_{t-1} + (1 - lam_t) * [Q_t v_t + (I - Q_t) h^{l-1}_t]
+
+    whose fixed point is ``h_t = K_t [lam_t * h_{t-1} + (1 - lam_t) * Q_t v_t]``, with
+    ``K_t = [I - (1 - lam_t)(I - Q_t)]^-1``. In both ``lam_t = sigmoid(W_lambda x_t + b_lambda)`` in (0, 1),
+    ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is made of linear functions of x_t, for what `selective` names;
+    the rest is constant in time.
+
+    The iteration ends by tolerance, and h is one more application F(y) of the step to its last iterate y: with y held
+    this has the gradient "one_step" (Theorem 3.3); "implicit" is the exact one, ``(I - J)^-T`` of the former, found by
+    iterating the adjoint. Nothing is differentiated through the iteration itself.
+
+    Parameters
+    ----------
+    d_state : int
+        N, the width of h.
+    mixer, rank : str, int
+        Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors
+        ("householder": of reflections).
+    selective : sequence of str
+        What depends on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
+    scaled : bool
+        The form of Theorem 3.2.
+    contractive : bool
+        A mixer with ``|I - Q_t| <= 0.95``, and so, `scaled`, one fixed point, reached from any start. With a constant
+        lam each step brings iterates closer (its operator norm is below 1); with lam_t it does so in the end, since no
+        step looks ahead in time. A fixed point that is then not reached is an error, not a warning.
+    accelerated : bool
+        Each iteration runs through time (eq. 7); else it takes h^{l-1}_{t-1} (eq. 4), and may need T iterations.
+    gradient : "one_step" or "implicit"
+    tol, max_iterations, train_iterations, damping, stop
+        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them; the adjoint's iteration always has `max_iterations`.
+    site : int
+        Tells the draws of `train_iterations` "gamma" of one model's layers apart.
+
+    Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); of
+    each part p of the mixer "W_p", its shape by D, or "p" if constant: u (R, N) and alpha (R,), or M (N, N).
+
+    Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
+    b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "dense linear RNN with a vector state, found as the fixed point in depth of a diagonal one"
+    paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), sections 3 and 4.1"
+    recurrent: ClassVar[frozenset[str]] = frozenset(
+        {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
+    )
+
+    d_state: int
+    mixer: str = "householder"
+    rank: int = 1
+    selective: tuple[str, ...] = SELECTIVE
+    lambda_init: tuple[float, float] = (0.9, 0.999)
+    scaled: bool = True
+    contractive: bool = False
+    accelerated: bool = True
+    gradient: str = "one_step"
+    tol: float = 0.1
+    max_iterations: int = 100
+    train_iterations: int | str | None = None
+    damping: str = "adaptive"
+    stop: str = "sequence"
+    site: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", "rank")
+        self.check_sizes("site", least=0)
+        if not set(self.selective) <= set(SELECTIVE):
+            raise ValueError(f"FixedPointRNN: selective={self.selective!r}, expected some of {', '.join(SELECTIVE)}")
+        for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
+            if value not in known:
+                raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
+        low, high = self.lambda_init
+        if not 0 < low <= high < 1:
+            raise ValueError(f"FixedPointRNN: lambda_init={self.lambda_init}, expected 0 < low <= high < 1")
+        if self.contractive and not self.scaled:
+            raise ValueError(
+                "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
+            )
+        _ = self._mixer, self._iteration  # they check their settings
+
+    @property
+    def _mixer(self) -> Mixer:
+        return MIXERS[self.mixer](self.d_state, self.rank, self.contractive)
+
+    @property
+    def _iteration(self) -> Iteration:
+        return Iteration(self.tol, self.max_iterations, self.train_iterations, self.damping, self.stop)
+
+    def _varies(self, part: str) -> bool:
+        return part in self.selective and (part != "mixer" or self._mixer.varying)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N = self.d_model, self.d_state
+        shapes: dict[str, tuple[int, ...]] = {"b_lambda": (N,), "B": (N, D), "C": (D, N), "D": (D,)}
+        if self._varies("lambda"):
+            shapes["W_lambda"] = (N, D)
+        if self._varies("B"):
+            shapes |= {"W_B": (N, D), "b_B": (N,)}
+        for name, shape in self._mixer.parts.items():
+            shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
+        return shapes
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N = self.d_model, self.d_state
+        lam = rng.uniform(*self.lambda_init, N)
+        scale = {"C": N**-0.5, "D": 1.0, "W_lambda": 0.0, "b_B": 0.0, "B": D**-0.5, "M": (32 * N) ** -0.5}
+        params = {}
+        for name, shape in self.shapes.items():
+            size = scale.get(name, D**-0.5 if name.startswith("W_") else 1.0)
+            params[name] = np.log(lam / (1 - lam)) if name == "b_lambda" else size * rng.standard_normal(shape)
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
+    ) -> tuple[Array, FixedPointSaved]:
+        """(y (B, T, D), saved) for x (B, T, D); `state` (B, N) real. `start` (B, T, N) is the first iterate, else 0.
+
+        Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, where the fixed point is not reached.
+        """
+        self.check_params(params)
+        return self._forward(params, self._constants(params), x, ctx, state, start)
+
+    def prepare(self, params: Params) -> Params:
+        """The params, and the operands of a mixer that is constant."""
+        self.check_params(params)
+        return {"params": params, **self._constants(params)}
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        prepared = self.prepare(params) if prepared is None else prepared
+        args = Boundary(f"{type(self).__name__}.step")
+        args.bind("D", self.d_model, "d_model")
+        x = args.array("x_t", x_t, "B D")[:, None]
+        y, saved = self._forward(prepared["params"], prepared, x, EVALUATION, state, None)
+        return y[:, 0], saved.state
+
+    def _constants(self, params: Params) -> Params:
+        if self._varies("mixer"):
+            return {}
+        parts = {name: params[name] for name in self._mixer.parts}
+        return {"parts": parts, "operands": self._mixer.operands(parts)}
+
+    def _forward(
+        self, params: Params, constants: Params, x: Array, ctx: Context, state: State, start: Array | None
+    ) -> tuple[Array, FixedPointSaved]:
+        args = Boundary(f"{type(self).__name__}.forward")
+        args.bind("D", self.d_model, "d_model")
+        args.bind("N", self.d_state, "d_state")
+        x = args.array("x", x, "B T D")
+        h0 = args.optional("state", state, "B N")
+        start = args.optional("start", start, "B T N")
+        steps = args.lengths(ctx.lengths)
+        B, T = x.shape[:2]
+        lengths = lengths_of(ctx, x)
+        x, h0, start, *_ = args.common(x, h0, start, *params.values())
+        x = mask_padding(x, steps)
+        depth, drive, gate, parts = self._depth(params, constants, x, h0)
+        y = np.zeros((B, T, self.d_state), x.dtype) if start is None else mask_padding(start, lengths)
+        report = depth.solve(y, self._iteration, ctx, **self._asking)
+        h = depth(y, lengths)
+        out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
+        last = np.where(lengths[:, None] > 0, h[np.arange(B), lengths - 1] if T else 0, depth.h0)
+        return out, FixedPointSaved(x, drive, gate, parts, depth, y, h, ctx, lengths, report, last.astype(x.dtype))
+
+    @property
+    def _asking(self) -> dict[str, Any]:
+        return {"site": self.site, "name": type(self).__name__, "guaranteed": self.contractive}
+
+    def _depth(
+        self, params: Params, constants: Params, x: Array, h0: Array | None
+    ) -> tuple[Depth, Array, Array | None, Parts]:
+        """The step in depth; B x; the gate of B_t; and the mixer's parts."""
+        z, mixer = params["b_lambda"].astype(x.dtype), self._mixer
+        if self._varies("lambda"):
+            z = dense(x, params["W_lambda"], z)
+        drive = dense(x, params["B"])
+        gate = sigmoid(dense(x, params["W_B"], params["b_B"])) if self._varies("B") else None
+        if "operands" in constants:
+            parts, operands = constants["parts"], constants["operands"]
+        else:
+            parts = {
+                name: dense(x, params[f"W_{name}"].reshape(-1, self.d_model)).reshape(*x.shape[:2], *shape)
+                for name, shape in mixer.parts.items()
+            }
+            operands = mixer.operands(parts)
+        depth = Depth(
+            sigmoid(z),
+            drive if gate is None else gate * drive,
+            mixer,
+            operands,
+            np.zeros((len(x), self.d_state), x.dtype) if h0 is None else h0,
+            self.scaled,
+            self.accelerated,
+        )
+        return depth, drive, gate, parts
+
+    def backward(
+        self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        x, depth, lengths = saved.x, saved.depth, saved.lengths
+        args = Boundary(f"{type(self).__name__}.backward")
+        for letter, size in zip("BTDN", (*x.shape, self.d_state), strict=True):
+            args.bind(letter, size, "x")
+        dy = args.array("dy", dy, "B T D")
+        dhT = args.optional("dstate", dstate, "B N")
+        dy, _ = args.common(dy, x)
+        dy = mask_padding(dy, lengths)
+        grads = dense_backward(dy, saved.h, params["C"])
+        dh, dparams = grads.dx, {"C": grads.dw, "D": (dy * x).sum((0, 1))}
+        some = np.flatnonzero(lengths)
+        if dhT is not None:
+            dh[some, lengths[some] - 1] += dhT[some]
+        if self.gradient == "implicit":
+            dh = self._implicit(saved, dh)
+        through = depth.backward(dh, saved.y, saved.h, lengths)
+        dh0 = through.dh0
+        if dhT is not None:
+            dh0 = np.where(lengths[:, None] > 0, dh0, dhT)
+        dx = dy * params["D"]
+
+        def affine(dz: Array, weight: str, bias: str | None = None) -> None:
+            """Adds what a linear function of x sends back."""
+            w = params[weight]
+            rows = w.reshape(-1, self.d_model)
+            back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), x, rows)
+            dx.__iadd__(back.dx)
+            dparams[weight] = back.dw.reshape(w.shape)
+            if bias is not None:
+                dparams[bias] = back.dbias
+
+        dz = through.dlam * depth.lam * (1 - depth.lam)
+        if self._varies("lambda"):
+            affine(dz, "W_lambda", "b_lambda")
+        else:
+            dparams["b_lambda"] = dz
+        dv = through.dv
+        if saved.gate is not None:
+            affine(dv * saved.drive * saved.gate * (1 - saved.gate), "W_B", "b_B")
+            dv = dv * saved.gate
+        affine(dv, "B")
+        dparts = depth.mixer.operands_backward(saved.parts, depth.operands, through.doperands)
+        for name, dpart in dparts.items():
+            if self._varies("mixer"):
+                affine(dpart, f"W_{name}")
+            else:
+                dparams[name] = dpart
+        return dx, {name: dparams[name] for name in self.shapes}, dh0
+
+    def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
+        """``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
+        depth, w, size = saved.depth, np.zeros_like(dh), exponents(dh)
+        dh = times_power(dh, -size)
+        ctx = Context(saved.ctx.lengths, fused=saved.ctx.fused)  # in evaluation: without the limit of training
+        asking = self._asking | {"name": f"{type(self).__name__}.backward"}
+        depth.solve_adjoint(w, dh, saved.y, self._iteration, ctx, **asking)
+        return times_power(depth.pull(w, dh, saved.y, saved.lengths) if self.accelerated else w, size)
+
+    def report(self, saved: FixedPointSaved) -> dict[str, float]:
+        return saved.report.numbers()
+
+    def state_norms(self, saved: FixedPointSaved) -> Array:
+        norms: Array = np.linalg.norm(saved.h, axis=-1)
+        return norms

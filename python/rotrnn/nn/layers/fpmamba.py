@@ -1,0 +1,162 @@
+"""FPMamba: Bedouin as its authors' code has it, published after the paper's text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.nn.fixed_points.matrix_depth import Map, Maps, MatrixFixedPoint
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.ops.dense import matmul
+
+
+@dataclass(frozen=True)
+class FPMamba(MatrixFixedPoint):
+    """Bedouin with Mamba's step sizes, a layer norm in the loop and weight-normed maps; with p_t = (x_t, y_{t-1}):
+
+        delta_t = softplus(W_dt W_d x_t + b_dt),     lam_t = exp(-exp(A_log) delta_t), per channel and state
+        x~_t = Q_t (x_t - y_t) + y_t,     h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T
+        F(y)_t = LayerNorm(h_t C_t + D * x~_t)
+        B_t = W_B x_t + V_B y_{t-1}, C likewise, L2-normalised
+        u of Q_t = SiLU(P_u p_t), normalised,     alpha = sigmoid(P_alpha p_t + b_alpha)
+        out = W_out (SiLU(z_t + V_gate y_{t-1}) * y_t),     [x, z] = W_in in
+
+    Their reflections act in the order of their numbers; here, as in eq. 6, the last acts first: of parameters of
+    theirs, turn the vectors of P_u, P_alpha, their gains and b_alpha round.
+
+    The loop is theirs: y = 0; residuals of single steps, the largest a sequence's; steps of 0.99, times 0.9 whenever a
+    sequence's lowest residual is 15 steps old; in training, an end when the 75 % quantile of lowest residuals over the
+    batch is below 0.1, in evaluation when all are, or after 1000 steps. Then one more step, whole, through which the
+    gradient flows. With a norm in the loop the fixed point is not unique: the answer is the one from y = 0 along this
+    path, and `step`, a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends by
+    itself; theirs would stop its batch.
+
+    Parameters
+    ----------
+    d_state, expand, mixer, rank, feedback, normalise, gradient, site
+        As Bedouin takes them; no feedback to lambda. The "kronecker" mixer is theirs.
+    norm_eps : float
+        Of the layer norm.
+    dt_min, dt_max : float
+        Initial delta: log-uniform between them.
+    tol, max_iterations, train_iterations, gamma_scale, damping, stop
+        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them.
+
+    Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
+    D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E); rows normalised and scaled by gains g: P_n of
+    each part n of the mixer, its shape by 2E (by E without feedback), V_B, V_C (S, E), V_gate (E, E), and g_n, g_V_B,
+    g_V_C, g_V_gate; b_alpha; M (E, E) of the orthogonal mixer.
+
+    Initial values: A = -(1..S), D = 1, norm the identity, W_dt uniform on +-1/sqrt(R), other weights uniform on
+    +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
+    """
+
+    about: ClassVar[str] = (
+        "Bedouin as its authors' code has it: Mamba's step sizes, layer norm in the loop, weight norm"
+    )
+    paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), the code released with it"
+    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
+    normed: ClassVar[bool] = True
+
+    max_iterations: int = 1000
+    train_iterations: int | str | None = 100
+    stop: str = "quantile"
+    norm_eps: float = 1e-5
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.norm_eps < np.inf:
+            raise ValueError(f"FPMamba: norm_eps={self.norm_eps!r}, expected a positive number")
+        if not 0 < self.dt_min <= self.dt_max < np.inf:
+            raise ValueError(f"FPMamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max")
+
+    @property
+    def maps(self) -> Maps:
+        direction = Map((self.d_state,), "unit" if self.normalise else "linear")
+        parts = {name: Map(shape, "silu" if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
+        return {"delta": Map((self.width,), "softplus"), **parts, "B": direction, "C": direction}
+
+    @property
+    def normed_rows(self) -> dict[str, tuple[int, ...]]:
+        """Weights whose rows are normalised, and their shapes."""
+        E, S = self.width, self.d_state
+        columns = 2 * E if "mixer" in self.feedback else E
+        shapes = {f"P_{name}": (*shape, columns) for name, shape in self.mixer_maps.items()}
+        late = {"V_B": (S, E), "V_C": (S, E), "V_gate": (E, E)}
+        return shapes | {name: shape for name, shape in late.items() if name[2:] in self.feedback}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, E, S, R = self.d_model, self.width, self.d_state, -(-self.d_model // 16)
+        shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E), "W_d": (R, E), "W_dt": (E, R)}
+        shapes |= {"b_dt": (E,), "A_log": (E, S), "D": (E,), "scale": (E,), "bias": (E,), "W_B": (S, E), "W_C": (S, E)}
+        for name, shape in self.normed_rows.items():
+            shapes |= {name: shape, f"g_{name}": shape[:-1]}
+        return shapes | ({"b_alpha": self.mixer_maps["alpha"]} if self.mixer_maps else self._mixer.parts)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), self.width))
+        params: Params = {
+            "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus of it is dt
+            "A_log": np.tile(np.log(np.arange(1, self.d_state + 1)), (self.width, 1)),
+        }
+        for name, shape in self.shapes.items():
+            if name in ("D", "scale"):
+                params[name] = np.ones(shape)
+            elif name in ("bias", "b_alpha"):
+                params[name] = np.zeros(shape)
+            elif name == "M":
+                params[name] = (32 * self.width) ** -0.5 * rng.standard_normal(shape)
+            elif name.startswith("g_"):
+                params[name] = np.linalg.norm(params[name[2:]], axis=-1)
+            elif name not in params:
+                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[-1])
+        return astype({name: params[name] for name in self.shapes}, np.float32)
+
+    def fold(self, params: Params) -> Params:
+        folded = {name: params[name] for name in ("W_in", "W_out", "W_B", "W_C", "D", "scale", "bias")}
+        folded |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
+        folded["A"] = -np.exp(params["A_log"])
+        for name in self.normed_rows:
+            rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
+            if name.startswith("P_"):
+                folded[f"W_{name[2:]}"] = np.ascontiguousarray(rows[..., : self.width])
+                folded[f"V_{name[2:]}"] = np.ascontiguousarray(rows[..., self.width :])
+            else:
+                folded[name] = rows
+        if self.mixer_maps:
+            folded["b_alpha"] = params["b_alpha"]
+        else:
+            folded |= {name: params[name] for name in self._mixer.parts}
+        return folded
+
+    def fold_backward(self, params: Params, dfolded: Params) -> Params:
+        dparams = {name: dfolded[name] for name in self.shapes if name in dfolded}
+        dparams["A_log"] = -dfolded["A"] * np.exp(params["A_log"])
+        dparams["b_dt"] = dfolded["b_delta"]
+        dparams["W_dt"] = matmul(dfolded["W_delta"], params["W_d"].T)
+        dparams["W_d"] = matmul(params["W_dt"].T, dfolded["W_delta"])
+        for name, shape in self.normed_rows.items():
+            if name.startswith("P_"):
+                halves = [dfolded[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dfolded]
+                drows = np.concatenate([half.reshape(-1, self.width) for half in halves], 1).reshape(shape)
+            else:
+                drows = dfolded[name].reshape(shape)
+            unit, size = unit_rows(params[name])
+            along = (drows * unit).sum(-1)
+            dparams[f"g_{name}"] = along
+            dparams[name] = params[f"g_{name}"][..., None] / size * (drows - along[..., None] * unit)
+        if self.mixer_maps:
+            dparams["b_alpha"] = dfolded["b_alpha"].reshape(self.mixer_maps["alpha"])
+        return dparams
+
+
+def unit_rows(v: Array) -> tuple[Array, Array]:
+    """Rows over their lengths, and the lengths."""
+    v = np.ascontiguousarray(v)  # NumPy sums other layouts in other orders
+    size = np.linalg.norm(v, axis=-1, keepdims=True)
+    return v / size, size

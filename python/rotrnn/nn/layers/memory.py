@@ -1,0 +1,211 @@
+"""Rotational memories: states that do not fade and tell their age by an angle (J. O. Smith, "Rotational memory")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.linear_layer import System, complex_of
+from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.window import latest, latest_backward
+
+
+class Projections(NamedTuple):
+    """Real matrices into and out of complex planes: w_in (2N, D), w_out (K, D, 2N), and the skip (D,)."""
+
+    w_in: Array
+    w_out: Array
+    skip: Array
+
+
+def _shapes(D: int, N: int, suffixes: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    outputs = {name + suffix: (D, N) for suffix in suffixes for name in ("C_re", "C_im")}
+    return {**dict.fromkeys(("B_re", "B_im"), (N, D)), **outputs, "D": (D,)}
+
+
+def _init(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]], memory: int) -> Params:
+    """B ~ N(0, 1/(2 D M)) a part: a full memory of M white inputs has E|h|^2 = 1. C ~ N(0, 1/N), D ~ N(0, 1)."""
+    N, D = shapes["B_re"]
+    scale = {"B": 1 / np.sqrt(2 * D * memory), "C": 1 / np.sqrt(N), "D": 1.0}
+    params = {name: scale[name[0]] * rng.standard_normal(shape) for name, shape in shapes.items()}
+    return astype(params, np.float32)
+
+
+def _fold(params: Params, suffixes: tuple[str, ...]) -> Projections:
+    w_in = np.stack([params["B_re"], params["B_im"]], 1)
+    w_out = np.stack([np.stack([params["C_re" + s], -params["C_im" + s]], 2) for s in suffixes])
+    (N, _, D), K = w_in.shape, len(suffixes)
+    return Projections(w_in.reshape(2 * N, D), w_out.reshape(K, D, 2 * N), params["D"])
+
+
+def _fold_backward(d: Projections, suffixes: tuple[str, ...]) -> Params:
+    dparams = {"B_re": d.w_in[0::2].copy(), "B_im": d.w_in[1::2].copy()}
+    for k, suffix in enumerate(suffixes):
+        dparams["C_re" + suffix], dparams["C_im" + suffix] = d.w_out[k, :, 0::2].copy(), -d.w_out[k, :, 1::2]
+    return {**dparams, "D": d.skip}
+
+
+@dataclass(frozen=True)
+class RopeMemory(LinearRecurrence):
+    """``h_t = e^{i Delta} h_{t-1} + B u_t``, ``y_t = Re(C h_t) + D * u_t`` with ``Delta = 2 pi / length``.
+
+    A memory that ages by turning and never fades (slide "RoPE and WRoPE"). `length` is that of the longest sequence
+    before a reset, that is a new start from no state: ages a multiple of it apart have the same angle. With a `window`
+    what is older is forgotten, exactly (slides on TIIR); ``window=length`` gives each age in the memory an angle of its
+    own, at any time.
+
+    Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse
+    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states.
+
+    Initial values: B ~ N(0, 1/(2 D M)) a part, where M is the window, else the length, so that a full memory of white
+    inputs has E|h|^2 = 1 in each plane; C ~ N(0, 1/N), D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "memory that ages by rotation and never fades, over all inputs or an exact window"
+    paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), RoPE ageing and TIIR windows'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+
+    length: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("length")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return _shapes(self.d_model, self.d_state, self._directions())
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return _init(rng, self.shapes, self.window or self.length)
+
+    def fold(self, params: Params) -> tuple[System, None]:
+        w_in, w_out, skip = _fold(params, self._directions())
+        turn = np.exp(1j * wrope_angle(1, self.length, "uniform"))
+        return System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip), None
+
+    def fold_backward(self, params: Params, folding: None, dsystem: System) -> Params:
+        return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
+
+    def _directions(self) -> tuple[str, ...]:
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+
+class MemorySaved(NamedTuple):
+    """What forward keeps: its input (padding zeroed), projections, weights of ages, what was read, lengths, states."""
+
+    x: Array
+    projections: Projections
+    weights: Array
+    m: Array
+    lengths: Array | None
+    rows: int
+    state: Array
+
+
+@dataclass(frozen=True)
+class WropeMemory(Recurrent):
+    """``h_t = B u_t``, stored; ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}``, read; ``y_t = Re(C m_t) + D * u_t``.
+
+    Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
+    memory"). Unless uniform, such ages are no recurrence: states are stored, the last M with ``window=M``. Without a
+    window all are, so that a step costs as much as there were before it, and sequences may have any length: warped
+    ages, which never go around, are for these. The sum begins with the present state, of age 0, so that with uniform
+    ages this is `RopeMemory` with the same window.
+
+    Parameters and initial values: as `RopeMemory`. The state is the states before x, (B, M-1, N), or (B, t, N) after t
+    steps without a window, the oldest first.
+    """
+
+    about: ClassVar[str] = "stored states, read with an angle that is warped by their age"
+    paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+
+    d_state: int
+    length: int
+    window: int | None = None
+    form: str = "warped"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", "length", *(() if self.window is None else ("window",)))
+        if self.form not in FORMS:
+            raise ValueError(f"WropeMemory: form={self.form!r}, expected one of {', '.join(FORMS)}")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return _shapes(self.d_model, self.d_state, ("",))
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return _init(rng, self.shapes, self.window or self.length)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, MemorySaved]:
+        self.check_params(params)
+        projections = _fold(params, ("",))
+        x = mask_padding(x, ctx.lengths)
+        v = dense(x, projections.w_in)
+        h = v.view(complex_of(v.dtype))
+        before = self._before(state, h)
+        weights = self.weights(before.shape[1] + h.shape[1], h.dtype)
+        m = history_read(weights, h, before, lengths=ctx.lengths)
+        y = dense(m.view(m.real.dtype), projections.w_out[0]) + projections.skip * x
+        rows, after = before.shape[1], before
+        if self.window is None:  # the history grows by as many rows as h has
+            after = np.concatenate([np.zeros_like(h, m.dtype), before], 1)
+        after = latest(after, h, after.shape[1], ctx.lengths)
+        return y, MemorySaved(x, projections, weights, m, ctx.lengths, rows, after)
+
+    def backward(
+        self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, Array]:
+        x, (w_in, w_out, skip), weights, m, lengths, rows, _ = saved
+        dy = self.valid_gradient(dy, x, lengths, m.real.dtype)  # m's, as dm is read as complex below
+        dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
+        dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
+        if dstate is not None:
+            if np.shape(dstate) != saved.state.shape:
+                raise ValueError(
+                    f"WropeMemory.backward: dstate has shape {np.shape(dstate)}, expected {saved.state.shape}"
+                )
+            dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
+        dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
+        dx += skip * dy
+        dskip = np.einsum("btd,btd->d", dy, x)
+        return dx, _fold_backward(Projections(dw_in, dw_out[None], dskip), ("",)), dpast
+
+    def prepare(self, params: Params) -> Projections:
+        self.check_params(params)
+        return _fold(params, ("",))
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        w_in, w_out, skip = self.prepare(params) if prepared is None else prepared
+        v = dense(x_t, w_in)
+        h = v.view(complex_of(v.dtype))[:, None]
+        held = np.concatenate([self._before(state, h), h], 1)
+        m = np.einsum("m,bmn->bn", self.weights(held.shape[1], held.dtype)[::-1], held)
+        y = dense(m.view(m.real.dtype), w_out[0]) + skip * x_t
+        return y, held if self.window is None else held[:, 1:]
+
+    def weights(self, count: int, dtype: Any) -> Array:
+        """e^{i Delta_k} of as many ages as there are, and the window sees."""
+        ages = np.arange(count if self.window is None else min(count, self.window))
+        return np.exp(1j * wrope_angle(ages, self.length, self.form)).astype(dtype)
+
+    def _before(self, state: State, h: Array) -> Array:
+        """The stored states; zeros, or none, at the start."""
+        rows = 0 if self.window is None else self.window - 1
+        B, _, N = h.shape
+        if state is None:
+            return np.zeros((B, rows, N), h.dtype)
+        before = np.asarray(state)
+        expected = (B, before.shape[1] if self.window is None and before.ndim == 3 else rows, N)
+        if before.shape != expected:
+            raise ValueError(f"WropeMemory: state has shape {before.shape}, expected {expected}")
+        return before

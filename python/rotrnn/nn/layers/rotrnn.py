@@ -1,0 +1,172 @@
+"""RotRNN: linear recurrence by learned rotations ("RotRNN: Modelling Long Sequences with Rotations", 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
+from rotrnn.ops.dense import matmul
+from rotrnn.ops.linear_layer import System, complex_of
+from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
+
+
+class Folding(NamedTuple):
+    """Per head: P (H, W, W), P^T B (H, W, D), and (H,) each: the gain xi of B, gamma, |a| and tr(B^T B)."""
+
+    P: Array
+    PtB: Array
+    xi: Array
+    gamma: Array
+    modulus: Array
+    trace: Array
+
+
+@dataclass(frozen=True)
+class RotRNN(LinearRecurrence):
+    """``x_t = gamma P R(theta) P^T x_{t-1} + xi B u_t`` per head, ``y_t = C x_t + D * u_t`` (eqs. 12 and 13).
+
+    ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` in (0, 1) and
+    ``xi = sqrt(c (1 - gamma^2) / tr(B^T B))``: for white input E|x_t|^2 stays c per head. With `normalise` "alpha"
+    instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c / (c gamma^2 +
+    tr(B^T B)))`` (eq. 6): it keeps c as well, but forgets by alpha gamma (eq. 10). The paper prints alpha with 1 for c
+    in its numerator (Lemma 3), and so ``1 - c gamma^2`` in that of xi^2 (eq. 11); both keep E|x_t|^2 only at c = 1,
+    the default and what it uses.
+
+    Time never sees P: ``W_in = xi P^T B`` and ``W_out = C P`` are formed once per call, and the recurrence runs on
+    ``s_t = P^T x_t``, whose norm is that of x_t.
+
+    `d_state` is N, the real lanes of all heads together; the head width W = N / heads may be odd (its last lane is
+    then decayed, not turned).
+
+    Parameters (dict of float32), H heads, P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D),
+    C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too and shares the rest (appendix B.2).
+
+    Initial values (appendix C): theta ~ U[0, theta_max], gamma on the ring `gamma_init`, M ~ N(0, 1),
+    B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "linear recurrence by learned rotations, norm-preserving"
+    paper: ClassVar[str] = '"RotRNN: Modelling Long Sequences with Rotations", 2024'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"theta", "gamma_log", "M", "B"})
+
+    heads: int = 1
+    gamma_init: tuple[float, float] = (0.5, 0.999)
+    theta_max: float = 2 * np.pi
+    normalise: str = "input"
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("heads")
+        if self.d_state % self.heads:
+            raise ValueError(f"RotRNN: d_state={self.d_state} and heads={self.heads}, expected a multiple of heads")
+        low, high = self.gamma_init
+        if not 0 < low <= high < 1:
+            raise ValueError(f"RotRNN: gamma_init={self.gamma_init}, expected 0 < low <= high < 1")
+        if not self.theta_max >= 0:
+            raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected an angle from 0")
+        if self.normalise not in ("input", "alpha"):
+            raise ValueError(f"RotRNN: normalise={self.normalise!r}, expected input or alpha")
+        if not 0 < self.c < np.inf:
+            raise ValueError(f"RotRNN: c={self.c}, expected a positive number")
+
+    @property
+    def width(self) -> int:
+        """Head width W."""
+        return self.d_state // self.heads
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, N, H, W = self.d_model, self.d_state, self.heads, self.width
+        inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}
+        return {**inside, **dict.fromkeys(self._outputs(), (D, N)), "D": (D,)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N, H, W = self.d_model, self.d_state, self.heads, self.width
+        params = {
+            "theta": rng.uniform(0, self.theta_max, (H, W // 2)),
+            "gamma_log": ring(rng, *self.gamma_init, H),
+            "M": rng.standard_normal((H, W, W)),
+            "B": rng.standard_normal((H, W, D)) / np.sqrt(D),
+        }
+        for name in self._outputs():
+            params[name] = rng.standard_normal((D, N)) / np.sqrt(N)
+        params["D"] = rng.standard_normal(D)
+        return astype(params, np.float32)
+
+    def fold(self, params: Params) -> tuple[System, Folding]:
+        B = params["B"]
+        P = orthogonal(params["M"])
+        decay = bounded_exp(params["gamma_log"])
+        gamma = np.exp(-decay)
+        trace = np.einsum("hwd,hwd->h", B, B)
+        if not trace.all():
+            raise ValueError(f"RotRNN: parameter B of head {int(np.argmin(trace))} is zero, expected a nonzero matrix")
+        if self.normalise == "input":
+            xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
+            modulus = gamma
+        else:
+            xi = np.sqrt(self.c / (self.c * gamma**2 + trace))  # alpha
+            modulus = xi * gamma
+        PtB = matmul(P.swapaxes(1, 2), B)
+        a = modulus[:, None] * self.units(params["theta"])
+        w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
+        w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
+        return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace)
+
+    def fold_backward(self, params: Params, folding: Folding, dsystem: System) -> Params:
+        H, W, B = self.heads, self.width, params["B"]
+        P, PtB, xi, gamma, modulus, trace = folding
+        decay = bounded_exp(params["gamma_log"])
+
+        dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
+        dxi = np.einsum("hwd,hwd->h", dW, PtB)
+        dPtB = xi[:, None, None] * dW
+        dP = matmul(B, dPtB.swapaxes(1, 2))
+        dparams: Params = {}
+        for name, dw_out in zip(self._outputs(), dsystem.w_out, strict=True):
+            dCP = dw_out.reshape(self.d_model, H, -1)[:, :, :W].swapaxes(0, 1)
+            C = params[name].reshape(self.d_model, H, W).swapaxes(0, 1)
+            dP += matmul(C.swapaxes(1, 2), dCP)
+            dparams[name] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
+
+        unit, da = self.units(params["theta"]), dsystem.a.reshape(H, -1)
+        dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
+        dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
+        if self.normalise == "input":  # xi^2 = c (1 - gamma^2) / trace
+            dgamma = dmodulus - dxi * self.c * gamma / (xi * trace)
+            dtrace = -dxi * xi / (2 * trace)
+        else:  # xi^2 = c / (c gamma^2 + trace)
+            dxi = dxi + dmodulus * gamma
+            dgamma = dmodulus * xi - dxi * xi**3 * gamma
+            dtrace = -dxi * xi**3 / (2 * self.c)
+        return {
+            "theta": dtheta[:, : W // 2],
+            "gamma_log": -dgamma * gamma * decay,
+            "M": orthogonal_backward(dP, params["M"]),
+            "B": matmul(P, dPtB) + 2 * dtrace[:, None, None] * B,
+            **dparams,
+            "D": dsystem.skip,
+        }
+
+    def _outputs(self) -> tuple[str, ...]:
+        return ("C", "C_reverse") if self.bidirectional else ("C",)
+
+    def _fold_output(self, C: Array, P: Array) -> Array:
+        """C P per head, as (D, lanes)."""
+        CP = matmul(C.reshape(self.d_model, self.heads, self.width).swapaxes(0, 1), P)
+        return self._even(CP.swapaxes(1, 2)).reshape(-1, self.d_model).T
+
+    def units(self, theta: Array) -> Array:
+        """e^{i theta} per plane; the last lane of an odd head stands alone in a plane with angle 0."""
+        unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype))
+        unit.real[:, : self.width // 2], unit.imag[:, : self.width // 2] = np.cos(theta), np.sin(theta)
+        return unit
+
+    def _even(self, rows: Array) -> Array:
+        """(H, W, D) with one zero row below each odd head, so that planes never straddle heads."""
+        return np.pad(rows, ((0, 0), (0, self.width % 2), (0, 0)))

@@ -1,0 +1,239 @@
+"""S4D: a diagonal state space model for each channel (Gu, Gupta, Goel, Re 2022, "On the Parameterization and
+Initialization of Diagonal State Space Models")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layers.continuous import (
+    check_steps,
+    hippo_normal,
+    input_gain,
+    input_gain_backward,
+    log_steps,
+    transition,
+    transition_backward,
+)
+from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.boundary import Boundary
+
+
+class Bank(NamedTuple):
+    """The filters that parameters fold into: transition a (D, N), readout c (K, D, N) of each direction, skip (D,)."""
+
+    a: Array
+    c: Array
+    skip: Array
+
+
+class S4DSaved(NamedTuple):
+    """What forward keeps: the bank, what the op saved in each direction, and the state after x."""
+
+    bank: Bank
+    directions: tuple[BankSaved, ...]
+    state: Array | None
+
+
+def _inverse(n: Array, N: int, denominator: Array) -> Array:
+    return N / np.pi * (N / denominator - 1)
+
+
+FREQUENCIES: dict[str, Callable[[Array, int], Array]] = {
+    # of HiPPO-N, those of the kept states: the lower half is the upper half's conjugate
+    "legs": lambda n, N: -hippo_normal(N)[0].imag[: len(n)],
+    "lin": lambda n, N: np.pi * n,
+    "inv": lambda n, N: _inverse(n, N, 2 * n + 1),
+    "inv_lru": lambda n, N: _inverse(n, N, n + 1),
+}
+"""Im A of states n = 0, 1, ... of d_state = N: S4D-LegS, S4D-Lin, S4D-Inv, and S4D-Inv as the LRU paper prints it."""
+
+
+@dataclass(frozen=True)
+class S4D(Recurrent):
+    """``x'(t) = A x + B u``, ``y = 2 Re(C x) + D u`` for every channel on its own, sampled with the channel's step.
+
+    ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh),
+    ``a = (1 + A Delta / 2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with
+    ``gain = Delta`` (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) +
+    i A_im``, ``Delta = exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that
+    starts as the other (the same section). `d_state` counts real states: with `conjugate`, N = d_state / 2 complex
+    ones are kept, each standing for its conjugate too; without, N = d_state and ``y = Re(C h) + D u``.
+
+    The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here. With
+    ``window=L`` each filter sees the last L inputs alone, the state is the L-1 inputs before, (B, L-1, D), and a step
+    sums what they leave by the filters' responses.
+
+    Parameters (dict of float32): log_A_re, A_im (D, N), log_step (D,), without `tied` log_step_input (D,); B_re, B_im,
+    C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest.
+
+    Initial values: ``Re A = -1/2``; Im A by `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
+    ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` in place of ``2n + 1``, as the LRU paper
+    prints it, for n from 0 as in S4D (the LRU paper: from 1, in "lin" too); log Delta uniform from log dt_min to
+    log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "a diagonal state space model of its own for each channel"
+    paper: ClassVar[str] = 'Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models"'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"log_A_re", "A_im", "log_step", "log_step_input", "B_re", "B_im"})
+
+    d_state: int
+    bidirectional: bool = False
+    window: int | None = None
+    frequencies: str = "legs"
+    discretisation: str = "zoh"
+    tied: bool = True
+    conjugate: bool = True
+    dt_min: float = 1e-3
+    dt_max: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", *(() if self.window is None else ("window",)))
+        check_steps("S4D", self.discretisation, self.dt_min, self.dt_max)
+        if self.d_state % self.weight:
+            raise ValueError(f"S4D: d_state={self.d_state}, expected an even number of states with conjugate=True")
+        if self.frequencies not in FREQUENCIES:
+            raise ValueError(f"S4D: frequencies={self.frequencies!r}, expected one of {', '.join(FREQUENCIES)}")
+
+    @property
+    def states(self) -> int:
+        """N, the complex states of a channel."""
+        return self.d_state // self.weight
+
+    @property
+    def weight(self) -> int:
+        """2 where each state stands for itself and its conjugate, else 1."""
+        return 2 if self.conjugate else 1
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Suffixes of the readouts: each direction of time has its own, and they share the rest."""
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, bank = self.d_model, (self.d_model, self.states)
+        outputs = [name + suffix for suffix in self.directions for name in ("C_re", "C_im")]
+        return {
+            **dict.fromkeys(("log_A_re", "A_im"), bank),
+            **dict.fromkeys(self._steps, (D,)),
+            **dict.fromkeys(("B_re", "B_im", *outputs), bank),
+            "D": (D,),
+        }
+
+    @property
+    def _steps(self) -> tuple[str, ...]:
+        return ("log_step",) if self.tied else ("log_step", "log_step_input")
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N = self.d_model, self.states
+        im = FREQUENCIES[self.frequencies](np.arange(N), self.d_state)
+        steps = log_steps(rng, self.dt_min, self.dt_max, D)
+        params = {"log_A_re": np.full((D, N), np.log(0.5)), "A_im": np.tile(im, (D, 1))}
+        params |= dict.fromkeys(self._steps, steps)
+        params |= {"B_re": np.ones((D, N)), "B_im": np.zeros((D, N))}
+        for suffix in self.directions:
+            params["C_re" + suffix], params["C_im" + suffix] = np.sqrt(0.5) * rng.standard_normal((2, D, N))
+        params["D"] = rng.standard_normal(D)
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, S4DSaved]:
+        """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        if self.bidirectional and state is not None:
+            raise ValueError("S4D.forward: a bidirectional layer takes no state, got one")
+        bank, L, lengths = self.checked_fold(params), self.window, ctx.lengths
+        a, c, skip = bank
+        y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
+        if not self.bidirectional:
+            return y, S4DSaved(bank, (saved,), hT)
+        y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
+        return y + y_reverse, S4DSaved(bank, (saved, saved_reverse), None)
+
+    def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+        (a, c, skip), directions, _ = saved
+        u = directions[0].u[:, (self.window or 1) - 1 :]
+        dy = self.valid_gradient(dy, u, dtype=u.dtype)
+        grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
+        if not self.bidirectional:
+            return grads.du, self.fold_backward(params, Bank(grads.da, grads.dc[None], grads.dskip)), grads.dh0
+        other = diagonal_bank_backward(dy, a, c[1], 0 * skip, directions[1], reverse=True)
+        dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
+        return grads.du + other.du, self.fold_backward(params, dbank), None
+
+    def prepare(self, params: Params) -> tuple[Bank, Array | None]:
+        """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
+        bank = self.checked_fold(params)
+        if self.window is None:
+            return bank, None
+        impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
+        impulse[:, :1] = 1
+        return bank, diagonal_bank(bank.a, bank.c[0], bank.skip, impulse)[0][0, ::-1]
+
+    def step(
+        self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
+    ) -> tuple[Array, State]:
+        if self.bidirectional:
+            raise ValueError("S4D.step: a bidirectional layer cannot run step by step")
+        bank, response = self.prepare(params) if prepared is None else prepared
+        if response is None:
+            return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
+        args = Boundary("S4D.step")
+        args.bind("D", self.d_model, "d_model")
+        args.window(self.window)
+        x = args.array("x_t", x_t, "B D")[:, None]
+        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype)
+        if state is not None:
+            before = args.array("state", state, "B W D")
+        recent = np.concatenate([before, x], 1)
+        return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
+
+    def checked_fold(self, params: Params) -> Bank:
+        """`fold` of parameters that are all there, fit, and are finite."""
+        self.check_params(params)
+        return self.fold(params)
+
+    def fold(self, params: Params) -> Bank:
+        """The bank of the parameters."""
+        A, steps = self._continuous(params)
+        gain = self.weight * input_gain(self.discretisation, A, steps[-1])
+        C = np.stack([_complex(params, "C", suffix) for suffix in self.directions])
+        return Bank(transition(self.discretisation, A, steps[0]), C * (gain * _complex(params, "B")), params["D"])
+
+    def fold_backward(self, params: Params, dbank: Bank) -> Params:
+        """Gradients of the parameters from those of the bank."""
+        A, steps = self._continuous(params)
+        gain = self.weight * input_gain(self.discretisation, A, steps[-1])
+        B, C = _complex(params, "B"), [_complex(params, "C", suffix) for suffix in self.directions]
+        dweighted = sum(np.conj(one) * dc for one, dc in zip(C, dbank.c, strict=True))  # of gain * B
+        dB = np.conj(gain) * dweighted
+        dA, dstep = transition_backward(dbank.a, self.discretisation, A, steps[0])
+        of_gain = input_gain_backward(self.weight * np.conj(B) * dweighted, self.discretisation, A, steps[-1])
+        dA += of_gain[0]
+        dsteps = [dstep + of_gain[1]] if self.tied else [dstep, of_gain[1]]
+        dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
+        for name, step, one in zip(self._steps, steps, dsteps, strict=True):
+            dparams[name] = (step * one).sum(1)
+        dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
+        for suffix, dc in zip(self.directions, dbank.c, strict=True):
+            dC = np.conj(gain * B) * dc
+            dparams["C_re" + suffix], dparams["C_im" + suffix] = dC.real.copy(), dC.imag.copy()
+        dparams["D"] = dbank.skip
+        return dparams
+
+    def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
+        """A (D, N), and the steps (D, 1): of both A and B, or of A, then B."""
+        A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
+        return A, [np.exp(params[name])[:, None] for name in self._steps]
+
+
+def _complex(params: Params, name: str, suffix: str = "") -> Array:
+    value: Array = params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
+    return value

@@ -1,0 +1,135 @@
+"""S5: one state space model for all channels (Smith, Warrington, Linderman 2023, "Simplified State Space Layers")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.continuous import (
+    check_steps,
+    hippo_normal,
+    input_gain,
+    input_gain_backward,
+    log_steps,
+    transition,
+    transition_backward,
+)
+from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
+
+READOUTS = ("trunc_standard_normal", "lecun_normal", "complex_normal")
+CLIPPED = -1e-4
+"""The largest real part of an eigenvalue under `clip_eigs`."""
+
+
+@dataclass(frozen=True)
+class S5(DiagonalRecurrence):
+    """``x'(t) = Lambda x + B u``, ``y = Re(C x) + D * u``, sampled with a step of its own for each state.
+
+    ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh),
+    ``a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or
+    zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``: a model trained at one rate reads
+    data sampled at half of it with `step_scale` 2. `d_state` counts real states: with
+    `conjugate`, N = d_state / 2 complex ones are kept, each standing for its conjugate too, and ``y = 2 Re(C h) +
+    D * u``; without, N = d_state. `clip_eigs` keeps ``Re Lambda <= -1e-4``.
+
+    Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,);
+    a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest between its directions.
+
+    Initial values: Lambda the eigenvalues of HiPPO-N of size d_state / blocks, `blocks` times over, with `conjugate`
+    those of negative imaginary part; log Delta uniform from log dt_min to log dt_max; with V the eigenvectors of
+    HiPPO-N, B = V^H B' and C = C' V. B' is real, of variance 1 / d_state; C' complex, per part of variance 1 / d_state
+    (`c_init` trunc_standard_normal) or 1 / (d_model d_state) (lecun_normal), all of them normal numbers cut at two
+    deviations; or C ~ N(0, 1/2) per part without V (complex_normal). D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "diagonal state space model of all channels, sampled with a step of its own for each state"
+    paper: ClassVar[str] = 'Smith et al. 2023, "Simplified State Space Layers for Sequence Modeling"'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"lambda_re", "lambda_im", "log_step", "B_re", "B_im"})
+
+    blocks: int = 1
+    conjugate: bool = True
+    discretisation: str = "zoh"
+    c_init: str = "trunc_standard_normal"
+    dt_min: float = 1e-3
+    dt_max: float = 0.1
+    clip_eigs: bool = False
+    step_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("blocks")
+        check_steps("S5", self.discretisation, self.dt_min, self.dt_max)
+        if not 0 < self.step_scale < np.inf:
+            raise ValueError(f"S5: step_scale={self.step_scale}, expected a positive number")
+        multiple = self.blocks * (1 + self.conjugate)
+        if self.d_state % multiple:
+            raise ValueError(
+                f"S5: d_state={self.d_state}, expected a multiple of {multiple}, with blocks={self.blocks} and "
+                f"conjugate={self.conjugate}"
+            )
+        if self.c_init not in READOUTS:
+            raise ValueError(f"S5: c_init={self.c_init!r}, expected one of {', '.join(READOUTS)}")
+
+    @property
+    def planes(self) -> int:
+        return self.d_state // self.weight
+
+    @property
+    def weight(self) -> int:
+        return 2 if self.conjugate else 1
+
+    @property
+    def transition_shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("lambda_re", "lambda_im", "log_step"), (self.planes,))
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, N, size = self.d_model, self.d_state, self.d_state // self.blocks
+        eigenvalues, vectors = (one[..., : size // self.weight] for one in hippo_normal(size))
+        B = truncated_normal(rng, (self.blocks, size, D)) / np.sqrt(N)
+        B = (vectors.conj().T @ B).reshape(self.planes, D)
+        params = {
+            "lambda_re": np.tile(eigenvalues.real, self.blocks),
+            "lambda_im": np.tile(eigenvalues.imag, self.blocks),
+            "log_step": log_steps(rng, self.dt_min, self.dt_max, self.planes),
+            "B_re": B.real,
+            "B_im": B.imag,
+        }
+        for suffix in self.directions:
+            if self.c_init == "complex_normal":
+                C = np.sqrt(0.5) * (rng.standard_normal((2, D, self.planes)))
+                params["C_re" + suffix], params["C_im" + suffix] = C
+                continue
+            fan_in = N if self.c_init == "trunc_standard_normal" else D * N
+            parts = truncated_normal(rng, (2, D, self.blocks, size)) / np.sqrt(fan_in)
+            CV = ((parts[0] + 1j * parts[1]) @ vectors).reshape(D, self.planes)
+            params["C_re" + suffix], params["C_im" + suffix] = CV.real, CV.imag
+        params["D"] = rng.standard_normal(D)
+        return astype(params, np.float32)
+
+    def transition(self, params: Params) -> tuple[Array, Array]:
+        lam, step = self._continuous(params)
+        return transition(self.discretisation, lam, step), input_gain(self.discretisation, lam, step)
+
+    def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
+        lam, step = self._continuous(params)
+        of_a = transition_backward(da, self.discretisation, lam, step)
+        of_gain = input_gain_backward(dgain, self.discretisation, lam, step)
+        dlam, dstep = (one + other for one, other in zip(of_a, of_gain, strict=True))
+        clipped = self.clip_eigs & (params["lambda_re"] > CLIPPED)
+        return {"lambda_re": np.where(clipped, 0, dlam.real), "lambda_im": dlam.imag.copy(), "log_step": step * dstep}
+
+    def _continuous(self, params: Params) -> tuple[Array, Array]:
+        """(Lambda, Delta)."""
+        real = np.minimum(params["lambda_re"], CLIPPED) if self.clip_eigs else params["lambda_re"]
+        return real + 1j * params["lambda_im"], self.step_scale * np.exp(params["log_step"])
+
+
+def truncated_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Normal numbers cut at two deviations, scaled to variance 1."""
+    x = rng.standard_normal(shape)
+    while (beyond := np.abs(x) > 2).any():
+        x[beyond] = rng.standard_normal(int(beyond.sum()))
+    return x / 0.879625661034240  # the deviation of what is left, sqrt(1 - 4 pdf(2) / (2 cdf(2) - 1))

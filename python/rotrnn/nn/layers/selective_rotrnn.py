@@ -1,0 +1,245 @@
+"""RotRNN whose rotations its input selects: what its paper leaves to future work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.layers.rotrnn import Folding, RotRNN
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.linear_layer import System
+from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+
+GAMMAS = ("constant", "input", "random")
+SLOWEST, FASTEST = 1e-30, 1e3
+"""Bounds of -log gamma_t: beyond them gamma_t is 1 or 0, and stays so."""
+
+
+class Decays(NamedTuple):
+    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the factor by which sqrt(1 - gamma_t^2) differs from that of
+    gamma."""
+
+    mean: Array
+    varying: Array
+    modulus: Array
+    gain: Array
+
+
+class SelectiveRotRNNSaved(NamedTuple):
+    """What forward keeps: the folded system; lengths; the input; the decays if they vary; the constant part of the
+    transitions, (planes,), and the varying one, a_t over it, and the scan's input v_t, both (B, T, planes); the state
+    before x, all states, and the one after x."""
+
+    system: System
+    folding: Folding
+    lengths: npt.NDArray[np.int64] | None
+    u: Array
+    decays: Decays | None
+    constant: Array
+    turn: Array
+    v: Array
+    state0: Array | None
+    h: Array
+    state: Array
+
+
+@dataclass(frozen=True)
+class SelectiveRotRNN(Recurrent):
+    """``x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t`` per head, ``y_t = C x_t + D * u_t``, with angles from the
+    input: ``theta_t = theta + W_theta u_t``.
+
+    ``P = expm(M - M^T)`` and ``xi_t = sqrt((1 - gamma_t^2) / tr(B^T B))`` as in `RotRNN`, whose parameters and states
+    these are (P is folded into the projections). For white input (independent steps, zero mean, unit covariance)
+    E|x_t|^2 stays 1 per head: R(theta_t) depends on u_t, but is a rotation, and x_{t-1}, independent of u_t with zero
+    mean, leaves no cross term. The decay is ``gamma_t = exp(-exp(gamma_log + e_t))`` with, by `gamma`,
+
+    - "constant": e_t = 0;
+    - "random": e_t uniform on +-`gamma_spread`, drawn in training for each head and step of time, the same for all
+      sequences, from the context's seed and step; in evaluation zero, its median. Independent of u: E|x_t|^2 stays 1;
+    - "input": ``e_t = W_gamma u_t``. Where it correlates with |B u_t|, E|x_t|^2 is not 1. It is not promised, but
+      reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
+
+    Parameters (dict of float32), H heads of width W = d_state / H, P = W // 2 planes: those of RotRNN, theta (H, P),
+    gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,), initialised as there; W_theta (H, P, D) and, for
+    "input", W_gamma (H, D), N(0, selectivity^2 / D). `site` tells the draws of one model's layers apart.
+
+    With ``window=L`` the state holds what the last L inputs alone leave (`diagonal_scan`): E|x_t|^2 is then that of a
+    start from zero L steps before, 1 - gamma^(2L) with a constant decay.
+    """
+
+    about: ClassVar[str] = "RotRNN with angles, and decays if asked, that depend on the input"
+    paper: ClassVar[str] = 'what "RotRNN: Modelling Long Sequences with Rotations" (2024) leaves to future work'
+    recurrent: ClassVar[frozenset[str]] = RotRNN.recurrent | {"W_theta", "W_gamma"}
+
+    d_state: int
+    heads: int = 1
+    gamma: str = "constant"
+    selectivity: float = 0.1
+    gamma_spread: float = 0.5
+    gamma_init: tuple[float, float] = (0.5, 0.999)
+    theta_max: float = 2 * math.pi
+    site: int = 0
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", "heads", *(() if self.window is None else ("window",)))
+        self.check_sizes("site", least=0)
+        if self.gamma not in GAMMAS:
+            raise ValueError(f"SelectiveRotRNN: gamma={self.gamma!r}, expected one of {', '.join(GAMMAS)}")
+        for name in ("selectivity", "gamma_spread"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a number from 0")
+        _ = self.base  # which checks the rest
+
+    @property
+    def base(self) -> RotRNN:
+        """The layer of constant rotations with the same parameters."""
+        return RotRNN(
+            self.d_model, self.d_state, heads=self.heads, gamma_init=self.gamma_init, theta_max=self.theta_max
+        )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, H, base = self.d_model, self.heads, self.base
+        shapes = base.shapes | {"W_theta": (H, base.width // 2, D)}
+        return shapes | {"W_gamma": (H, D)} if self.gamma == "input" else shapes
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params = self.base.init(rng)
+        spread = self.selectivity / np.sqrt(self.d_model)
+        for name, shape in self.shapes.items():
+            if name not in params:
+                params[name] = (spread * rng.standard_normal(shape)).astype(np.float32)
+        return params
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, SelectiveRotRNNSaved]:
+        """y (B, T, D); the state (B, planes) complex is that of RotRNN, with a window (B, L-1, planes): the last inputs
+        of the recurrence, each aged to the present."""
+        return self._run(params, self.prepare(params), x, ctx, state)
+
+    def prepare(self, params: Params) -> tuple[System, Folding]:
+        """RotRNN's folded system: gamma e^{i theta}, and P, xi in the projections."""
+        self.check_params(params)
+        return self.base.fold(params)
+
+    def step(
+        self, params: Params, state: State, x_t: Array, prepared: tuple[System, Folding] | None = None
+    ) -> tuple[Array, State]:
+        folded = self.prepare(params) if prepared is None else prepared
+        y, saved = self._run(params, folded, x_t[:, None], EVALUATION, state)
+        return y[:, 0], saved.state
+
+    def _run(
+        self, params: Params, folded: tuple[System, Folding], x: Array, ctx: Context, state: State
+    ) -> tuple[Array, SelectiveRotRNNSaved]:
+        (system, folding), u = folded, mask_padding(x, ctx.lengths)
+        angles = dense(u, self._angle_weights(params))
+        v = dense(u, system.w_in).view(np.result_type(angles, np.complex64))
+        turn = np.empty_like(v)
+        turn.real, turn.imag = np.cos(angles), np.sin(angles)
+        decays, constant = self._decays(params, u, ctx), system.a
+        if decays is not None:
+            constant = self.base.units(params["theta"]).ravel()
+            self._heads(turn)[...] *= decays.modulus[..., None]
+            self._heads(v)[...] *= decays.gain[..., None]
+        how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
+        h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
+        y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
+        return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, constant, turn, v, state, h, after)
+
+    def backward(
+        self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
+        a, real = constant * turn, h.real.dtype
+        dy = self.valid_gradient(dy, u, lengths, real)
+        out = dense_backward(dy, h.view(real), system.w_out[0])
+        how: dict[str, Any] = {"window": self.window, "lengths": lengths}
+        scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
+        # d log |a_t| + i d theta_t, and d log of the gain
+        dpolar, dv = a.conj() * scan.da, scan.dx
+        dparams: Params = {}
+        du, P = system.skip * dy, self.base.width // 2
+        if decays is not None:
+            dmodulus = self._heads(dpolar).real.sum(-1)
+            dgain = (self._heads(dv).conj() * self._heads(v)).real.sum(-1)
+            # log gamma_t = -varying, d log sqrt(1 - e^{-2x}) = dx / (e^{2x} - 1), and x = e^{gamma_log + e}
+            de = dgain * _share(decays.varying) - dmodulus * decays.varying
+            dgamma_log = de - dgain * _share(decays.mean)
+            self._heads(dv)[...] *= decays.gain[..., None]
+            if self.gamma == "input":
+                of_decay = dense_backward(de, u, params["W_gamma"])
+                dparams["W_gamma"] = of_decay.dw
+                du += of_decay.dx
+        into = dense_backward(dv.view(real), u, system.w_in)
+        turned = dense_backward(dpolar.imag, u, self._angle_weights(params))
+        da = (scan.da * turn.conj()).sum((0, 1)) if decays is None else np.zeros_like(constant)
+        dskip = np.einsum("btd,btd->d", dy, u)
+        dparams |= self.base.fold_backward(params, folding, System(into.dw, da, out.dw[None], dskip))
+        if decays is not None:
+            dparams["gamma_log"] += dgamma_log.sum((0, 1))
+            dparams["theta"] += dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
+        dparams["W_theta"] = turned.dw.reshape(self.heads, -1, self.d_model)[:, :P]
+        du += into.dx
+        du += turned.dx
+        return du, {name: dparams[name] for name in self.shapes}, scan.dh0
+
+    def report(self, saved: SelectiveRotRNNSaved) -> dict[str, float]:
+        B, T, _ = saved.h.shape
+        steps = B * T if saved.lengths is None else int(saved.lengths.sum())
+        square = float(np.vdot(saved.h, saved.h).real)
+        return {"state_norm": math.sqrt(square / (steps * self.heads))} if steps else {}
+
+    def state_norms(self, saved: SelectiveRotRNNSaved) -> Array:
+        norms: Array = np.linalg.norm(saved.h, axis=-1)
+        return norms
+
+    def _decays(self, params: Params, u: Array, ctx: Context) -> Decays | None:
+        """The decays of each head at u (B, T, D), or None if they are constant."""
+        if self.gamma == "input":
+            e = dense(u, params["W_gamma"])
+        elif self.gamma == "random" and ctx.train:
+            e = self.gamma_spread * (2 * uniform((u.shape[1], self.heads), ctx, self.site) - 1)
+        else:
+            return None
+        gamma_log = params["gamma_log"]
+        mean = np.clip(np.exp(gamma_log), SLOWEST, FASTEST)
+        varying = np.clip(exp(gamma_log + e.astype(gamma_log.dtype)), SLOWEST, FASTEST)
+        gain = np.sqrt(np.expm1(-2 * varying) / np.expm1(-2 * mean))
+        return Decays(mean, varying, exp(-varying), gain)
+
+    def _angle_weights(self, params: Params) -> Array:
+        """W_theta (planes, D); of the plane that holds the last lane of an odd head, zero."""
+        odd = self.base.width % 2
+        return np.pad(params["W_theta"], ((0, 0), (0, odd), (0, 0))).reshape(-1, self.d_model)
+
+    def _heads(self, z: Array) -> Array:
+        """(B, T, planes) as a view (B, T, H, planes of a head)."""
+        return z.reshape(*z.shape[:2], self.heads, z.shape[2] // self.heads)
+
+
+def _share(x: Array) -> Array:
+    """x / (e^{2x} - 1)."""
+    return np.asarray(x * np.exp(-2 * x) / -np.expm1(-2 * x))
+
+
+def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
+    """Numbers uniform on (0, 1), from the context's seed and step and a site: of Philox blocks no dropout reaches."""
+    n = math.prod(shape)
+    counter = np.empty((-(-n // 4), 4), np.int64)
+    counter[:, 0] = np.arange(len(counter))
+    counter[:, 1:] = LAST_PLACE, ctx.step, site
+    key = np.tile(np.array([ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]), (len(counter), 1))
+    words = np.empty_like(counter)
+    _cpu.philox(words, counter, key, len(counter))
+    return np.asarray((words.ravel()[:n].reshape(shape) + 0.5) / 2**32)

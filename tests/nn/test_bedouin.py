@@ -1,0 +1,326 @@
+"""Bedouin and FPMamba beyond the table of cases: known answers, both modes of inference, ablations, what goes wrong."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases.bedouin import bedouin_loop, printed_loop
+from cases.table import normal
+from rotrnn.nn.fixed_points.iteration import NotConverged
+from rotrnn.nn.fixed_points.matrix_depth import MatrixFixedPoint
+from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.layers.bedouin import Bedouin
+from rotrnn.nn.layers.fpmamba import FPMamba
+from rotrnn.ops.dense import dense
+from rotrnn.ops.pointwise import sigmoid, softplus
+from rotrnn.ops.selective import selective_scan
+
+EPS = np.finfo(np.float64).eps
+EXACT = {"tol": 1e-13, "max_iterations": 1000}
+
+
+def made(layer: MatrixFixedPoint, seed: int = 0, B: int = 3, T: int = 12) -> tuple[Any, Any]:
+    """Parameters a little off their initial values, and an input."""
+    rng = np.random.default_rng(seed)
+    params = astype(layer.init(rng), np.float64)
+    return {name: p + 0.05 * normal(rng, p.shape) for name, p in params.items()}, normal(rng, (B, T, layer.d_model))
+
+
+def test_without_mixing_it_is_the_selective_scan() -> None:
+    """Q = I, one iteration, nothing fed back: the step is Mamba's scan of x. Both are made of the same ops but for how
+    products are stacked, so a handful of roundings apart over 40 decaying steps."""
+    layer = Bedouin(4, feedback=(), mixer="orthogonal", max_iterations=1, tol=0.1)
+    params, u = made(layer, T=40)
+    params["M"] = np.zeros_like(params["M"])
+    with pytest.warns(NotConverged, match="Bedouin: no fixed point"):  # one step from zero cannot know
+        _, saved = layer.forward(params, u)
+    x = dense(u, params["W_in"][: layer.width])
+    B, C = (dense(x, params[name]) for name in ("W_B", "W_C"))
+    y, h = selective_scan(
+        x,
+        sigmoid(dense(x, params["W_delta"], params["b_delta"])),
+        -8 * softplus(params["omega"]),
+        B / np.linalg.norm(B, axis=-1, keepdims=True),
+        C / np.linalg.norm(C, axis=-1, keepdims=True),
+        return_state=True,
+    )
+    np.testing.assert_allclose(saved.applied.y, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
+    np.testing.assert_allclose(saved.state[0], h, rtol=0, atol=1e3 * EPS * np.abs(h).max())
+
+
+def test_directions_of_any_length() -> None:
+    """normalise=False against the linear system of each token, for inputs so small that B.C contracts."""
+    layer = Bedouin(3, d_state=2, normalise=False, **EXACT)
+    params, u = made(layer)
+    y, _ = layer.forward(params, 0.3 * u)
+    expected, _ = bedouin_loop(layer, params, 0.3 * u, None, None)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
+    normalised, _ = Bedouin(3, d_state=2, **EXACT).forward(params, 0.3 * u)
+    assert np.abs(normalised - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("mixer", ["householder", "dplr", "low_rank", "kronecker", "orthogonal"])
+@pytest.mark.parametrize("stop", ["sequence", "quantile"])
+def test_fpmamba_walks_the_printed_loop(mixer: str, stop: str) -> None:
+    """Six steps, whether they converge or not: the path is what counts. A step may pull two iterates apart, by a factor
+    of some ten at these sizes, so 10^7 roundings at most."""
+    layer = FPMamba(3, d_state=2, mixer=mixer, stop=stop, tol=0.1, max_iterations=6)
+    params, u = made(layer, T=7)
+    lengths = np.array([7, 0, 4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        y, saved = layer.forward(params, u, Context(lengths))
+    expected, state = printed_loop(layer, params, u, None, [7, 0, 4])
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e7 * EPS * np.abs(expected).max())
+    for got, one in zip(saved.state, state, strict=True):
+        np.testing.assert_allclose(got, one, rtol=0, atol=1e7 * EPS * np.abs(one).max())
+
+
+def test_fpmamba_shrinks_its_steps_as_printed() -> None:
+    """Iterations that go round in circles: 40 steps without an end, in which sizes shrink, and matter."""
+    settings = {"d_state": 1, "mixer": "orthogonal", "feedback": (), "tol": 1e-9, "dt_min": 1.0, "dt_max": 2.0}
+    layer = FPMamba(2, max_iterations=40, **settings)
+    rng = np.random.default_rng(2)
+    params = astype(layer.init(rng), np.float64)
+    params["M"] *= 20
+    u = rng.standard_normal((2, 3, 2))
+    with pytest.warns(NotConverged):
+        y, saved = layer.forward(params, u)
+    assert (saved.iterations == 40).all()
+    expected, _ = printed_loop(layer, params, u, None, None)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9)  # circles neither grow nor shrink what roundings leave
+    with pytest.warns(NotConverged):
+        whole_steps, _ = FPMamba(2, max_iterations=40, damping="none", **settings).forward(params, u)
+    assert np.abs(y - whole_steps).max() > 0.1
+
+
+def test_fpmamba_in_training_lets_a_quarter_go() -> None:
+    """Four sequences, of which one is far slower: 75 % of lowest residuals below the tolerance end the loop."""
+    layer = FPMamba(4, tol=1e-3, train_iterations=None)
+    params, u = made(layer, B=4)
+    alone = [layer.forward(params, u[b : b + 1])[1].iterations[0] for b in range(4)]
+    training = layer.forward(params, u, Context(train=True))[1].iterations
+    evaluation = layer.forward(params, u)[1].iterations
+    assert len(set(training)) == len(set(evaluation)) == 1
+    assert evaluation[0] == max(alone)
+    assert sorted(alone)[2] <= training[0] <= sorted(alone)[3]
+
+
+def test_rows_of_fpmambas_maps_have_no_length() -> None:
+    layer = FPMamba(3, d_state=2)
+    params, u = made(layer)
+    y, _ = layer.forward(params, u)
+    longer = {name: 4 * p if name in layer.normed_rows else p for name, p in params.items()}
+    np.testing.assert_array_equal(layer.forward(longer, u)[0], y)  # by a power of two: exact
+
+
+@pytest.mark.parametrize("layer", [Bedouin(3, d_state=4, **EXACT), Bedouin(3, d_state=4, rank=2, **EXACT)])
+def test_both_modes_of_inference_agree_at_convergence(layer: Bedouin) -> None:
+    params, u = made(layer)
+    assert layer.inference_gap(params, u) < 1e-10
+    assert (
+        Bedouin(3, d_state=4, rank=layer.rank).inference_gap(params, u) < 1
+    )  # reported at the paper's tolerance of 0.1
+    assert Bedouin(3, d_state=4, rank=layer.rank).inference_gap(params, u) > 1e-6
+
+
+def test_inference_gap_of_fpmamba_is_reported() -> None:
+    """Layer norm in the loop: tokens by themselves find other fixed points, however small the tolerance."""
+    layer = FPMamba(3, d_state=4, tol=1e-9)
+    params, u = made(layer, seed=3)
+    assert 1e-9 < layer.inference_gap(params, u) < 100
+    assert layer.inference_gap(params, u[:, :0]) == 0
+
+
+@pytest.mark.parametrize("name", Bedouin.feedbacks)
+def test_feedback_does_what_it_says(name: str) -> None:
+    """Weights of zero feed nothing back; others change the output, from the second token on."""
+    plain, fed = Bedouin(3, d_state=2, feedback=(), **EXACT), Bedouin(3, d_state=2, feedback=(name,), **EXACT)
+    params, u = made(fed)
+    own = {"lambda": ["V_delta"], "mixer": ["V_alpha", "V_u"]}.get(name, [f"V_{name}"])
+    assert sorted(set(fed.shapes) - set(plain.shapes)) == own
+    expected, _ = plain.forward(params, u)
+    with_zeros, _ = fed.forward({**params, **{one: np.zeros_like(params[one]) for one in own}}, u)
+    np.testing.assert_allclose(with_zeros, expected, rtol=0, atol=1e-11)
+    y, _ = fed.forward(params, u)
+    np.testing.assert_allclose(y[:, 0], expected[:, 0], rtol=0, atol=1e-11)
+    assert (np.abs(y - expected)[:, 1:].max((1, 2)) > 1e-4).all()
+
+
+@pytest.mark.parametrize("limit", [2, 4, 8, 16, "gamma"])
+def test_iterations_in_training(limit: int | str) -> None:
+    """The limit is that of training alone, is kept without a warning, and is drawn for each step if it is drawn."""
+    layer = Bedouin(3, tol=1e-12, max_iterations=400, train_iterations=limit)
+    params, u = made(layer)
+    params["b_delta"] += 3  # larger steps, and slower convergence: all that is drawn is needed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        taken = [layer.forward(params, u, Context(train=True, step=step))[1].iterations for step in range(6)]
+        again = layer.forward(params, u, Context(train=True, step=5))[1].iterations
+        assert layer.forward(params, u)[1].iterations.max() > 16
+    assert all((one == one[0]).all() for one in taken)
+    assert again[0] == taken[5][0]
+    if limit == "gamma":
+        assert len({int(one[0]) for one in taken}) > 1
+    else:
+        assert {int(one[0]) for one in taken} == {limit}
+
+
+@pytest.mark.parametrize("make", [Bedouin, FPMamba])
+def test_one_step_and_exact_gradients_point_alike(make: type[MatrixFixedPoint]) -> None:
+    """Theorem 3.3 asks for equal Jacobians, which neither layer has: the cosine is measured (0.41 to 0.97 are known of
+    FPMamba), and a descent direction is all that can be asked."""
+    cosines = []
+    for seed in range(3):
+        exact = make(4, gradient="implicit", tol=1e-10, max_iterations=3000, stop="sequence")
+        cheap = make(4, tol=1e-10, max_iterations=3000, stop="sequence")
+        params, u = made(exact, seed)
+        y, saved = exact.forward(params, u)
+        grads = [
+            np.concatenate([d.ravel() for d in layer.backward(params, saved, y)[1].values()])
+            for layer in (exact, cheap)
+        ]
+        cosines.append(float(grads[0] @ grads[1] / np.linalg.norm(grads[0]) / np.linalg.norm(grads[1])))
+    assert all(0.2 < cosine < 1 - 1e-6 for cosine in cosines), cosines
+
+
+def test_gradients_are_one_where_nothing_depends_on_the_iterate() -> None:
+    """Q = I and nothing fed back to the step: J = 0."""
+    layers = [Bedouin(3, feedback=("gate",), mixer="orthogonal", gradient=kind) for kind in ("one_step", "implicit")]
+    params, u = made(layers[0])
+    params["M"] = np.zeros_like(params["M"])
+    y, saved = layers[0].forward(params, u)
+    for cheap, exact in zip(*(layer.backward(params, saved, y)[1].values() for layer in layers), strict=True):
+        np.testing.assert_allclose(cheap, exact, rtol=0, atol=1e-12 * max(1, np.abs(exact).max()))
+
+
+@pytest.mark.parametrize("layer", [Bedouin(3), FPMamba(3, stop="sequence")])
+def test_a_sequence_does_not_depend_on_its_batch(layer: MatrixFixedPoint) -> None:
+    params, u = made(layer, B=4)
+    u *= np.array([0.1, 1, 3, 10])[:, None, None]
+    y, saved = layer.forward(params, u)
+    for b in range(4):
+        alone, own = layer.forward(params, u[b : b + 1])
+        assert alone.tobytes() == y[b].tobytes()
+        assert own.iterations[0] == saved.iterations[b]
+        assert own.residual[0] == saved.residual[b]
+    assert len(set(saved.iterations)) > 1
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("layer", [Bedouin(3, tol=1e-6), FPMamba(3, tol=1e-6), FPMamba(3, tol=1e-6, mixer="kronecker")])
+def test_a_sequence_that_is_not_finite_ends_by_itself(layer: MatrixFixedPoint, train: bool) -> None:
+    params, u = made(layer, B=4)
+    ctx = Context(train=train)
+    expected, whole = layer.forward(params, u[[0, 2, 3]], ctx)
+    u[1, 5, 0] = np.nan
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        y, saved = layer.forward(params, u, ctx)
+    assert [one.category for one in caught] == ([] if train and layer.train_iterations else [NotConverged])
+    assert y[[0, 2, 3]].tobytes() == expected.tobytes()
+    assert (saved.iterations[[0, 2, 3]] == whole.iterations).all()
+    assert np.isnan(saved.residual[1])
+    assert np.isnan(y[1]).any()
+
+
+def test_a_fixed_point_that_is_not_reached_is_said_once() -> None:
+    layer = Bedouin(3, tol=1e-12, max_iterations=3)
+    params, u = made(layer)
+    with pytest.warns(
+        NotConverged, match=r"Bedouin: no fixed point for 3 of 3 sequences: residual 0\.\d+ after 3 iter"
+    ) as caught:
+        _, saved = layer.forward(params, u)
+    assert len(caught) == 1
+    assert layer.report(saved) == {
+        "iterations": 3.0,
+        "median_iterations": 3.0,
+        "max_iterations": 3.0,
+        "residual": pytest.approx(saved.residual.max()),
+    }
+
+
+def test_layers_of_the_paper_converge_as_they_start() -> None:
+    """r = 1, 2, 4 at initial values and the paper's tolerance: a few iterations."""
+    for rank in (1, 2, 4):
+        layer = Bedouin(16, rank=rank)
+        rng = np.random.default_rng(rank)
+        params = layer.init(rng)
+        _, saved = layer.forward(params, rng.standard_normal((4, 64, 16), dtype=np.float32))
+        assert saved.report.converged.all()
+        assert saved.iterations.max() < 50
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (Bedouin, {"rank": 7}, r"rank=7, expected an integer from 1 to the width, 6"),
+        (Bedouin, {"mixer": "magic"}, "Bedouin: mixer='magic', expected one of householder, dplr, low_rank, kronecker"),
+        (Bedouin, {"gradient": "bptt"}, "Bedouin: gradient='bptt', expected one of one_step, implicit"),
+        (Bedouin, {"feedback": ("Q",)}, r"Bedouin: feedback=\('Q',\), expected some of lambda, mixer, B, C, gate"),
+        (Bedouin, {"feedback": "B"}, "Bedouin: feedback='B', expected a sequence"),
+        (FPMamba, {"feedback": ("lambda",)}, "FPMamba: feedback=.*expected some of mixer, B, C, gate"),
+        (Bedouin, {"normalise": 1}, "Bedouin: normalise=1, expected True or False"),
+        (Bedouin, {"expand": 0}, "Bedouin: expand=0, expected a positive integer"),
+        (Bedouin, {"d_state": 2.0}, "Bedouin: d_state=2.0, expected an integer"),
+        (Bedouin, {"tol": -1.0}, "tol=-1.0, expected a positive number"),
+        (Bedouin, {"gamma_scale": 0}, "gamma_scale=0.0, expected a positive number"),
+        (
+            Bedouin,
+            {"train_iterations": "beta"},
+            "train_iterations='beta', expected a positive integer, 'gamma' or None",
+        ),
+        (FPMamba, {"dt_min": 0.2}, "FPMamba: dt_min=0.2, dt_max=0.1, expected 0 < dt_min <= dt_max"),
+        (FPMamba, {"norm_eps": 0.0}, "FPMamba: norm_eps=0.0, expected a positive number"),
+    ],
+)
+def test_bad_settings(make: type[MatrixFixedPoint], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(3, **settings)
+
+
+def test_bad_input() -> None:
+    layer = Bedouin(3, d_state=2)
+    params, u = made(layer)
+    for x, state, message in (
+        (
+            u[..., :2],
+            None,
+            r"Bedouin.forward: x has shape \(3, 12, 2\), expected \(B=3, T=12, D=3\), with D from d_model",
+        ),
+        (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.0 has shape \(3, 6, 5\)"),
+        (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.1 has shape \(2, 6\)"),
+        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is ndarray, expected a pair \(h, y\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer.forward(params, x, state=state)
+    with pytest.raises(ValueError, match="Bedouin: parameter omega is nan"):
+        layer.forward({**params, "omega": np.full_like(params["omega"], np.nan)}, u)
+    _, saved = layer.forward(params, u)
+    with pytest.raises(ValueError, match=r"Bedouin.backward: dy has shape \(3, 12, 2\)"):
+        layer.backward(params, saved, u[..., :2])
+
+
+@pytest.mark.parametrize("make", [Bedouin, FPMamba])
+def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint]) -> None:
+    """From its own result, a step to see that it is one; Bedouin's, without a norm, is the same from any start."""
+    layer = make(3, d_state=2, tol=1e-10, max_iterations=2000)
+    params, u = made(layer)
+    ctx = Context(np.array([12, 0, 7]))
+    y, saved = layer.forward(params, u, ctx)
+    start = saved.applied.y.copy()
+    start[1], start[2, 7:] = np.nan, np.nan
+    given = start.copy()
+    again, warm = layer.forward(params, u, ctx, start=start)
+    assert warm.iterations.tolist() == [1, 0, 1]
+    np.testing.assert_allclose(again, y, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(start, given)  # it is not overwritten
+    if make is Bedouin:
+        elsewhere, _ = layer.forward(params, u, ctx, start=normal(np.random.default_rng(5), start.shape))
+        np.testing.assert_allclose(elsewhere, y, rtol=0, atol=1e-8)
+    with pytest.raises(ValueError, match=r"forward: start has shape \(3, 12, 3\)"):
+        layer.forward(params, u, start=u)

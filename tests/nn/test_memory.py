@@ -1,0 +1,162 @@
+"""Rotational memories: the slides' angles, and how reading by age and ageing by rotation agree."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rotrnn.nn.layer import astype
+from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
+from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
+
+EPS = np.finfo(np.float64).eps
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 1000])
+def test_angles_of_the_slides(length: int) -> None:
+    n = np.arange(50 * length)
+    for form in ("warped", "blend"):
+        angle = wrope_angle(n, length, form)
+        assert angle[0] == 0
+        assert np.all(np.diff(angle) > 0)
+        assert np.all(angle < 2 * np.pi)
+        assert angle[length] == pytest.approx(np.pi, abs=4 * EPS)
+        assert wrope_angle(10**9, length, form) == pytest.approx(2 * np.pi, abs=7 * length / 10**9)
+    np.testing.assert_allclose(wrope_angle(n, length), 2 * np.pi * n / (n + length), rtol=4 * EPS)
+    assert wrope_angle(length, length, "uniform") == 2 * np.pi
+    # the blend is continuous, with its slope; as printed it jumps by almost pi
+    near = length * np.array([1 - 1e-6, 1, 1 + 1e-6])
+    left, right = np.diff(wrope_angle(near, length, "blend"))
+    assert left == pytest.approx(np.pi * 1e-6, rel=1e-5)
+    assert right == pytest.approx(np.pi * 1e-6, rel=1e-5)
+    printed = wrope_angle([length - 1, length], length, "blend_printed")
+    assert printed[0] == pytest.approx(np.pi * (length - 1) / length)
+    assert printed[1] == pytest.approx(np.pi + np.pi * length / (length + 1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_uniform_ages_of_a_stored_history_are_the_recurrence(data: st.DataObject) -> None:
+    """Read by age, or aged by one rotation a step: the same memory, of a window or of all, at once or streamed."""
+    T, D, N, length = (data.draw(st.integers(1, most)) for most in (30, 3, 4, 40))
+    window = data.draw(st.none() | st.integers(1, 35))
+    rope, stored = RopeMemory(D, N, length=length, window=window), WropeMemory(D, N, length, window, "uniform")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    params = astype(rope.init(rng), np.float64)
+    x = rng.standard_normal((2, T, D))
+    expected = rope.forward(params, x)[0]
+    tolerance = 100 * (T + 2) ** 1.5 * EPS * max(1, np.abs(expected).max())
+    np.testing.assert_allclose(stored.forward(params, x)[0], expected, rtol=0, atol=tolerance)
+    state: Any = None
+    for t in range(T):
+        y, state = stored.step(params, state, x[:, t])
+        np.testing.assert_allclose(y, expected[:, t], rtol=0, atol=tolerance)
+
+
+def test_an_impulse_shows_its_age() -> None:
+    """One input: what is read later has its modulus still, and the angle of its age, until it leaves the window."""
+    for form in ("warped", "blend", "blend_printed", "uniform"):
+        layer = WropeMemory(1, 1, 5, 12, form)
+        params = {name: np.zeros(shape) for name, shape in layer.shapes.items()}
+        params["B_re"][:] = params["C_re"][:] = 1
+        x = np.zeros((1, 20, 1))
+        x[0, 0] = 1
+        y = layer.forward(params, x)[0][0, :, 0]
+        expected = np.where(np.arange(20) < 12, np.cos(wrope_angle(np.arange(20), 5, form)), 0)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=50 * EPS)
+
+
+def test_rope_memory_neither_fades_nor_drifts() -> None:
+    layer = RopeMemory(1, 1, length=6)
+    params = {name: np.zeros(shape) for name, shape in layer.shapes.items()}
+    params["B_re"][:] = params["C_re"][:] = 1
+    x = np.zeros((1, 600, 1))
+    x[0, 0] = 1
+    y = layer.forward(params, x)[0][0, :, 0]
+    # e^{2 pi i / 6} is off by an eps, and each step rounds
+    np.testing.assert_allclose(y, np.cos(2 * np.pi * np.arange(600) / 6), rtol=0, atol=600 * 4 * EPS)
+
+
+def test_a_full_memory_of_white_inputs_has_unit_norm() -> None:
+    """E|h|^2 = 1 in each plane: sum_{k<M} E|B u|^2 = M D 2 / (2 D M)."""
+    for layer in (RopeMemory(8, 4000, length=50), RopeMemory(8, 4000, length=99, window=50)):
+        params = layer.init(np.random.default_rng(0))
+        power = 50 * np.sum(params["B_re"].astype(float) ** 2 + params["B_im"].astype(float) ** 2, 1)
+        assert abs(power.mean() - 1) < 4 * power.std() / np.sqrt(len(power))
+
+
+def test_a_history_does_not_depend_on_its_batch() -> None:
+    rng = np.random.default_rng(0)
+    weights, h = np.exp(1j * rng.uniform(0, 7, 5)), rng.standard_normal((2, 9, 3)) + 0j
+    together = history_read(weights, h, lengths=[4, 9])
+    np.testing.assert_array_equal(together[0, :4], history_read(weights, h[:1, :4])[0])
+
+
+@pytest.mark.parametrize("M", [1, 2, 100, 171, 400, 511, 3000])
+@pytest.mark.parametrize("T", [1, 511, 512, 513, 1700])
+def test_pieces_of_a_history_add_up(T: int, M: int) -> None:
+    rng = np.random.default_rng(2)
+    weights, h = np.exp(1j * rng.uniform(0, 7, M)), rng.standard_normal((1, T, 1)) + 1j
+    expected = np.convolve(h[0, :, 0], weights)[:T]
+    m = history_read(weights, h)[0, :, 0]
+    np.testing.assert_allclose(m, expected, rtol=0, atol=64 * EPS * np.linalg.norm(h) * np.sqrt(M))
+
+
+def test_what_is_not_finite_stays_near_its_window() -> None:
+    h = np.ones((1, 4000, 1), np.complex64)
+    h[0, 2000] = np.nan
+    finite = np.isfinite(history_read(np.ones(5, np.complex64), h)[0, :, 0])
+    assert finite[:1400].all()
+    assert finite[2600:].all()
+    assert not finite[2000:2005].any()
+
+
+def test_the_pictures_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "rotational_memory.py"))
+    example["draw"](2000).savefig(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
+    last = {label: error[-100:].mean() for label, error in example["errors"](2000, 20).items()}
+    assert last["one copy for ever"] > 2 * last["two copies with resets"] > 0
+
+
+SHORT = WropeMemory(1, 2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: wrope_angle([1, -1], 4), "wrope_angle: n has an age that is negative or not finite"),
+        (lambda: wrope_angle(np.nan, 4), "negative or not finite"),
+        (lambda: wrope_angle(1, 0), "wrope_angle: length=0, expected a positive integer"),
+        (lambda: wrope_angle(1, True), "length=True, expected"),
+        (lambda: wrope_angle(1, 4, "wraped"), "form='wraped', expected one of uniform, warped, blend, blend_printed"),
+        (lambda: history_read(np.ones(3) + 0j, np.ones((1, 2)) + 0j), r"history_read: h has shape \(1, 2\)"),
+        (
+            lambda: history_read(np.ones(3) + 0j, np.ones((1, 2, 3)) + 0j, np.ones((2, 2, 3)) + 0j),
+            r"past has shape \(2, 2, 3\), expected \(B=1",
+        ),
+        (lambda: history_read_backward(np.ones((1, 2)) + 0j, np.ones(3) + 0j), "history_read_backward: dm has shape"),
+        (lambda: RopeMemory(3, 2, length=0), "RopeMemory: length=0, expected a positive integer"),
+        (lambda: WropeMemory(3, 2, 4.0), "WropeMemory: length=4.0, expected an integer"),
+        (lambda: WropeMemory(3, 2, 4, 0), "WropeMemory: window=0, expected a positive integer"),
+        (lambda: WropeMemory(3, 2, 4, form="round"), "WropeMemory: form='round', expected one of uniform"),
+        (
+            lambda: WropeMemory(1, 2, 4, 3).forward(
+                WropeMemory(1, 2, 4, 3).init(np.random.default_rng(0)),
+                np.ones((1, 2, 1)),
+                state=np.ones((1, 3, 2)) + 0j,
+            ),
+            r"WropeMemory: state has shape \(1, 3, 2\), expected \(1, 2, 2\)",
+        ),
+    ],
+)
+def test_bad_input(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,256 @@
+"""Layers without memory: against NumPy, central differences, NaN padding; running statistics, masks, streaming."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.feed_forward import FeedForward
+from rotrnn.nn.blocks.gate import FORMS, GELU, Dropout, Gate
+from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
+from rotrnn.nn.blocks.pool import POOLS, LastPool, MeanPool
+from rotrnn.nn.layer import BUFFERS, Context, astype, flatten, unflatten
+from rotrnn.ops.pointwise import dropout
+
+B, T, D = 3, 7, 4
+RAGGED = np.array([7, 0, 3])
+VALID = (np.arange(T) < RAGGED[:, None])[..., None]
+
+LAYERS: dict[str, Any] = {
+    "batch norm": BatchNorm(D),
+    "layer norm": LayerNorm(D),
+    "dense": Dense(D, 5),
+    "gelu": GELU(),
+    "dropout": Dropout(0.4, site=1),
+    "dropout over time": Dropout(0.4, over_time=True),
+    **{f"gate {form}": Gate(D, form, dropout=0.3, site=2) for form in FORMS},
+    "gate without dropout": Gate(D),
+    "feed-forward": FeedForward(D, 2, dropout=0.3, site=4),
+    "mean pool": MeanPool(),
+    "last pool": LastPool(),
+}
+CONTEXTS = {
+    f"{mode}{' ragged' * ragged}": Context(RAGGED if ragged else None, train=mode == "train", seed=5, step=6)
+    for mode in ("train", "evaluation")
+    for ragged in (False, True)
+}
+
+over_layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+over_contexts = pytest.mark.parametrize("ctx", CONTEXTS.values(), ids=CONTEXTS)
+
+
+def prepared(layer: Any) -> tuple[np.random.Generator, Any, Any]:
+    """(rng, float64 params away from their initial values, x)."""
+    rng = np.random.default_rng(0)
+    flat = dict(flatten(astype(layer.init(rng), np.float64)))
+    for name, value in flat.items():
+        noise = rng.uniform(0.1, 0.5, value.shape)
+        flat[name] = value + noise
+    return rng, unflatten(flat), rng.standard_normal((B, T, D))
+
+
+def copied(params: Any) -> Any:
+    return astype(params, np.float64)
+
+
+@over_layers
+@over_contexts
+def test_backward_equals_central_differences(layer: Any, ctx: Context) -> None:
+    """Four-point differences of step 1e-3 err by some 1e-12 and by rounding, eps / 1e-3; 1e-6 is promised."""
+    rng, params, x = prepared(layer)
+    y, saved = layer.forward(copied(params), x, ctx)
+    dy = rng.standard_normal(y.shape)
+    y += 1  # the caller's own from now on
+    dx, dparams = layer.backward(params, saved, dy)
+    trained = {name: value for name, value in flatten(params) if name.rsplit(".", 1)[-1] not in BUFFERS}
+    grads = dict(flatten(dparams))
+    assert grads.keys() == trained.keys()
+    for name, value in {"x": x, **trained}.items():
+        grad = dx if name == "x" else grads[name]
+        assert grad.shape == value.shape
+        v = rng.standard_normal(value.shape)
+
+        def loss(k: int, name: str = name, value: Any = value, v: Any = v) -> float:
+            moved = value + k * 1e-3 * v
+            at = copied(params) if name == "x" else unflatten({**dict(flatten(copied(params))), name: moved})
+            return float(np.sum(dy * layer.forward(at, moved if name == "x" else x, ctx)[0]))
+
+        numeric = (loss(-2) - 8 * loss(-1) + 8 * loss(1) - loss(2)) / 12e-3
+        analytic = float(np.sum(grad * v))
+        assert abs(numeric - analytic) <= 1e-6 * max(abs(numeric), np.linalg.norm(grad)), name
+
+
+@over_layers
+@pytest.mark.parametrize("train", [False, True])
+def test_padding_is_inert(layer: Any, train: bool) -> None:
+    """NaN in the padding of x and dy changes no bit; padding of y and dx is zero."""
+    ctx = Context(RAGGED, train=train)
+    rng, params, x = prepared(layer)
+    y, saved = layer.forward(copied(params), x, ctx)
+    dy = rng.standard_normal(y.shape)
+    dx, dparams = layer.backward(params, saved, dy)
+    pools = y.ndim == 2
+    y2, saved2 = layer.forward(copied(params), np.where(VALID, x, np.nan), ctx)
+    dx2, dparams2 = layer.backward(params, saved2, dy if pools else np.where(VALID, dy, np.nan))
+    if isinstance(layer, Dropout) and not train:  # the identity passes padding on as it came
+        y, y2, dx, dx2 = (np.where(VALID, array, 0) for array in (y, y2, dx, dx2))
+    assert y2.tobytes() == y.tobytes()
+    assert dx2.tobytes() == dx.tobytes()
+    assert not dx[~VALID[..., 0]].any()
+    assert pools or not y[~VALID[..., 0]].any()
+    for (name, got), (_, expected) in zip(flatten(dparams2), flatten(dparams), strict=True):
+        assert got.tobytes() == expected.tobytes(), name
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS.values() if not isinstance(layer, (MeanPool, LastPool))])
+def test_step_by_step_equals_the_whole_in_evaluation(layer: Any) -> None:
+    _, params, x = prepared(layer)
+    whole, _ = layer.forward(params, x)
+    steps = [layer.forward(params, x[:, t : t + 1])[0] for t in range(T)]
+    # the same formulas; products and norms may take another path through the vector lanes
+    np.testing.assert_allclose(np.concatenate(steps, 1), whole, rtol=0, atol=1e-14)
+
+
+@over_layers
+def test_float32_stays_float32(layer: Any) -> None:
+    rng = np.random.default_rng(0)
+    params = layer.init(rng)
+    x = rng.standard_normal((B, T, D)).astype(np.float32)
+    y, saved = layer.forward(params, x, Context(train=True))
+    dx, dparams = layer.backward(params, saved, y)
+    assert {array.dtype for array in (y, dx, *dict(flatten(params | dparams)).values())} == {np.dtype(np.float32)}
+
+
+# ------------------------------------------------------------------------------------------------------- norms
+
+
+def test_batch_norm_running_statistics() -> None:
+    """running = momentum running + (1 - momentum) batch, in place, with the biased variance of valid steps."""
+    norm = BatchNorm(1, momentum=0.75, eps=0.0)
+    params = astype(norm.init(np.random.default_rng(0)), np.float64)
+    mean, var = params["running_mean"], params["running_var"]
+    assert (mean[0], var[0]) == (0, 1)
+    x = np.array([[[2.0], [4.0], [100.0]], [[6.0], [100.0], [100.0]]])
+    ctx = Context(np.array([2, 1]), train=True)
+    norm.forward(params, x, ctx)
+    np.testing.assert_allclose([mean[0], var[0]], [1, 0.75 + 8 / 12], rtol=1e-15)
+    norm.forward(params, x, ctx)
+    np.testing.assert_allclose([mean[0], var[0]], [1.75, (0.75 + 8 / 12) * 0.75 + 8 / 12], rtol=1e-15)
+    before = (mean[0], var[0])
+    y, _ = norm.forward(params, x)
+    assert (mean[0], var[0]) == before
+    np.testing.assert_allclose(y, (x - mean) / np.sqrt(var), rtol=1e-15)
+
+
+def test_norms_normalise() -> None:
+    rng = np.random.default_rng(0)
+    x = 3 * rng.standard_normal((4, 50, 8)) + 2
+    for norm, axes in ((BatchNorm(8), (0, 1)), (LayerNorm(8), 2)):
+        y, _ = norm.forward(astype(norm.init(rng), np.float64), x, Context(train=True))
+        # eps = 1e-5 beside a variance that is at least one lowers the deviation by less than its half
+        np.testing.assert_allclose(y.mean(axes), 0, atol=1e-13)
+        np.testing.assert_allclose(y.std(axes), 1, atol=1e-5)
+
+
+def test_tables_of_names() -> None:
+    assert {name: norm(3) for name, norm in NORMS.items()} == {"batch": BatchNorm(3), "layer": LayerNorm(3)}
+    assert {name: pool() for name, pool in POOLS.items()} == {"mean": MeanPool(), "last": LastPool()}
+
+
+# ------------------------------------------------------------------------------------------- dense and embedding
+
+
+@pytest.mark.parametrize("lengths", [None, RAGGED])
+def test_embedding_is_the_linear_encoder_of_one_hot_vectors(lengths: Any) -> None:
+    V = 6
+    rng = np.random.default_rng(0)
+    embedding, dense = Embedding(V, D), Dense(V, D)
+    params = {"table": rng.standard_normal((V, D)), "bias": rng.standard_normal(D)}
+    ids = rng.integers(0, V, (B, T))
+    ctx = Context(lengths)
+    dense_params = {"w": params["table"].T.copy(), "bias": params["bias"]}
+    expected, dense_saved = dense.forward(dense_params, np.eye(V)[ids], ctx)
+    if lengths is not None:
+        ids = np.where(VALID[..., 0], ids, 10**9)
+    y, saved = embedding.forward(params, ids, ctx)
+    np.testing.assert_allclose(y, expected, rtol=1e-15, atol=1e-15)
+    dy = rng.standard_normal(y.shape)
+    dx, grads = embedding.backward(params, saved, dy)
+    _, dense_grads = dense.backward(dense_params, dense_saved, dy)
+    assert dx is None
+    np.testing.assert_allclose(grads["table"], dense_grads["w"].T, atol=1e-14)
+    np.testing.assert_allclose(grads["bias"], dense_grads["bias"], atol=1e-14)
+
+
+def test_initial_values_have_the_variance_of_one_over_fan_in() -> None:
+    """The sample variance of n normal numbers has relative deviation sqrt(2 / n); 5 of them."""
+    rng = np.random.default_rng(0)
+    for weights, fan_in in (
+        (Dense(50, 300).init(rng)["w"], 50),
+        (Embedding(60, 300).init(rng)["table"], 60),
+        (Gate(128).init(rng)["value"]["w"], 128),
+    ):
+        assert abs(weights.var() * fan_in - 1) <= 5 * np.sqrt(2 / weights.size)
+        assert weights.dtype == np.float32
+
+
+def test_dense_works_without_time() -> None:
+    rng = np.random.default_rng(0)
+    dense = Dense(D, 2)
+    params = astype(dense.init(rng), np.float64)
+    x = rng.standard_normal((B, D))
+    y, saved = dense.forward(params, x)
+    np.testing.assert_allclose(y, x @ params["w"].T + params["bias"], atol=1e-14)
+    assert dense.backward(params, saved, y)[0].shape == x.shape
+
+
+# -------------------------------------------------------------------------------------------------------- gate
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gate_equals_its_formula(form: str) -> None:
+    """Both dropouts in place, at sites 2 and 3."""
+    layer = Gate(D, form, dropout=0.5, site=2)
+    _, params, x = prepared(layer)
+    y, _ = layer.forward(params, x, Context(train=True, seed=5, step=6))
+
+    def drop(array: Any, site: int) -> Any:
+        return dropout(array, 0.5, seed=5, step=6, site=site)
+
+    def affine(name: str, array: Any) -> Any:
+        return array @ params[name]["w"].T + params[name]["bias"]
+
+    z = drop(x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), 2)
+    value = {"full": lambda: affine("value", z), "half1": lambda: z, "half2": lambda: x}[form]()
+    expected = drop(value / (1 + np.exp(-affine("gate", z))), 3)
+    np.testing.assert_allclose(y, expected, atol=1e-14)
+    assert set(params) == ({"value", "gate"} if form == "full" else {"gate"})
+
+
+def test_gate_of_an_unknown_form() -> None:
+    with pytest.raises(ValueError, match="Gate: form is 'quarter', expected one of full, half1, half2"):
+        Gate(D, "quarter")
+
+
+def test_dropout_is_off_in_evaluation_and_new_at_each_step() -> None:
+    layer = Dropout(0.5, site=4)
+    x = np.ones((B, T, D))
+    np.testing.assert_array_equal(layer.forward({}, x)[0], x)
+    one, again, other = (layer.forward({}, x, Context(train=True, step=step))[0] for step in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_an_evaluations_backward_keeps_the_statistics_of_its_forward() -> None:
+    rng = np.random.default_rng(0)
+    layer = BatchNorm(D)
+    params = layer.init(rng)
+    x, dy = rng.standard_normal((2, B, T, D), dtype=np.float32)
+    _, saved = layer.forward(params, x)
+    before, _ = layer.backward(params, saved, dy)
+    layer.forward(params, 9 * x, Context(train=True))
+    after, _ = layer.backward(params, saved, dy)
+    np.testing.assert_array_equal(after, before)

@@ -1,0 +1,231 @@
+"""The benchmarks run, print what their readers count on, and count no time of a wrong answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import full_size, report, training
+from benchmarks.loading import SIZES
+from benchmarks.measure import seconds_in_turn
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
+from rotrnn import _cpu
+from rotrnn.cli import _parser
+from rotrnn.nn.registry import LAYERS
+from rotrnn.training.sweep import parse_grid, plan
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
+)
+
+
+def files() -> dict[Path, bytes]:
+    """What a recorded run writes to."""
+    results = [path for path in (ROOT / "benchmarks" / "results").rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in (ROOT / "README.md", *results)}
+
+
+def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step each, of one of the digits' sweeps."""
+    monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
+    arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
+    folder = training.sweep(arguments, tmp_path / "sweep", 2)
+    text = training.report("digits", [f"rotrnn sweep {arguments}"], [folder], 2)
+    assert text.startswith(f"# digits\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
+    assert "| digits-lru    | 2 " in text
+    (row,) = json.loads((tmp_path / "results" / "digits.json").read_text())["rows"]
+    assert row["seeds"] == [0, 1]
+    pictures = {path.name for path in (tmp_path / "results").glob("*.png")}
+    assert "digits-learning.png" in pictures
+    assert all(f"]({name})" in text for name in pictures)
+
+
+def test_every_training_is_a_sweep() -> None:
+    for arguments in (one for some in training.TRAININGS.values() for one in some):
+        args = _parser().parse_args(["sweep", *arguments.split()])
+        assert plan(args.recipe, grid=[parse_grid(one) for one in args.grid], variants=args.variant)
+
+
+def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of a recipe; a row measured anew replaces the old one, and leaves the others."""
+    monkeypatch.setattr(full_size, "STEPS", 2)
+    monkeypatch.setattr(full_size, "WHOLE", 2)
+    monkeypatch.setattr(full_size, "RESULTS", tmp_path)
+    monkeypatch.setattr(full_size, "rows_of_child", lambda module, name, *rest: [full_size.measure(name)])
+    monkeypatch.setattr(sys, "argv", ["full_size", "delayed-copy-minimal-lru"])
+    full_size.main()
+    (row,) = rows = json.loads((tmp_path / "full_size.json").read_text())
+    assert row["steps_of_one_sequence"] == 2
+    assert row["seconds"] >= row["steps"] * row["seconds_per_step"] > 0
+    other = row | {"recipe": full_size.RECIPES[-1]}
+    (tmp_path / "full_size.json").write_text(json.dumps([other, row | {"steps": 1}]))
+    monkeypatch.setattr(full_size, "measure", lambda name: row)
+    full_size.main()
+    assert json.loads((tmp_path / "full_size.json").read_text()) == [*rows, other]
+    assert (tmp_path / "full_size.md").read_text().count("\n| ") == 3
+
+
+def test_quick_run_of_pathfinder() -> None:
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.pathfinder", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["resolution"] for row in rows] == [32, 64, 128, 256]
+    for row in rows:
+        assert row["threads"] == 1
+        assert row["images/s"] == pytest.approx(1 / row["seconds"])
+        if "speedup" in row:
+            assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
+def test_quick_run_of_a_convolutional_network() -> None:
+    """Where there is PyTorch; elsewhere it says what is to be installed."""
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.pathfinder_cnn", "--quick", "--json", "--epochs", "2"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert files() == before
+    if find_spec("torch") is None:
+        assert run.returncode == 2
+        assert "torch is not installed: pip install -e '.[peers]'" in run.stderr
+        return
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["images"] == 2 * 4 * found["batch"]
+    assert 0 <= found["test_accuracy"] <= 1
+    assert "step     8/8 " in run.stderr
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """Rows of a quick run of everything."""
+    before = files()
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
+    beside = {"scan", "layer", "block", "train_step", "length", "layers", "iteration", "stream"}
+    assert {row["subject"] for row in rows} == {"machine", *beside, "peers"}
+    for subject in ("layers", "stream"):
+        assert [row["layer"] for row in rows if row["subject"] == subject] == list(LAYERS)
+    for row in rows:
+        if "error" in row:
+            assert row["subject"] == "peers"
+            assert "not installed" in row["error"]
+            continue
+        assert row["seconds"] > 0
+        if "limit_seconds" in row:
+            assert row["ratio"] == pytest.approx(row["seconds"] / row["limit_seconds"])
+
+
+def test_every_peer_is_ours_within_rounding_or_not_installed(rows: list[dict[str, Any]]) -> None:
+    found = [row for row in rows if row["subject"] == "peers"]
+    assert [(row["task"], row["peer"]) for row in found] == [
+        (task, peer.label) for task, (ours, *others) in peers.TASKS.items() for peer in (*others, ours)
+    ]
+    timed = [row for row in found if "ratio" in row]
+    assert "SciPy lfilter" in {row["peer"] for row in timed}  # SciPy is there wherever the tests are
+    assert all(row["difference"] <= row["error_bound"] for row in timed)
+
+
+def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
+    machine = {"cpu": "cpu", "cores": 2, "simd": "avx512"}
+    text = report.tables({"rows": rows, "machine": machine, "versions": {"numpy": "2", "jax": None}})
+    for row in rows:
+        if row["subject"] == "peers":
+            assert f"| {report.TASKS[row['task']]} | {row['peer']} |" in text
+        elif row["subject"] == "length":
+            assert f"| {row['T']:,} |" in text
+        elif row["subject"] in ("layers", "stream"):
+            assert f"| {row['layer']} |" in text
+        elif row["subject"] == "iteration":
+            assert f"| {row['name']} |" in text
+        elif row["subject"] != "machine":
+            assert f"| {report.label(row)} |" in text
+    for table in text.split("\n\n")[1:-1]:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_refresh_writes_between_the_markers_alone(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    for text in ("one", "two"):
+        report.refresh(readme, text)
+        assert readme.read_text() == f"before\n{report.BEGIN}\n\n{text}\n\n{report.END}\nafter\n"
+    readme.write_text("no markers")
+    with pytest.raises(ValueError, match="expected the markers"):
+        report.refresh(readme, "text")
+
+
+SIZE = Size(2, 64, 16, 32)
+BOUND = error_bound(SIZE, ROUNDINGS)
+
+
+@pytest.mark.parametrize(
+    ("grad", "complaint"),
+    [
+        (np.array([1.0, 2 + 0.9 * BOUND]), None),
+        (np.array([1.0, 2 + 3 * BOUND]), "differs by"),
+        (np.array([1.0, np.nan]), "differs by inf"),
+        (None, "answers"),
+    ],
+)
+def test_a_time_counts_only_with_our_answer(tmp_path: Path, grad: np.ndarray | None, complaint: str | None) -> None:
+    mine, theirs = tmp_path / "mine.npz", tmp_path / "theirs.npz"
+    np.savez(mine, loss=np.array(1.0), grad=np.array([1.0, 2.0]))
+    np.savez(theirs, loss=np.array(1.0), **({} if grad is None else {"grad": grad}))
+    if complaint is None:
+        assert peers.compare(theirs, mine, BOUND) == pytest.approx(0.9 * BOUND / np.sqrt(5))
+    else:
+        with pytest.raises(peers.Failed, match=complaint):
+            peers.compare(theirs, mine, BOUND)
+
+
+def test_what_a_peer_lacks_is_a_row_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = peers.TASKS["scan"][0]
+    others = (
+        peers.Peer("absent", "no_such_package", "nobody", "scan"),
+        peers.Peer("broken", "rotrnn", "ours", "no_such_function"),
+    )
+    monkeypatch.setitem(peers.TASKS, "scan", (ours, *others))
+    absent, broken, own = peers.contest("scan", SIZE, 0.02)
+    assert "not installed" in absent["error"]
+    assert "no_such_function" in broken["error"]
+    assert own["seconds"] > 0
+    huge = SIZE._replace(B=1 << 20, T=1 << 10)  # x and dh alone are 256 GiB
+    with pytest.raises(peers.Failed, match="out of memory"):
+        peers.Process(ours, "scan", huge, 0.02, tmp_path / "answer.npz")
+
+
+def test_functions_take_turns_and_the_least_time_counts() -> None:
+    calls: list[int] = []
+    first, second = seconds_in_turn([lambda: calls.append(0), lambda: calls.append(1)], window=0.02)
+    assert calls[:2] == [0, 1]
+    turns = 1 + int(np.count_nonzero(np.diff(calls[2:])))
+    assert turns >= 4  # two rounds at least
+    assert 0 < first < 0.02
+    assert 0 < second < 0.02
+
+
+def test_quick_run_of_loading() -> None:
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.loading", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["task"] for row in rows] == list(SIZES)
+    for row in rows:
+        assert row["ratio"] == row["seconds"] / row["limit_seconds"] > 0

@@ -1,0 +1,327 @@
+"""The command line: what it prints, how it fails, and that help helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn import _cpu
+from rotrnn._support.text import plural
+from rotrnn.cli import main
+from rotrnn.training.loop import initial_state
+from rotrnn.training.optimiser import describe_groups, members, table
+from rotrnn.training.recipe import load_recipe, shipped
+from rotrnn.training.run import Run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "toy.toml"
+    path.write_text(toy.RECIPE)
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path, recipe, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", recipe, "--out", str(folder), "--no-plots"]) == 0
+    capsys.readouterr()
+    return str(folder)
+
+
+def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsys):
+    assert (
+        main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "20", "--set", "training.eval_every=5"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "lr / decay at step 0, 2 and 19" in out
+    assert "recurrent              1          4" in out
+    assert out.count("validation loss") == 4
+    assert "step 20/20: training loss" in out
+    assert "test, last parameters: loss" in out
+    assert f"pictures: {tmp_path / 'run' / 'plots'}" in out
+    names = ("learning", "norms", "norms_over_training", "confusion")
+    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {f"{name}.png" for name in names}
+
+
+def test_train_draws_nothing_where_it_is_not_to_or_cannot(tmp_path, recipe, capsys, monkeypatch):
+    assert main(["train", recipe, "--out", str(tmp_path / "plain"), "--steps", "2", "--no-plots"]) == 0
+    monkeypatch.setattr("rotrnn.cli._can_draw", lambda: False)
+    assert main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "2"]) == 0
+    assert f"done: {tmp_path / 'run'}; with matplotlib, rotrnn plot" in capsys.readouterr().out
+    assert not [*tmp_path.glob("*/plots")]
+
+
+def test_groups(capsys):
+    """Counts, rates and decay at the three points, and which parameters are in each group."""
+    assert main(["groups", "listops-lru-small", "--set", "model.n_layers=1"]) == 0
+    said = capsys.readouterr().out
+    recipe = load_recipe("listops-lru-small", ["model.n_layers=1"])
+    model = recipe.build(recipe.task.shape)
+    tables = describe_groups(
+        recipe.optimiser,
+        initial_state(model, recipe).params,
+        recipe.optimiser.grouping(model.is_recurrent),
+        recipe.training.steps,
+    )
+    assert said.startswith(f"{table(tables)}\n")
+    for group in tables:
+        assert f"\n{group.name}:\n{members(group)}\n" in said
+    assert "blocks.*.layer.nu_log\n" in said.partition("\nrecurrent:\n")[2]
+
+
+def test_train_in_the_default_folder(tmp_path, recipe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", recipe, "--seed", "3", "--steps", "5", "--no-plots"]) == 0
+    assert Run(tmp_path / "runs" / "toy").load_recipe().training.seed == 3
+
+
+def test_resume_a_finished_run_evaluates_again(run, recipe, capsys):
+    result = Run(Path(run)).result
+    before = result.read_bytes()
+    result.unlink()
+    assert main(["train", "--resume", run, "--no-plots"]) == 0
+    assert result.read_bytes() == before
+    assert main(["train", recipe, "--resume", run, "--no-plots"]) == 0
+    assert main(["train", recipe, "--resume", run, "--steps", "50"]) == 2
+    assert "training.steps is 50, expected 40" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_eval_agrees_with_the_result(run, capsys, checkpoint):
+    assert main(["eval", run, "--checkpoint", checkpoint]) == 0
+    with open(f"{run}/result.json") as file:
+        found = json.load(file)["test"][checkpoint]
+    out = capsys.readouterr().out
+    assert f"test, {checkpoint} parameters: loss {found['loss']:.4g}, accuracy {found['accuracy']:.4g}" in out
+
+
+def test_data(tmp_path, capsys):
+    small = [
+        "--set",
+        "train=20",
+        "--set",
+        "val=5",
+        "--set",
+        "test=5",
+        "--set",
+        "min_length=3",
+        "--set",
+        "max_length=30",
+    ]
+    assert main(["data", "listops", *small]) == 0
+    text = capsys.readouterr().out
+    assert "listops: 10 classes" in text
+    assert main(["data", "listops", *small, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == text
+    assert len((tmp_path / "basic_train.tsv").read_text().splitlines()) == 21
+    assert main(["data", "digits"]) == 0
+
+
+def test_data_replaces_no_files(tmp_path, capsys):
+    small = [f"--set={one}" for one in ("train=20", "val=5", "test=5", "min_length=5", "max_length=20")]
+    out = str(tmp_path / "data")
+    assert main(["data", "listops", *small, "--out", out]) == 0
+    before = {path.name: path.read_bytes() for path in Path(out).iterdir()}
+    for more in ([], [f"--set=data_dir={out}", "--set=train=2"]):
+        assert main(["data", "listops", *small, *more, "--out", out]) == 2
+        assert "has files already, which are not replaced; expected an empty folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path(out).iterdir()} == before
+
+
+def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_path, capsys):
+    before = {path.name: path.read_bytes() for path in Path(run).iterdir() if path.is_file()}
+    for name in ("recipe.toml", "log.jsonl", "result.json", "sessions.json", "failed.json", "best.safetensors"):
+        for command in ("eval", "results"):
+            assert main([command, run, "--out", f"{run}/{name}"]) == 2
+            assert f"--out {run}/{name}: is a file of the run there, expected another name" in capsys.readouterr().err
+    for out in (f"{tmp_path}/nowhere/found.json", run):
+        assert main(["eval", run, "--out", out]) == 2
+        assert f"--out {out}: expected a file in a folder that is there" in capsys.readouterr().err
+    assert main(["eval", run, "--out", f"{run}/found.json"]) == 0
+    assert before == {path.name: path.read_bytes() for path in Path(run).iterdir() if path.name in before}
+
+
+def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
+    assert main(["train", recipe, "--resume", str(tmp_path / "typo")]) == 2
+    assert "typo: no run is here" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()
+    assert main(["train", recipe, "--set", "source.note=\udcff", "--out", str(tmp_path / "typo")]) == 2
+    assert "'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
+
+
+def test_what_the_terminal_cannot_show(run):
+    out = subprocess.run(
+        [sys.executable, toy.__file__, "results", run],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "Mean \\xb1 sample standard deviation" in out
+
+
+def test_info(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "rotrnn",
+        _cpu.COMPILER,
+        _cpu.SIMD_AVAILABLE[-1],
+        "OpenMP",
+        "CUDA",
+        np.__version__,
+        "BLAS",
+    ):
+        assert text in out
+    assert f"threads   {_cpu.threads()}" in out
+    assert main(["info", "recipes"]) == 0
+    out = capsys.readouterr().out
+    for name in shipped():
+        assert re.search(rf"^{name}(, {name}-small)?\n    \S", out, re.M), name
+        assert load_recipe(name).source.note in out
+    assert "    published: bedouin-4 0.280 scaled; transformer 0.025 scaled; mamba 0.136 scaled\n" in out
+    for topic, text in (
+        ("tasks", "\npathfinder "),
+        ("brackets", "\n  modulus = 5\n"),
+        ("pathx-s5", "\nresolution = 128\n"),
+    ):
+        assert main(["info", topic]) == 0
+        assert text in capsys.readouterr().out
+    assert main(["info", "nothing"]) == 2
+    assert "TOPIC is 'nothing', expected layers, tasks, recipes, or the name of one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "expected a RECIPE, or --resume DIR"),
+        (["train", "digits-rotnn"], "did you mean digits-rotrnn?"),
+        (["train", "absent.toml"], "No such file"),
+        (["train", "digits-rotrnn", "--set", "training.stepz=3"], "did you mean steps?"),
+        (["train", "digits-rotrnn", "--set", "training.batch=100000"], "training.batch is 100000, expected at most"),
+        (["train", "--resume", "."], "no run is here"),
+        (["eval", "."], "no run is here"),
+        (["data", "digit"], "did you mean digits?"),
+        (["data", "digits", "--set", "sead=3"], "unknown key digits.sead; did you mean seed?"),
+        (["data", "digits", "--set", "seed"], "expected key=value"),
+        (["data", "digits", "--set", "seed=x"], "digits.seed is 'x', expected an integer"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rotrnn: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_files_a_stand_in_is_named_and_works(tmp_path, monkeypatch, capsys):
+    """Every command that reads a released task says how it goes with random data, and it does."""
+    monkeypatch.chdir(tmp_path)
+    small = [*("--set", "model.d_model=4"), *("--set", "layer.d_state=16"), *("--set", "model.n_layers=1")]
+    train = ["train", "image-rotrnn-small", "--steps", "1", "--set", "training.batch=2", *small]
+    for set_to, told in (("", "data_dir is ''"), ("none", "nothing is in none/")):
+        for command, hint in (
+            (train, "rotrnn data cifar --stand-in --out DIR, then --set task.data_dir=DIR"),
+            (["estimate", "image-rotrnn-small"], "--stand-in"),
+            (["data", "cifar"], "--stand-in --out DIR"),
+        ):
+            place = "data_dir" if command[0] == "data" else "task.data_dir"
+            assert main([*command, "--set", f"{place}={set_to}"]) == 2
+            error = capsys.readouterr().err
+            assert told in error
+            assert error.endswith(f"; to try with random data: {hint}\n")
+    assert main(["data", "cifar", "--stand-in", "--out", "DIR"]) == 0
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        load_recipe("image-rotrnn-small", ["task.data_dir=DIR"]).task.load()
+    assert main([*train, "--set", "task.data_dir=DIR"]) == 0
+
+
+def test_errors_of_a_run(run, recipe, capsys):
+    assert main(["train", recipe, "--out", run]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    with open(f"{run}/best.safetensors", "r+b") as file:
+        file.truncate(100)
+    assert main(["eval", run]) == 2
+    assert "best.safetensors: cut short" in capsys.readouterr().err
+
+
+def test_errors_of_training(tmp_path, recipe, capsys):
+    assert main(["train", recipe, "--out", str(tmp_path / "run"), "--set", "task.nan_at=20"]) == 2
+    error = capsys.readouterr().err
+    assert "rotrnn: error: step 21: the loss is nan" in error
+    assert "last.safetensors" in error
+
+
+def test_faults_of_the_program_come_out_whole(monkeypatch, recipe):
+    def faulty(*args, **settings):
+        raise fault
+
+    monkeypatch.setattr("rotrnn.cli.train", faulty)
+    for fault in (TypeError("a"), RuntimeError("b"), ZeroDivisionError("c"), KeyError("d")):
+        with pytest.raises(type(fault)):
+            main(["train", recipe])
+    fault = MemoryError()
+    assert main(["train", recipe]) == 2
+
+
+def test_settings_that_allow_too_few_expressions(monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.tasks.listops.PATIENCE", 1)
+    assert main(["data", "listops", "--set", "max_depth=1"]) == 2
+    assert "rotrnn: error: ListOps: found 0 of 100000 distinct expressions" in capsys.readouterr().err
+
+
+def test_warnings_are_one_line(monkeypatch, recipe, capsys):
+    monkeypatch.setattr("rotrnn.cli.train", lambda *args, **settings: warnings.warn("bits may differ", stacklevel=1))
+    assert main(["train", recipe, "--no-plots"]) == 0
+    assert capsys.readouterr().err == "rotrnn: warning: bits may differ\n"
+
+
+def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("digits-rotrnn").write_text("no recipe")
+    assert load_recipe("digits-rotrnn").task.seed == 0
+    Path("mine").write_text(toy.RECIPE)
+    with pytest.raises(ValueError, match="recipe is 'mine', expected one of"):
+        load_recipe("mine")
+    assert load_recipe("./mine").training.steps == 40
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], *([one] for one in ("train", "sweep", "results", "eval", "estimate", "data", "plot", "info"))],
+)
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: rotrnn" in out
+    assert ("examples:" in out) == bool(command)
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("arguments", [["tain"], ["train", "a", "--stops", "3"], ["eval"], []])
+def test_usage_errors(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: rotrnn" in capsys.readouterr().err
+
+
+def test_as_a_process():
+    run = subprocess.run([sys.executable, "-m", "rotrnn", "eval", "no-such-run"], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr == "rotrnn: error: no-such-run: no run is here, expected a folder with a recipe.toml\n"
+
+
+def test_one_is_no_plural():
+    assert [plural(n, "run") for n in (0, 1, 2, 1234)] == ["0 runs", "1 run", "2 runs", "1,234 runs"]

@@ -1,0 +1,27 @@
+"""The demo's own care: what it may remove. That it trains is for `make demo`."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+remove_runs = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "demo.py"))["remove_runs"]
+
+
+def test_an_earlier_demo_is_removed_and_nothing_else(tmp_path):
+    for name in ("digits-rotrnn", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").touch()
+    remove_runs([tmp_path / "digits-rotrnn", tmp_path / "listops-rotrnn-small"])
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_what_is_no_run_stays(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").touch()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(SystemExit, match="thesis is in the way and is no run"):
+        remove_runs([tmp_path / "run", tmp_path / "thesis"])
+    assert (tmp_path / "run").exists()
+    assert (tmp_path / "thesis" / "chapter.tex").exists()

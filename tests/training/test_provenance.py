@@ -1,0 +1,83 @@
+"""What a run says of where it came from."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rotrnn
+import toy
+from rotrnn import __version__, _cpu
+from rotrnn._support import provenance
+from rotrnn.training.loop import Interrupted, Trainer, train
+from rotrnn.training.recipe import load_recipe
+from rotrnn.training.run import Run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    return load_recipe(tmp_path / "toy.toml")
+
+
+def test_each_start_adds_a_session(tmp_path, recipe, monkeypatch):
+    def interrupted(self, state, log):
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", interrupted)
+        with pytest.raises(Interrupted):
+            train(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", resume=True, progress=False)
+    run = Run(tmp_path / "run")
+    first, second = run.read_json(run.sessions)
+    assert first["started"] <= second["started"]
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(first["started"])
+    assert datetime.timedelta(-1) < age < datetime.timedelta(minutes=10)
+    for one in (first, second):
+        assert one["command"] == sys.argv
+        assert (one["rotrnn"], one["numpy"], one["simd"]) == (__version__, np.__version__, _cpu.simd())
+        assert one["threads"] == _cpu.threads() > 0 < one["cores"]
+        assert one["processor"]
+        assert one["blas"]
+
+
+def git(folder, *arguments):
+    name = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *name, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
+    """A package that lies in a repository without being tracked there, as in a virtual environment, has none."""
+    package = tmp_path / "python" / "rotrnn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(rotrnn, "__file__", str(package / "__init__.py"))
+    assert provenance.versions()["commit"] is None
+    git(tmp_path, "init", "-q")
+    (tmp_path / "other").write_text("")
+    git(tmp_path, "add", "other")
+    git(tmp_path, "commit", "-qm", "other")
+    assert provenance.versions()["commit"] is None
+    git(tmp_path, "add", "python")
+    git(tmp_path, "commit", "-qm", "package")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert provenance.versions()["commit"] == commit
+    git(tmp_path, "tag", "v1")
+    (package / "__init__.py").write_text("changed")
+    assert provenance.versions()["commit"] == f"{commit}-dirty"
+    monkeypatch.setenv("PATH", str(Path(tmp_path, "nowhere")))
+    assert provenance.versions()["commit"] is None
+
+
+def test_a_damaged_list_of_sessions_is_named(tmp_path, recipe):
+    train(recipe, tmp_path / "run", progress=False)
+    (tmp_path / "run" / "sessions.json").write_text("[{")
+    with pytest.raises(ValueError, match=r"sessions\.json: is damaged, expected JSON"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)

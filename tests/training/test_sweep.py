@@ -1,0 +1,385 @@
+"""Sweeps: which runs they are, that they survive every end, and that one run's end is not that of the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_training import contents, wait_for_step
+
+import toy
+from rotrnn.cli import main
+from rotrnn.tasks import CIFAR
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import recipe_names, recipe_tables
+from rotrnn.training.results import collect, find_runs
+from rotrnn.training.run import Run
+from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep
+
+SWEEP = """
+[sweep]
+seeds = [0, 1]
+[sweep.grid]
+"optimiser.lr" = [0.05, 0.01]
+[sweep.variants.lru]
+"layer.r_max" = 0.9
+[sweep.variants.rotrnn]
+"model.layer" = "rotrnn"
+"layer.d_state" = 8
+"layer.heads" = 2
+[sweep.published]
+lru = 61.1
+"rotrnn,lr=0.01" = "0.9 of all"
+"""
+
+
+def written(folder, text=toy.RECIPE):
+    path = folder / "toy.toml"
+    path.write_text(text)
+    return path
+
+
+# ---- which runs ----
+
+
+def test_the_runs_are_the_product_of_variants_grid_and_seeds(tmp_path):
+    runs = plan(written(tmp_path, toy.RECIPE + SWEEP))
+    assert list(runs) == [
+        f"{variant},lr={lr},seed={seed}" for variant in ("lru", "rotrnn") for lr in (0.05, 0.01) for seed in (0, 1)
+    ]
+    for name, recipe in runs.items():
+        assert recipe.model.layer == name.partition(",")[0]
+        assert f"lr={recipe.optimiser.lr},seed={recipe.training.seed}" in name
+        assert name == f"{recipe.source.configuration},seed={recipe.training.seed}"
+        assert recipe.source.recipe == "toy"
+    assert runs["lru,lr=0.05,seed=0"].layer.r_max == 0.9
+    assert runs["rotrnn,lr=0.05,seed=0"].layer.heads == 2
+    published = {name: recipe.source.accuracy for name, recipe in runs.items() if name.endswith("seed=1")}
+    assert list(published.values()) == ["61.1", "61.1", "", "0.9 of all"]
+
+
+def test_without_published_figures_that_of_the_recipe_stands(tmp_path):
+    source = '[source]\naccuracy = "60.2"\n'
+    runs = plan(written(tmp_path, toy.RECIPE + source), grid=[("optimiser.lr", [0.1, 0.2])])
+    assert [recipe.source.accuracy for recipe in runs.values()] == ["60.2", "60.2"]
+    runs = plan(written(tmp_path, toy.RECIPE + source + SWEEP))
+    assert [recipe.source.accuracy for recipe in runs.values()] == ["61.1"] * 4 + ["", "", "0.9 of all", "0.9 of all"]
+
+
+def test_published_figures_are_not_those_of_another_layer_or_task(tmp_path):
+    path = written(tmp_path, toy.RECIPE + '[source]\naccuracy = "60.2"\n')
+    layers = [("model.layer", ["lru", "s4d"])]
+
+    def figures(name, **options):
+        return [recipe.source.accuracy for recipe in plan(name, seeds=[0], **options).values()]
+
+    assert figures(path, grid=layers, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    assert figures(path, overrides=["task.name=digits"]) == [""]
+    path.write_text(toy.RECIPE + '[source]\naccuracy = "60.2"\n[sweep.variants]\na = {}\nb = {"model.layer" = "s4d"}\n')
+    assert figures(path, overrides=["layer.d_state=4"]) == ["60.2", ""]
+    path.write_text(toy.RECIPE + SWEEP)
+    assert figures(path, overrides=["task.name=digits"]) == [""] * 4
+    assert figures(path, variants=["lru"], grid=layers, overrides=["layer.d_state=4"]) == ["61.1", "", "61.1", ""]
+    assert figures(path, variants=["lru"], overrides=["model.layer=s4d", "layer.d_state=4"]) == ["", ""]
+    named = '[sweep]\ngrid = {"model.layer" = ["lru", "s4d"]}\n[sweep.published]\n"layer=s4d" = 60.5\n'
+    path.write_text(toy.RECIPE + named)
+    assert figures(path, overrides=["layer.d_state=4"]) == ["", "60.5"]
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if "sweep" in recipe_tables(name)])
+def test_every_sweep_of_the_package_has_runs(name):
+    assert len(plan(name)) > 1
+
+
+def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
+    path = written(tmp_path, toy.RECIPE + SWEEP)
+    grid = [parse_grid("optimiser.lr=0.5"), parse_grid("training.batch=8,16")]
+    runs = plan(path, seeds=parse_seeds("3..4"), grid=grid, variants=["lru"], overrides=["layer.r_max=0.8"])
+    assert list(runs) == [f"lru,lr=0.5,batch={batch},seed={seed}" for batch in (8, 16) for seed in (3, 4)]
+    assert {recipe.layer.r_max for recipe in runs.values()} == {0.8}
+    assert list(plan(written(tmp_path), overrides=["training.steps=3"])) == ["seed=0"]
+
+
+def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
+    """Another layer or task starts its section anew, and only then is the section set."""
+    overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
+    runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
+    tables = [recipe.tables()["layer"] for recipe in runs.values()]
+    assert [[table[key] for key in ("window", "d_state", "bidirectional")] for table in tables] == [[16, 8, True]] * 2
+    runs = plan("digits-lru", seeds=[0], grid=[("task.name", ["digits", "mnist"])], overrides=overrides)
+    assert [recipe.task.val_fraction for recipe in runs.values()] == [0.3, 0.3]
+    runs = plan("digits-lru", seeds=[0], grid=[("layer.d_state", [8, 16])], overrides=["model.layer=s5"])
+    assert [recipe.layer.d_state for recipe in runs.values()] == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a.b=1,2.5,true", (1, 2.5, True)),
+        ("a.b=lru,rotrnn", ("lru", "rotrnn")),
+        ("a.b=[0.9, 0.99],[0.5, 0.9]", ([0.9, 0.99], [0.5, 0.9])),
+        ("a.b=", ()),
+        ('a.b="x,y",z', ('"x', 'y"', "z")),
+        ('a.b="x,y","z"', ("x,y", "z")),
+    ],
+)
+def test_values_of_a_grid(text, values):
+    assert parse_grid(text) == ("a.b", values)
+
+
+def test_seeds():
+    assert parse_seeds("0..2") == (0, 1, 2)
+    assert parse_seeds("7") == (7,)
+    assert parse_seeds("0,3,5") == (0, 3, 5)
+    for text in ("2..0", "a", "-1", "1..", ""):
+        with pytest.raises(ValueError, match=r"--seeds .*: expected integers from 0, as"):
+            parse_seeds(text)
+
+
+def test_names_of_folders_are_plain_and_their_own(tmp_path):
+    path = written(tmp_path, toy.RECIPE.replace('"lru"', '"rotrnn"').replace("d_state = 4", "d_state = 8\nheads = 2"))
+    runs = plan(path, grid=[("layer.gamma_init", [[0.9, 0.99], [0.9, 0.999]])], seeds=[12])
+    assert list(runs) == ["gamma_init=0.9-0.99,seed=12", "gamma_init=0.9-0.999,seed=12"]
+    odd = ["a/b", "a b", "../x", "é" * 300, ".hidden"]
+    sweep = "".join(f'[sweep.variants."{name}"]\n"training.steps" = {i + 1}\n' for i, name in enumerate(odd))
+    names = list(plan(written(tmp_path, toy.RECIPE + sweep)))
+    assert len(set(names)) == 5
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9.,=+_~-]{,110}", name) for name in names)
+
+
+def test_keys_with_one_ending_are_told_apart(tmp_path):
+    sweep = '[sweep.grid]\n"a.b.c" = [1]\n"a.c" = [2]\n"a.d" = [3]\n'
+    with pytest.raises(ValueError, match=r"toy\.toml, a\.b\.c=1,a\.c=2,d=3,seed=0: unknown section"):
+        plan(written(tmp_path, toy.RECIPE + sweep))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants or published"),
+        ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
+        ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected each once"),
+        ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
+        ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
+        ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
+        ('grid = {"layer.d_state" = []}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
+        ("variants = [1]", r"sweep\.variants is \[1\], expected \[sweep\.variants\.NAME\]"),
+        ("published = {lru = [1]}", r"sweep\.published is .*, expected NAME = a number or a text"),
+        ("published = {lru = 1}", r"sweep\.published is 'lru', expected one of"),
+        ('grid = {"training.seed" = [1]}', r"training\.seed is varied by seeds"),
+        ('variants.a = {"training.seed" = 1}', r"training\.seed is varied by seeds"),
+        ('grid = {"layer.d_stat" = [1]}', "toy.toml, d_stat=1,seed=0: unknown key layer.d_stat; did you mean d_state"),
+        ('grid = {"layer.d_state" = [1, "1"]}', "two configurations of the sweep are called d_state=1"),
+        ("variants = {a = {}, b = {}}", "the runs a,seed=0 and b,seed=0 would be the same"),
+    ],
+)
+def test_what_is_no_sweep(tmp_path, sweep, message):
+    with pytest.raises(ValueError, match=message):
+        plan(written(tmp_path, f"{toy.RECIPE}[sweep]\n{sweep}\n"))
+
+
+def test_options_that_do_not_fit(tmp_path):
+    path = written(tmp_path, toy.RECIPE + SWEEP)
+    with pytest.raises(ValueError, match="--variant is 'lrv', expected one of lru, rotrnn; did you mean lru"):
+        plan(path, variants=["lrv"])
+    for place, instead in (("optimiser.lr", r"--grid optimiser\.lr=\.\.\."), ("training.seed", "--seeds")):
+        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say {instead}$"):
+            plan(path, overrides=[f"{place}=1"])
+    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed is varied by seeds alone: --seeds"):
+        plan(path, grid=[parse_grid("training.seed=3")])
+    with pytest.raises(ValueError, match=r"--grid optimiser\.lr is given twice, expected all its values in one: "):
+        plan(path, grid=[parse_grid("optimiser.lr=0.5"), parse_grid("optimiser.lr=0.1")])
+    with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected each once"):
+        plan(path, seeds=parse_seeds("0,1,0"))
+    for section in ("sweep", "small", "base"):
+        with pytest.raises(ValueError, match=rf"unknown section \[{section}\]"):
+            plan(path, overrides=[f"{section}.seeds=3"])
+    with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected one at least"):
+        plan(path, grid=[parse_grid("optimiser.lr=")])
+    with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
+        plan(written(tmp_path, toy.RECIPE), variants=["lru"])
+
+
+# ---- running ----
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, toy.__file__, "sweep", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in what a shell puts behind
+    )
+
+
+def ended(process):
+    """Exit code and output of a sweep."""
+    out, _ = process.communicate(timeout=120)
+    return process.returncode, out
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def table(folder):
+    """What `results` tells of a sweep, less times and memory."""
+    rows = [one.row() for one in collect(find_runs([folder]))]
+    return [{**row, "steps_per_second": None, "seconds": None, "peak_memory": None} for row in rows]
+
+
+def test_killed_at_any_moment_a_sweep_goes_on_to_the_table_of_one_that_was_not(tmp_path):
+    """Once the sweep alone is killed, and its runs end by themselves; once with all its runs."""
+    text = toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.004')
+    path = written(tmp_path, text.replace("eval_every = 7", "eval_every = 3").replace("steps = 40", "steps = 80"))
+    options = (path, "--seeds", "0..2", "--jobs", "2", "--out", tmp_path / "sweep")
+    for name, recipe in plan(path, seeds=[0, 1, 2]).items():
+        train(recipe, tmp_path / "straight" / name, progress=False)
+    delays = [random.uniform(0, 0.1) for _ in range(2)]
+    print(f"delays before the kills: {delays}")  # pytest shows it where the test fails
+    for kill, delay in enumerate(delays):
+        process = start(*options)
+        wait_for_step(tmp_path / "sweep" / f"seed={kill}", 10 + 40 * kill)
+        time.sleep(delay)
+        victims = children(process) if kill else []
+        process.kill()
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        assert ended(process)[0] == -signal.SIGKILL
+    code, out = ended(start(*options))
+    assert code == 0, out
+    assert table(tmp_path / "sweep") == table(tmp_path / "straight")
+    for folder in (tmp_path / "straight").iterdir():
+        assert contents(tmp_path / "sweep" / folder.name) == contents(folder)
+
+
+def test_runs_that_fail_or_crash_are_told_and_the_others_go_on(tmp_path):
+    variants = """
+[sweep.variants]
+nan = {"task.nan_at" = 20}
+crash = {"task.crash_at" = 20}
+fault = {"task.size" = 10}
+fine = {"task.size" = 71}
+"""
+    path = written(tmp_path, toy.RECIPE + variants)
+    options = (path, "--jobs", "2", "--out", tmp_path / "sweep")
+    code, out = ended(start(*options))
+    assert code == 2
+    assert "4 runs in " in out
+    assert "rotrnn: error: 3 of 4 runs failed; --retry goes on with those that did" in out
+    errors = {name: (Run(tmp_path / "sweep" / f"{name},seed=0")) for name in ("nan", "crash", "fault")}
+    errors = {name: run.read_json(run.failed)["error"] for name, run in errors.items()}
+    assert errors["nan"].startswith("step 21: the loss is nan")
+    assert errors["crash"] == "ended by SIGABRT"
+    assert errors["fault"] == "training.batch is 16, expected at most the 10 examples of the split"
+    for name, error in errors.items():
+        assert f"{name},seed=0: failed after" in out
+        assert f"failed: {name} ({name},seed=0): {error}" in out
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/*")}
+    assert ended(start(*options)) == (2, re.sub(r"^\[.*\n", "", out.replace("ended: 0", "ended: 4"), flags=re.M))
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").glob("*/*")}
+    code, out = ended(start(*options, "--retry", "--variant", "nan"))
+    assert code == 2
+    assert "[1/1] nan,seed=0: failed after" in out
+    sessions = [Run(tmp_path / "sweep" / f"{name},seed=0") for name in ("nan", "crash")]
+    assert [len(run.read_json(run.sessions)) for run in sessions] == [2, 1]
+
+
+def test_ctrl_c_saves_every_run(tmp_path):
+    path = written(tmp_path, toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.1'))
+    options = (path, "--seeds", "0..1", "--jobs", "2", "--out", tmp_path / "sweep")
+    process = start(*options)
+    for seed in (0, 1):
+        wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
+    with pytest.raises(ValueError, match="another sweep is at work here"):
+        run_sweep({}, tmp_path / "sweep")
+    process.send_signal(signal.SIGINT)
+    code, out = ended(process)
+    assert code == 130
+    assert "stopping 2 runs after this step" in out
+    assert "rotrnn: stopped, every run is saved; to go on, give the same command again" in out
+    for seed in (0, 1):
+        run = Run(tmp_path / "sweep" / f"seed={seed}")
+        assert run.checkpoint("last").exists()
+        assert run.status() == "unfinished"
+    code, out = ended(start(*options))
+    assert code == 0
+    assert all(Run(tmp_path / "sweep" / f"seed={seed}").status() == "done" for seed in (0, 1))
+
+
+def test_another_recipe_under_the_same_names_is_refused(tmp_path):
+    path = written(tmp_path)
+    (tmp_path / "sweep").mkdir()
+    train(plan(path)["seed=0"], tmp_path / "sweep" / "seed=0", progress=False)
+    said = []
+    run_sweep(plan(path), tmp_path / "sweep", say=said.append)
+    assert said == [f"1 run in {tmp_path / 'sweep'}, ended: 1"]
+    with pytest.raises(ValueError, match=r"steps is 50, expected 40 .*; the recipe has changed: take another folder"):
+        run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
+    with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):
+        run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
+
+
+def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
+    """A sweep given again with the right folder takes it."""
+    monkeypatch.chdir(tmp_path)
+    CIFAR().stand_in("right", 8)
+    text = "--steps 1 --set training.batch=4 --set model.d_model=4 --set model.n_layers=1 --set training.eval_every=1"
+    command = ["sweep", "image-lru-small", "--seeds", "0", *text.split(), "--out", "sweep", "--set"]
+    assert main([*command, "task.data_dir=wrong"]) == 2
+    assert "1 of 1 run failed" in capsys.readouterr().err
+    assert main([*command, "task.data_dir=right", "--retry"]) == 0
+    (run,) = find_runs([tmp_path / "sweep"])
+    assert run.load_recipe().task.data_dir == str(tmp_path / "right")
+
+
+def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path = written(tmp_path, toy.RECIPE + '[sweep.variants]\na = {}\nb = {"training.steps" = 9}\n')
+    assert main(["sweep", str(path), "--steps", "2", "--set", "training.seed=1", "--out", str(tmp_path / "no")]) == 2
+    assert "the sweep varies it" in capsys.readouterr().err
+    assert main(["sweep", str(path), "--steps", "2", "--variant", "b", "--out", str(tmp_path / "sweep")]) == 0
+    assert Run(tmp_path / "sweep" / "b,seed=0").load_recipe().training.steps == 2
+    assert main(["sweep", str(path), "--steps", "2", "--out", str(tmp_path / "sweep")]) == 2
+    assert "a,seed=0 and b,seed=0 would be the same" in capsys.readouterr().err
+
+
+def test_a_sweep_prints_its_own_runs_and_results_those_of_earlier_ones_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path, folder = str(written(tmp_path)), str(tmp_path / "sweep")
+
+    def rows(*arguments):
+        assert main([*arguments]) == 0
+        return re.findall(r"^\| (?:optimiser\.)?(lr=\S+)", capsys.readouterr().out, re.M)
+
+    for lr in ("0.1", "0.2"):
+        assert rows("sweep", path, "--grid", f"optimiser.lr={lr}", "--steps", "1", "--out", folder) == [f"lr={lr}"]
+    assert rows("results", folder) == ["lr=0.1", "lr=0.2"]
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "results DIR` prints that of all below DIR, those of earlier sweeps too" in capsys.readouterr().out
+
+
+def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    runs = plan(written(tmp_path), seeds=[0, 1], overrides=["training.steps=1"])
+    (tmp_path / "sweep" / "seed=1").mkdir(parents=True)
+    (tmp_path / "sweep" / "seed=1" / "tensorboard").write_text("in the way")
+    said = []
+    run_sweep(runs, tmp_path / "sweep", jobs=2, say=said.append)
+    (warned,) = (i for i, line in enumerate(said) if "rotrnn: warning: " in line)
+    assert "seed=1: done after" in said[warned - 1]
+    assert "seed=1/tensorboard: cannot be written" in said[warned]
+    for name in runs:
+        run = Run(tmp_path / "sweep" / name)
+        assert run.read_json(run.sessions)[0]["threads"] == 3

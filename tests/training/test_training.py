@@ -1,0 +1,945 @@
+"""Optimiser, schedule and loop: known answers, exact resuming, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn import _cpu
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.nn.layer import flatten
+from rotrnn.ops.optim import adamw, norm
+from rotrnn.tasks import TASKS, Copy, Split, Task
+from rotrnn.tasks.task import Batch
+from rotrnn.training import loop
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loader import Loader, batch_order
+from rotrnn.training.loop import Interrupted, Trainer, check_same, initial_state, train
+from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
+from rotrnn.training.recipe import load_recipe
+from rotrnn.training.run import Run
+from rotrnn.training.schedule import learning_rate
+
+TOY = Path(toy.__file__)
+EPS = {np.float32: 2.0**-23, np.float64: 2.0**-52}
+BLOCK = 16384  # csrc/kernels/optim.c
+
+
+def toy_recipe(tmp_path, *overrides):
+    path = tmp_path / "toy.toml"
+    path.write_text(toy.RECIPE)
+    return load_recipe(path, overrides)
+
+
+# ---- AdamW ----
+
+
+def adamw_loop(p, m, v, g, lr, beta1, beta2, eps, decay, scale, step):
+    """The definition, number by number in float64."""
+    p, m, v = (x.astype(np.float64) for x in (p, m, v))
+    for i in np.ndindex(p.shape):
+        gi = scale * float(g[i])
+        m[i] = beta1 * m[i] + (1 - beta1) * gi
+        v[i] = beta2 * v[i] + (1 - beta2) * gi**2
+        m_hat, v_hat = m[i] / (1 - beta1**step), v[i] / (1 - beta2**step)
+        p[i] -= lr * (m_hat / (math.sqrt(v_hat) + eps) + decay * p[i])
+    return p, m, v
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (17,), (3, 5, 7), (BLOCK + 3,)])
+def test_adamw_equals_its_definition(dtype, shape):
+    rng = np.random.default_rng(0)
+    settings = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.1, "scale": 0.5}
+    p = rng.standard_normal(shape).astype(dtype)
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for step in range(1, 6):
+        g = rng.standard_normal(shape).astype(dtype)
+        expected = adamw_loop(p, m, v, g, **settings, step=step)
+        assert adamw(p, m, v, g, **settings, step=step) == (norm(p), norm(v))
+        # some ten roundings each, of numbers below 4; 1/sqrt(v) amplifies none of them, because v and m fall together
+        for got, wanted in zip((p, m, v), expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=20 * EPS[dtype], atol=20 * EPS[dtype])
+
+
+def test_adamw_first_step_is_the_sign_of_the_gradient():
+    """At step 1 m_hat / sqrt(v_hat) = g / |g|, so p moves by lr (sign(g) + decay p), whatever the size of g."""
+    p = np.array([1.0, 1.0, -2.0, 5.0])
+    adamw(p, np.zeros(4), np.zeros(4), np.array([0.5, -300.0, 1e-3, 0.0]), lr=0.1, step=1, eps=1e-30, decay=0.05)
+    np.testing.assert_allclose(p, [0.895, 1.095, -2.09, 4.975], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 15, 16, BLOCK, 3 * BLOCK + 5])
+def test_norm(dtype, n):
+    x = np.random.default_rng(n).standard_normal(n).astype(dtype)
+    # n rounded sums in float64, then one rounding to the dtype
+    assert norm(x) == pytest.approx(math.sqrt(math.fsum(float(one) ** 2 for one in x)), rel=EPS[dtype] + n * 2.0**-52)
+    assert norm(np.full(3, 1e30, np.float32)) == pytest.approx(math.sqrt(3) * 1e30)
+    assert not math.isfinite(norm(np.append(x, dtype(np.nan))))
+    assert not math.isfinite(norm(np.append(x, dtype(np.inf))))
+
+
+def test_optimiser_ops_give_the_same_bits_for_any_number_of_threads():
+    rng = np.random.default_rng(0)
+    g = rng.standard_normal(11 * BLOCK + 11).astype(np.float32)
+    before, results = _cpu.threads(), []
+    try:
+        for threads in (1, 2, 7):
+            _cpu.use_threads(threads)
+            p, m, v = np.ones_like(g), np.zeros_like(g), np.zeros_like(g)
+            for step in (1, 2, 3):
+                norms = adamw(p, m, v, g, lr=0.1, step=step)
+            results.append((p.tobytes(), m.tobytes(), v.tobytes(), norms, norm(g)))
+    finally:
+        _cpu.use_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+def ones(n=3, dtype=np.float64):
+    return np.ones(n, dtype)
+
+
+def read_only():
+    array = ones()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("arrays", "step", "error", "message"),
+    [
+        ((ones(), ones(), ones(), np.ones(3, np.int64)), 1, TypeError, "adamw: grad has dtype int64"),
+        ((ones(), ones(), ones(), np.ones(3, np.float16)), 1, TypeError, "adamw: grad has dtype float16"),
+        ((ones(), ones(), ones(), ones(dtype=np.float32)), 1, TypeError, "adamw: param has dtype float64"),
+        ((ones(), ones(4), ones(), ones()), 1, ValueError, r"adamw: m has shape \(4,\), expected \(3,\)"),
+        ((read_only(), ones(), ones(), ones()), 1, ValueError, "adamw: param is read-only"),
+        ((ones(), ones(), ones(6)[::2], ones()), 1, ValueError, "adamw: v is not C-contiguous"),
+        ((ones(), ones(), ones(), ones()), 0, ValueError, "adamw: step is 0"),
+    ],
+)
+def test_adamw_refuses(arrays, step, error, message):
+    with pytest.raises(error, match=message):
+        adamw(*arrays, lr=0.1, step=step)
+    assert all((array == 1).all() for array in arrays)
+
+
+# ---- schedule and groups ----
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0, 1e-7),
+        (5, 1e-7 + (1e-2 - 1e-7) / 2),  # half way up
+        (10, 1e-2),  # the end of the warm-up
+        (55, 1e-7 + (1e-2 - 1e-7) / 2),  # half way down
+        (85, 1e-7 + (1e-2 - 1e-7) * (1 - math.sqrt(0.75)) / 2),  # cos(150 degrees)
+        (100, 1e-7),
+    ],
+)
+def test_schedule_known_answers(step, expected):
+    assert learning_rate(step, 100, 1e-2, 0.1) == pytest.approx(expected, rel=1e-14)
+    assert learning_rate(step, 100, 1e-2, 10) == learning_rate(step, 100, 1e-2, 0.1)
+
+
+def test_schedule_without_warmup_and_with_nothing_else():
+    assert learning_rate(0, 10, 0.5, 0.0) == 0.5
+    assert learning_rate(9, 10, 0.5, 50) == pytest.approx(0.45, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "height"),
+    [
+        ("linear", 5, 0.5),
+        ("linear", 10, 1),
+        ("linear", 55, 0.5),
+        ("linear", 100, 0),
+        ("constant", 5, 0.5),
+        ("constant", 99, 1),
+        ("s5", 0, 1),  # the schedule begins to act after the first update
+        ("s5", 1, 0.1),
+        ("s5", 10, 1),
+        ("s5", 11, (1 + math.cos(math.pi * 10 / 90)) / 2),  # the cosine counts the steps of the warm-up too
+        ("s5", 46, 0.5),
+        ("s5", 91, 0),
+        ("s5", 99, 0),  # and so is over before the last of them
+    ],
+)
+def test_other_schedules(schedule, step, height):
+    for floor in (0, 1e-3):
+        expected = pytest.approx(floor + (1e-2 - floor) * height, rel=1e-14, abs=1e-17)
+        assert learning_rate(step, 100, 1e-2, 10, schedule, floor) == expected
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(4, 1), (3, 0), (5, 2)])
+def test_s5_schedule_is_that_of_its_loop_over_epochs(epochs, warmup):
+    """The released loop, in its own terms: a rate is in force, and after each update the epoch's function sets it."""
+    each, peak = 7, 3e-3
+    rate, step, seen = peak, 0, []
+    for epoch in range(epochs):
+        for _ in range(each):
+            seen.append(rate)
+            if epoch < warmup:
+                rate = peak * (step + 1) / (each * warmup)
+            else:
+                end = each * epochs - each * warmup
+                rate = peak * 0.5 * (1 + math.cos(math.pi * min(step, end) / end))
+            step += 1
+    ours = [learning_rate(i, each * epochs, peak, each * warmup, "s5", 0.0) for i in range(each * epochs)]
+    np.testing.assert_allclose(ours, seen, rtol=1e-14, atol=0)
+
+
+def test_groups():
+    """The names, the rates and the decay of both groups, at the three moments."""
+    recipe = load_recipe("digits-rotrnn", ["optimiser.lr=1e-2", "optimiser.recurrent_factor=0.25"])
+    model = recipe.build(recipe.task.load())
+    params = initial_state(model, recipe).params
+    rest, recurrent = describe_groups(recipe.optimiser, params, recipe.optimiser.grouping(model.is_recurrent), 1000)
+    assert {name.rsplit(".", 1)[1] for name in recurrent.parameters} == {"theta", "gamma_log", "M", "B"}
+    assert len(recurrent.parameters) == 4 * recipe.model.n_layers
+    assert "blocks.0.layer.C" in rest.parameters
+    assert not any("running" in name for name in rest.parameters)
+    assert rest.steps == (0, 100, 999)
+    assert rest.lr[:2] == (1e-7, 1e-2)
+    assert 1e-7 < rest.lr[2] < 2e-7
+    assert recurrent.lr == tuple(0.25 * lr for lr in rest.lr)
+    assert rest.decay == tuple(0.05 * lr for lr in rest.lr)
+    assert recurrent.decay == (0, 0, 0)
+    text = table((rest, recurrent))
+    assert "1.00e-02 / 5.00e-04" in text
+    assert f"{rest.numbers:,}" in text
+
+
+def test_groups_by_name():
+    """Parts of names and patterns; `no_decay` is of its own or follows `recurrent`."""
+    names = ("encoder.w", "blocks.0.norm.bias", "blocks.0.layer.B_re", "blocks.0.layer.C_re")
+    layer = lambda name: name.endswith("B_re")  # noqa: E731
+    for settings, expected in (
+        ({}, "global, global, recurrent, global"),
+        ({"recurrent": ("*_re",)}, "global, global, recurrent, recurrent"),
+        ({"recurrent": ()}, "global, global, global, global"),
+        ({"no_decay": ()}, "global, global, recurrent+, global"),
+        ({"no_decay": ("norm", "B_*")}, "global, global-, recurrent, global"),
+        ({"no_decay": ("bias", "encoder"), "recurrent": ("C_re",)}, "global-, global-, global, recurrent+"),
+    ):
+        group_of = AdamW(**settings).grouping(layer)
+        found = [group_of(name).replace(", no decay", "-").replace(", decay", "+") for name in names]
+        assert ", ".join(found) == expected
+
+
+def test_a_name_that_means_no_parameter():
+    params = {"a": {"b": np.ones(1)}}
+    for settings, message in (
+        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' is no part of any parameter's name"),
+        ({"no_decay": ("a.b",)}, r"optimiser\.no_decay: 'a\.b' is no part"),
+    ):
+        optimiser = AdamW(**settings)
+        with pytest.raises(ValueError, match=message):
+            describe_groups(optimiser, params, optimiser.grouping(bool), 10)
+
+
+def test_every_group_has_its_rate_and_decay():
+    optimiser = AdamW(
+        lr=0.1, recurrent_factor=0.5, weight_decay=0.5, warmup=0, schedule="constant", no_decay=("b", "d")
+    )
+    assert {group: (optimiser.rate(group, 3, 10), optimiser.decay(group)) for group in GROUPS} == {
+        "global": (0.1, 0.5),
+        "global, no decay": (0.1, 0),
+        "recurrent": (0.05, 0),
+        "recurrent, decay": (0.05, 0.5),
+    }
+    params = {name: np.full(2, 2.0) for name in "abcd"}
+    grads = {name: np.full(2, 3.0) for name in "abcd"}
+    group_of = optimiser.grouping(lambda name: name in "cd")
+    optimiser.update(params, grads, optimiser.init(params), group_of, 0, 10)
+    for name, step in {"a": 0.1 * (1 + 1), "b": 0.1, "c": 0.05 * (1 + 1), "d": 0.05}.items():
+        np.testing.assert_allclose(params[name], 2 - step, rtol=1e-7)
+
+
+def test_update_groups_buffers_and_clipping():
+    params = {"a": np.full(3, 2.0), "b": {"running_mean": np.full(3, 2.0), "scale": np.full(4, 2.0)}}
+    grads = {"a": np.full(3, 3.0), "b": {"scale": np.full(4, 0.75 * 4)}}
+    size = math.sqrt(7 * 9)
+    for clip, scale in ((0.0, 1.0), (1.0, 1 / size), (100.0, 1.0)):
+        optimiser = AdamW(lr=0.1, recurrent_factor=0.5, weight_decay=0.5, clip=clip, warmup=0.0)
+        here = {"a": params["a"].copy(), "b": {name: array.copy() for name, array in params["b"].items()}}
+        moments = optimiser.init(here)
+        assert moments.keys() == {"m.a", "v.a", "m.b.scale", "v.b.scale"}
+        group_of = optimiser.grouping(lambda name: name == "b.scale")
+        found = optimiser.update(here, grads, moments, group_of, 0, 10)
+        assert found == pytest.approx(size)
+        np.testing.assert_allclose(here["a"], 2 - 0.1 * (1 + 0.5 * 2), rtol=1e-7)
+        np.testing.assert_allclose(here["b"]["scale"], 2 - 0.05, rtol=1e-7)
+        np.testing.assert_array_equal(here["b"]["running_mean"], 2.0)
+        np.testing.assert_allclose(moments["m.a"], 0.1 * 3 * scale, rtol=1e-14)
+
+
+# ---- the loop ----
+
+
+def contents(folder):
+    """Every file of a run, the log without its times."""
+    run = Run(folder)
+    files = {path.name: path.read_bytes() for path in run.files() if path != run.log}
+    times = {"seconds": None, "elapsed": None, "peak_memory": None}
+    return files | {"log": [{**record, **times} for record in run.records()]}
+
+
+def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    result = train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    assert json.loads(run.result.read_text()) == result
+    assert result.keys() == {
+        "steps",
+        "metric",
+        "selected_on",
+        "best_step",
+        "best_score",
+        "test",
+        "parameters",
+    }
+    assert {name: found.keys() for name, found in result["test"].items()} == {
+        "last": {"loss", "accuracy", "sequence_accuracy", "n"},
+        "best": {"loss", "accuracy", "sequence_accuracy", "n"},
+    }
+    assert result["test"]["last"]["accuracy"] > 0.5  # chance is 1/3
+    assert run.load_recipe() == recipe
+    records = run.records()
+    steps = [record for record in records if "loss" in record]
+    evaluations = [record for record in records if "val_loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, 41))
+    assert [record["step"] for record in evaluations] == [7, 14, 21, 28, 35, 40]
+    assert all({"loss", "accuracy", "lr", "grad_norm"} <= record.keys() for record in steps)
+    assert all(
+        len(record["state_norms"]) == 1 and record["elapsed"] >= 0 < record["peak_memory"] for record in evaluations
+    )
+    assert result["best_score"] == max(record["val_accuracy"] for record in evaluations)
+    assert result["best_step"] == max(evaluations, key=lambda record: (record["val_accuracy"], record["step"]))["step"]
+
+    task = recipe.task.load()
+    model = recipe.build(task)
+    for name, expected in result["test"].items():
+        assert evaluate(model, run.load_params(name), task, task.test, batch=16, dtype="float32") == expected
+    initial = dict(flatten(initial_state(model, recipe).params))
+    for name, array in flatten(run.load_params("init")):
+        np.testing.assert_array_equal(array, initial[name])
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Tag each bit with the parity of the bits before it and its own; every third tag does not count."""
+
+    def load(self) -> Task:
+        def split(seed: int, n: int) -> ParitySplit:
+            return ParitySplit(np.random.default_rng(seed).integers(0, 2, (n, 6)))
+
+        return Task("parity", split(0, 70), split(1, 20), split(2, 20), 2, 2, None, head="tagger")
+
+
+@dataclass(frozen=True)
+class ParitySplit(Split):
+    bits: np.ndarray
+
+    def __len__(self):
+        return len(self.bits)
+
+    def batch(self, index, dtype=np.float32):
+        bits = self.bits[index]
+        lengths = 6 - index % 3
+        counted = (np.arange(6) < lengths[:, None]) & (np.arange(6) % 3 != 2)
+        return Batch(bits, np.where(counted, np.cumsum(bits, 1) % 2, -1), lengths)
+
+
+@pytest.mark.parametrize("layer", ["lru", "lru both ways"])
+def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer):
+    """Means run over the tags that count, whatever the number of parts."""
+    monkeypatch.setitem(TASKS, "parity", Parity)
+    text = toy.RECIPE.replace('"toy"', '"parity"')
+    if layer == "lru both ways":
+        text = text.replace("d_state = 4", "d_state = 4\nbidirectional = true")
+    path = tmp_path / "parity.toml"
+    path.write_text(text)
+    losses = []
+    for parts in (1, 4):
+        overrides = [f"training.accumulate={parts}", "model.norm=layer", "training.dtype=float64", "optimiser.lr=0.02"]
+        recipe = load_recipe(path, overrides)
+        result = train(recipe, tmp_path / str(parts), progress=False)
+        losses.append([record["loss"] for record in Run(tmp_path / str(parts)).records() if "loss" in record])
+        assert 0 <= result["test"]["best"]["accuracy"] <= 1
+        assert losses[-1][-1] < losses[-1][0]
+    # the same sums in another order, carried through 40 steps of AdamW
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
+
+
+def test_data_order_follows_from_the_step_alone(tmp_path):
+    """70 examples and batches of 16: four a epoch, the rest dropped, each epoch in an order of its own."""
+    recipe = toy_recipe(tmp_path)
+    split = recipe.task.load().train
+    seen = [Loader(split, recipe.training).index(step) for step in (7, 3, 0, 5, 1, 2, 4, 6)]
+    by_step = dict(zip((7, 3, 0, 5, 1, 2, 4, 6), seen, strict=True))
+    for epoch in (0, 1):
+        order = np.concatenate([by_step[4 * epoch + i] for i in range(4)])
+        np.testing.assert_array_equal(order, batch_order(70, 0, epoch)[:64])
+        assert len(set(order.tolist())) == 64
+    assert not np.array_equal(batch_order(70, 0, 0), batch_order(70, 0, 1))
+    assert not np.array_equal(batch_order(70, 0, 0), batch_order(70, 1, 0))
+
+
+def test_a_fresh_split_goes_on_in_order_and_seeds_see_other_parts(tmp_path):
+    """Of 2**40 strings, 1000 steps of 16 for each of 50 seeds: none is seen twice. Of 70: around and around."""
+    training = toy_recipe(tmp_path).training
+    split = Copy().load().train
+    starts = []
+    for seed in range(50):
+        loader = Loader(split, dataclasses.replace(training, seed=seed))
+        first, last = loader.index(0), loader.index(999)
+        np.testing.assert_array_equal(loader.index(1), first + 16)
+        np.testing.assert_array_equal(last, first + 999 * 16)
+        starts.append(first[0])
+    assert starts[0] == 0
+    assert np.diff(np.sort(starts)).min() >= 1000 * 16
+    assert max(starts) + 1000 * 16 <= len(split)
+
+    few = Loader(Copy(train=70).load().train, dataclasses.replace(training, seed=1))
+    seen = np.concatenate([few.index(step) for step in range(8)])
+    np.testing.assert_array_equal(seen, (seen[0] + np.arange(8 * 16)) % 64)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 16])
+def test_accumulation_equals_the_whole_batch(tmp_path, parts):
+    whole = toy_recipe(tmp_path, "training.dtype=float64")
+    split = toy_recipe(tmp_path, "training.dtype=float64", f"training.accumulate={parts}")
+    results = []
+    for recipe in (whole, split):
+        trainer = Trainer(recipe, Run(tmp_path), False)
+        metrics, grads = trainer.gradients(initial_state(trainer.model, recipe))
+        results.append((metrics, dict(flatten(grads))))
+    (expected, expected_grads), (metrics, grads) = results
+    assert metrics == pytest.approx(expected, rel=1e-14)
+    for name, grad in grads.items():
+        # sums of 16 rounded terms in another order
+        np.testing.assert_allclose(grad, expected_grads[name], rtol=0, atol=16 * EPS[np.float64])
+
+
+def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
+    trainer = Trainer(toy_recipe(tmp_path, "training.accumulate=3"), Run(tmp_path), False)
+    keys = []
+    forward = toy.ToyModel.forward
+
+    def spy(self, params, inputs, ctx):
+        keys.append((ctx.train, ctx.seed, ctx.step))
+        return forward(self, params, inputs, ctx)
+
+    monkeypatch.setattr(toy.ToyModel, "forward", spy)
+    state = initial_state(trainer.model, trainer.recipe)
+    for _ in range(3):
+        trainer.advance(state)
+    assert keys == [(True, 0, k) for k in range(9)]
+
+
+@pytest.mark.parametrize("recipe", ["digits-rotrnn", "digits-lru"])
+def test_same_bits_for_any_number_of_threads(tmp_path, recipe):
+    """Fifty steps of a real model, large enough that its kernels do use threads."""
+    sizes = ["model.n_layers=1", "model.dropout=0.1"]
+    splits = ["task.test_fraction=0.02", "task.val_fraction=0.02"]
+    small = load_recipe(recipe, ["training.steps=50", "training.eval_every=50", *sizes, *splits])
+    before = _cpu.threads()
+    try:
+        for threads in (1, 2, 7):
+            _cpu.use_threads(threads)
+            train(small, tmp_path / str(threads), progress=False)
+    finally:
+        _cpu.use_threads(before)
+    one, *others = (contents(tmp_path / str(threads)) for threads in (1, 2, 7))
+    assert one == others[0]
+    assert one == others[1]
+
+
+# ---- stopped and resumed ----
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, str(TOY), "train", *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+
+
+def wait_for_step(folder, step):
+    """Until the log has so many steps; how a process is caught at work."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (folder / "log.jsonl").exists() and (folder / "log.jsonl").read_bytes().count(b"grad_norm") >= step:
+            return
+        time.sleep(0.002)
+    raise TimeoutError(f"no step {step} in {folder}")
+
+
+def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
+    """Three kills at moments nobody chose: in a step, an evaluation, or the middle of writing a file."""
+    recipe = toy_recipe(tmp_path, "task.delay=0.004", "training.eval_every=3", "training.steps=120")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    train(recipe, tmp_path / "straight", progress=False)
+    folder = tmp_path / "killed"
+    arguments = (tmp_path / "run.toml", "--out", folder)
+    delays = [random.uniform(0, 0.1) for _ in range(3)]
+    print(f"delays before the kills: {delays}")  # pytest shows it where the test fails
+    for kill, delay in enumerate(delays):
+        process = start(*arguments)
+        wait_for_step(folder, 5 + 25 * kill)
+        time.sleep(delay)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        process.stderr.close()
+        arguments = ("--resume", folder)
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(tmp_path / "straight"))
+
+
+def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
+    """Batch norm's buffers, dropout, accumulation and a checkpoint at every other step."""
+    settings = ["model.dropout=0.1", "training.accumulate=2", "training.checkpoint_every=2", "training.steps=40"]
+    small = ["model.d_model=16", "layer.d_state=16", "training.eval_every=15", "task.test_fraction=0.8"]
+    recipe = load_recipe("digits-rotrnn", [*settings, *small])
+    (tmp_path / "run.toml").write_text(recipe.text())
+    train(recipe, tmp_path / "straight", progress=False)
+    folder = tmp_path / "killed"
+    process = start(tmp_path / "run.toml", "--out", folder)
+    wait_for_step(folder, 9)
+    time.sleep(random.Random(7).uniform(0, 0.1))
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stderr.close()
+    assert read_checkpoint(folder / "last.safetensors")[1]["step"] < 40
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_another_instruction_set_or_numpy_warns(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    last = Run(tmp_path / "run").checkpoint("last")
+    arrays, facts = read_checkpoint(last)
+    here = f"{_cpu.simd()} and NumPy {np.__version__}"
+    assert facts["arithmetic"] == [here]
+    write_checkpoint(last, arrays, {**facts, "arithmetic": ["other and NumPy 1.0"]})
+    with pytest.warns(UserWarning, match="was trained with other and NumPy 1.0, and this is"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
+
+
+def test_ctrl_c_during_the_last_save(tmp_path, monkeypatch):
+    def interrupted(self, state, log):
+        if state.step == 40:
+            signal.raise_signal(signal.SIGINT)
+        save(self, state, log)
+
+    save = Trainer.save
+    monkeypatch.setattr(Trainer, "save", interrupted)
+    with pytest.raises(Interrupted, match="stopped after step 40 of 40, all is saved"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    assert not Run(tmp_path / "run").result.exists()
+
+
+def test_a_kill_before_the_first_checkpoint_resumes_too(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "straight", progress=False)
+    folder = tmp_path / "run"
+    shutil.copytree(tmp_path / "straight", folder)
+    for name in ("last", "best", "init"):
+        Run(folder).checkpoint(name).unlink()
+    Run(folder).result.unlink()
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_a_log_line_cut_short_is_dropped(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path, progress=False)
+    before = contents(tmp_path)
+    with open(tmp_path / "log.jsonl", "a") as log:
+        log.write('{"step": 41, "loss": 1.0}\n{"step": 42, "lo')
+    (tmp_path / ".last.safetensors.123.tmp").write_bytes(b"half")
+    train(recipe, tmp_path, resume=True, progress=False)
+    assert contents(tmp_path) == before
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_ctrl_c_saves_and_resumes(tmp_path):
+    recipe = toy_recipe(tmp_path, "task.delay=0.02", "training.eval_every=1000")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "run"
+    process = start(tmp_path / "run.toml", "--out", folder)
+    wait_for_step(folder, 5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    step = read_checkpoint(folder / "last.safetensors")[1]["step"]
+    assert 5 <= step < 40
+    assert f"stopped after step {step} of 40, all is saved" in error.decode()
+    assert f"rotrnn train --resume {folder}" in error.decode()
+    assert "Traceback" not in error.decode()
+    train(recipe, folder, resume=True, progress=False)
+    train(recipe, tmp_path / "straight", progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_a_second_ctrl_c_aborts(tmp_path):
+    recipe = toy_recipe(tmp_path, "task.delay=20")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "run"
+    process = start(tmp_path / "run.toml", "--out", folder)
+    while not (folder / "log.jsonl").exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "rotrnn: aborted" in error.decode()
+
+
+def test_interrupted_within_python(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path, "training.eval_every=1000")
+    advance = Trainer.advance
+
+    def interrupting(self, state):
+        if state.step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return advance(self, state)
+
+    monkeypatch.setattr(Trainer, "advance", interrupting)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="stopped after step 6 of 40"):
+        train(recipe, tmp_path / "run", progress=False)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# ---- what goes wrong ----
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.nan_at=9", r"the loss is nan, every parameter is finite; going backward, gradient head\.bias"),
+        ("task.blow_up_at=9", r"gradient blocks\.0\.layer\.scale \(group recurrent\) is not finite"),
+    ],
+)
+def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_path, override, message):
+    recipe = toy_recipe(tmp_path, override, "optimiser.warmup=0", "training.eval_every=1")
+    with pytest.raises(NonFinite, match=f"step 10: {message}") as caught, np.errstate(all="ignore"):
+        train(recipe, tmp_path / "run", progress=False)
+    last = Run(tmp_path / "run").checkpoint("last")
+    assert f"the last good checkpoint is {last}" in str(caught.value)
+    _, facts = read_checkpoint(last)
+    assert facts["step"] == 9
+
+
+def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
+    """With finite parameters it is told, and training goes on: evaluation may see what training did not."""
+    whole = train(toy_recipe(tmp_path), tmp_path / "whole", progress=False)
+    found = iter([{"loss": math.nan, "accuracy": 0.0}])
+    evaluate = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **kwargs: next(found, None) or evaluate(*args, **kwargs))
+    with pytest.warns(RuntimeWarning, match="step 7: the validation loss is nan, every parameter is finite"):
+        result = train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    assert result["test"]["last"] == whole["test"]["last"]
+    first = next(one for one in Run(tmp_path / "run").records() if "val_loss" in one)
+    assert math.isnan(first["val_loss"])
+
+
+def spoil(monkeypatch, method):
+    """From step 5 on, before `method` of the trainer, one number of head.weight is NaN."""
+    original = getattr(Trainer, method)
+
+    def spoiling(self, state, *rest):
+        if state.step >= 5:
+            state.params["head"]["weight"][1, 2] = np.nan
+        return original(self, state, *rest)
+
+    monkeypatch.setattr(Trainer, method, spoiling)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("advance", r"step 6: the loss is nan; parameter head\.weight \(group global\) is not finite"),
+        ("evaluate", r"step 7: the validation loss is nan; parameter head\.weight \(group global\) is not finite"),
+        ("save", r"step 7: parameter head\.weight \(group global\) is not finite"),
+    ],
+)
+def test_the_parameter_to_blame_is_named(tmp_path, monkeypatch, method, message):
+    spoil(monkeypatch, method)
+    with pytest.raises(NonFinite, match=message):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+
+
+def test_what_a_layer_refuses_is_told_with_its_step(tmp_path, monkeypatch):
+    def refusing(self, params, inputs, ctx):
+        if ctx.step == 3:
+            raise ValueError("Layer: M is too large")
+        return forward(self, params, inputs, ctx)
+
+    forward = toy.ToyModel.forward
+    monkeypatch.setattr(toy.ToyModel, "forward", refusing)
+    with pytest.raises(NonFinite, match="step 4: Layer: M is too large; there is no checkpoint yet"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+
+
+def test_a_real_layer_with_a_parameter_that_is_nan(tmp_path):
+    recipe = load_recipe("digits-rotrnn", ["model.n_layers=1"])
+    trainer = Trainer(recipe, Run(tmp_path), False)
+    state = initial_state(trainer.model, recipe)
+    state.params["blocks"]["0"]["layer"]["B"].flat[7] = np.nan
+    with pytest.raises(NonFinite, match=r"step 1: parameter blocks\.0\.layer\.B \(group recurrent\) is not finite"):
+        trainer.advance(state)
+
+
+def test_a_second_moment_that_overflows_is_found_at_the_update():
+    """The gradient is finite and its square is not, in float32; the parameter would stand still from here on."""
+    params = {"a": np.ones(3, np.float32)}
+    moments = AdamW().init(params)
+    with pytest.raises(NonFinite, match=r"second moment of a \(group global\) is not finite"):
+        AdamW().update(params, {"a": np.full(3, 1e21, np.float32)}, moments, lambda name: "global", 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.nan_at=0", "step 1: the loss is nan"),
+        ("optimiser.lr=1e38", r"step 1: parameter blocks\.0\.layer\.scale \(group recurrent\) is not finite"),
+    ],
+)
+def test_what_is_not_finite_at_once(tmp_path, override, message):
+    with pytest.raises(NonFinite, match=f"{message}.*; there is no checkpoint yet"):
+        train(toy_recipe(tmp_path, override, "optimiser.warmup=0"), tmp_path / "run", progress=False)
+    assert not Run(tmp_path / "run").checkpoint("last").exists()
+
+
+def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
+    """The limit on file sizes lets the first checkpoints through, then the log or a checkpoint hits it."""
+    recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=5")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "run"
+    command = f"ulimit -f 4; exec {sys.executable} {TOY} train {tmp_path / 'run.toml'} --out {folder}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "rotrnn: error: " in run.stderr
+    assert "File too large" in run.stderr
+    assert "Traceback" not in run.stderr
+    _, facts = read_checkpoint(folder / "last.safetensors")
+    assert facts["step"] >= 5
+    train(recipe, tmp_path / "straight", progress=False)
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
+    """The log outgrows 2 KiB long before a checkpoint is due; a checkpoint fits."""
+    recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=1000")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    folder = tmp_path / "run"
+    command = f"ulimit -f 2; exec {sys.executable} {TOY} train {tmp_path / 'run.toml'} --out {folder}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "log not written (File too large); " in run.stderr
+    assert "is saved, to be resumed" in run.stderr
+    assert str(folder / "log.jsonl") in run.stderr
+    train(recipe, tmp_path / "straight", progress=False)
+    train(recipe, folder, resume=True, progress=False)
+    assert contents(folder) == contents(tmp_path / "straight")
+
+
+def test_neither_log_nor_checkpoint_can_be_written(tmp_path):
+    trainer = Trainer(toy_recipe(tmp_path), Run(tmp_path / "absent"), False)
+    full = OSError(28, "No space left on device")
+    error = trainer.without_log(initial_state(trainer.model, trainer.recipe), [], full)
+    assert "log not written (No space left on device); nor could the state after step 0 be saved" in str(error)
+    assert str(tmp_path / "absent" / "log.jsonl") in str(error)
+
+
+@pytest.mark.parametrize("seed", ["training.seed=1", "model.d_model=8"])
+def test_a_foreign_best_is_refused(tmp_path, seed):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    train(toy_recipe(tmp_path, seed), tmp_path / "other", progress=False)
+    shutil.copy(tmp_path / "other" / "best.safetensors", tmp_path / "run" / "best.safetensors")
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written by another recipe"):
+        Run(tmp_path / "run").load_params("best")
+
+
+def test_parameters_of_another_shape_are_refused(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    like = run.load_params("best")
+    assert run.load_params("last", like).keys() == like.keys()
+    like["head"]["bias"] = np.zeros(4, np.float32)
+    with pytest.raises(ValueError, match=r"best\.safetensors: head\.bias has shape \(3,\)"):
+        run.load_params("best", like)
+
+
+def test_a_damaged_log_is_named(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1}\n{"stop": 2}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged"):
+        train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
+        with pytest.raises(OSError, match="no data"):
+            train(recipe, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="resume it \\(from the start, where it has no checkpoint yet\\)"):
+        train(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", resume=True, progress=False)
+    train(recipe, tmp_path / "straight", progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+def test_a_folder_with_a_run_is_refused(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    before = contents(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"run: holds a run already \(recipe\.toml\)"):
+        train(recipe, tmp_path / "run", progress=False)
+    assert contents(tmp_path / "run") == before
+
+
+def test_another_recipe_is_refused(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    other = toy_recipe(tmp_path, "training.steps=50")
+    with pytest.raises(ValueError, match=r"training\.steps is 50, expected 40 as in the run's recipe"):
+        train(other, tmp_path / "run", resume=True, progress=False)
+    Run(tmp_path / "run").recipe.write_text(other.text())
+    with pytest.raises(ValueError, match=r"last\.safetensors: was written by another recipe"):
+        train(other, tmp_path / "run", resume=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("task.data_dir=''", "layer.window=3", "layer.window is 3, expected unset"),
+        ("layer.window=3", "layer.window=4", "layer.window is 4, expected 3"),
+        ("task.data_dir=''", "optimiser.recurrent=['norm']", r"optimiser.recurrent is \('norm',\), expected unset"),
+        ("task.data_dir=''", "task.data_dir=x", "data are made here and read from files there, or the other way round"),
+    ],
+)
+def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, message):
+    there, here = (load_recipe("listops-lru-small", [one]) for one in (before, after))
+    run = Run(tmp_path)
+    run.write(run.recipe, there.text())
+    with pytest.raises(ValueError, match=f"^{tmp_path}: .*{message}"):
+        train(here, tmp_path, resume=True, progress=False)
+    check_same(there, there, run)
+
+
+def test_files_may_have_moved(tmp_path):
+    """The run is the same one, wherever its data lie now; and its two seeds are one configuration."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    settings = ["training.steps=2", "training.eval_every=1", "model.n_layers=1", "model.d_model=4", "training.batch=4"]
+    recipe = load_recipe("image-lru", [*settings, f"task.data_dir={old}"])
+    recipe.task.stand_in(old, 8)
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    before = run.read_json(run.result)
+    run.result.unlink()
+    old.rename(new)
+    with pytest.raises(FileNotFoundError, match="nothing is in"):
+        train(recipe, run.folder, resume=True, progress=False)
+    moved = run.load_recipe([f"task.data_dir={new}"])
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        assert train(moved, run.folder, resume=True, progress=False) == before
+    assert run.load_recipe() == moved  # for the next time
+
+
+def test_relative_paths_hold_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ["training.steps=1", "model.n_layers=1", "model.d_model=4", "training.batch=4", "task.data_dir=data"]
+    recipe = load_recipe("image-lru", settings)
+    recipe.task.stand_in("data", 8)
+    with pytest.warns(UserWarning, match="not the whole published data set"):
+        train(recipe, "run", progress=False)
+    assert Run(tmp_path / "run").load_recipe().task.data_dir == str(tmp_path / "data")
+    assert Run(tmp_path / "run").load_recipe().digest() == recipe.digest()
+
+
+def test_an_ended_run_without_its_checkpoint_is_not_begun_anew(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    run.checkpoint("last").unlink()
+    before = run.log.read_bytes()
+    with pytest.raises(ValueError, match=r"last\.safetensors: is missing although the run has ended"):
+        train(recipe, run.folder, resume=True, progress=False)
+    assert run.log.read_bytes() == before
+    run.result.unlink()
+    train(recipe, run.folder, resume=True, progress=False)
+    assert run.checkpoint("last").exists()
+
+
+def test_a_log_that_lost_steps_is_told(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    run.result.unlink()
+    lines = run.log.read_text().splitlines(keepends=True)
+    run.log.write_text("".join(lines[3:]))
+    with pytest.warns(UserWarning, match=r"log\.jsonl: tells 37 of 40 steps, the others are lost"):
+        train(recipe, run.folder, resume=True, progress=False)
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(ValueError, match="no run is here"):
+        train(toy_recipe(tmp_path), tmp_path / "empty", resume=True, progress=False)
+
+
+def test_a_damaged_checkpoint_is_not_resumed(tmp_path):
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    last = Run(tmp_path / "run").checkpoint("last")
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"last\.safetensors: cut short"):
+        train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
+
+
+def test_the_best_checkpoint_is_missed_at_once(tmp_path):
+    recipe = toy_recipe(tmp_path)
+    train(recipe, tmp_path / "run", progress=False)
+    Run(tmp_path / "run").checkpoint("best").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no such checkpoint: .*best\.safetensors"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
+
+
+def test_two_processes_in_one_folder(tmp_path):
+    recipe = toy_recipe(tmp_path, "task.delay=0.1")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    process = start(tmp_path / "run.toml", "--out", tmp_path / "run")
+    wait_for_step(tmp_path / "run", 1)
+    with pytest.raises(ValueError, match="another process is training here"):
+        train(recipe, tmp_path / "run", resume=True, progress=False)
+    process.kill()
+    process.communicate()
+
+
+def test_a_batch_larger_than_the_data(tmp_path):
+    with pytest.raises(ValueError, match=r"training\.batch is 100, expected at most the 70 examples"):
+        train(toy_recipe(tmp_path, "training.batch=100"), tmp_path / "run", progress=False)
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False)  # nothing is in the way of the next try
