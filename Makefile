@@ -5,6 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
+LIST := csrc/kernels.list csrc/generate.py
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 
@@ -69,7 +70,7 @@ clean:
 	@$(PYTHON) -m venv .venv
 
 # Editable: only a change of C code or of the packaging installs again.
-.venv/installed: pyproject.toml setup.py $(C_FILES) | .venv/bin/python
+.venv/installed: pyproject.toml setup.py $(C_FILES) $(LIST) | .venv/bin/python
 	@echo "installing rotrnn into .venv"
 	@$(PIP) 'setuptools>=77' --editable '.[plot,data,test]'
 	@touch $@

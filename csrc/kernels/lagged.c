@@ -3,8 +3,9 @@
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
  * base and late are (B,T,K), first (B,K); late and first may be NULL, for zero. Functions:
- *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
- * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
+ *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),   LAGGED_UNIT p / |p|
+ * over the range, zero for zero `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are
+ * zero in every output.
  */
 #include "gemm_tile.h"
 #include "kernels.h"
@@ -12,7 +13,6 @@
 #include "vmath.h"
 #include "workspace.h"
 
-enum { LINEAR, SIGMOID, SILU, SOFTPLUS, UNIT };
 enum { ROWS = 64, SERIAL = 32768 };
 
 /* One range of columns, and how many steps of each sequence count. */
@@ -33,16 +33,16 @@ static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
         memcpy(p, base, (size_t)r->n * sizeof(real));
 }
 
-/* out = f(p), other than LINEAR */
+/* out = f(p), other than LAGGED_LINEAR */
 static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
-    case SIGMOID:
+    case LAGGED_SIGMOID:
         for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(1, p[j]);
         break;
-    case SILU:
+    case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
         break;
-    case SOFTPLUS:
+    case LAGGED_SOFTPLUS:
         for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
         break;
     default: normalise(out, p, n); break;
@@ -53,16 +53,16 @@ static void map_row(real *restrict out, const real *restrict p, int64_t n, int64
 static void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
                             int64_t n, int64_t function) {
     switch (function) {
-    case SIGMOID:
+    case LAGGED_SIGMOID:
         for (int64_t j = 0; j < n; j++) {
             const sigmoid_parts s = vmath_sigmoid_parts(p[j]);
             dp[j] = dout[j] * (s.on * s.off);
         }
         break;
-    case SILU:
+    case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
         break;
-    case SOFTPLUS:
+    case LAGGED_SOFTPLUS:
         for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
         break;
     default:
@@ -73,9 +73,7 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
 }
 
 /* out (B,T,n) */
-int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
-                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
-                      int64_t lo, int64_t n, int64_t function) {
+KERNEL(lagged_forward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
     const int64_t pieces = (T + ROWS - 1) / ROWS;
     real *const rows = WORKSPACE(real, B, pieces, n);
@@ -88,7 +86,7 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
             real *const at = out + (b * T + t) * n;
             if (t >= valid) {
                 memset(at, 0, (size_t)n * sizeof(real));
-            } else if (function == LINEAR) {
+            } else if (function == LAGGED_LINEAR) {
                 sum_row(at, &r, b, t);
             } else {
                 sum_row(rows + piece * n, &r, b, t);
@@ -102,10 +100,8 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
 
 /* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (K,E). `out` holds one range
  * after the other, each (B,T,width); their widths sum to K. */
-int K(lagged_product)(real *restrict out, const real *restrict base, const real *restrict y, const real *restrict v,
-                      const real *restrict first, const int64_t *restrict lengths, const int64_t *restrict widths,
-                      const int64_t *restrict functions, int64_t ranges, int64_t B, int64_t T, int64_t K, int64_t E) {
-    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LINEAR};
+KERNEL(lagged_product) {
+    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LAGGED_LINEAR};
     const int64_t rows = 10 * MR, pieces = (T + rows - 1) / rows;
     real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
                                                                     WORKSPACE(real, most_threads(), rows, K);
@@ -134,7 +130,7 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
             for (int64_t t = 0; t < to - from; t++) {
                 if (t >= some)
                     memset(at + t * n, 0, row);
-                else if (functions[i] == LINEAR)
+                else if (functions[i] == LAGGED_LINEAR)
                     memcpy(at + t * n, p + t * K + lo, row);
                 else
                     map_row(at + t * n, p + t * K + lo, n, functions[i]);
@@ -148,10 +144,7 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
 
 /* The range's columns of dbase (B,T,K), dlate (B,T,K) or NULL and dfirst (B,K) or NULL, overwritten:
  *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
-int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
-                       const real *restrict base, const real *restrict late, const real *restrict first,
-                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
-                       int64_t function) {
+KERNEL(lagged_backward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
     const int64_t pieces = (T + ROWS - 1) / ROWS;
     const size_t row = (size_t)n * sizeof(real);
@@ -170,7 +163,7 @@ int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restric
             real *const dp = dbase + (b * T + t) * K + lo;
             if (t >= valid) {
                 memset(dp, 0, row);
-            } else if (function == LINEAR) {
+            } else if (function == LAGGED_LINEAR) {
                 memcpy(dp, dout + (b * T + t) * n, row);
             } else {
                 sum_row(p, &r, b, t);

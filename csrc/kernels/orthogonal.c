@@ -154,7 +154,7 @@ static void newton(task *t) {
 }
 
 /* P (G,n,n) = expm(M - M^T) after one Newton step; M (G,n,n), its numbers at most a million or so. */
-int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n) {
+KERNEL(orthogonal_forward) {
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
@@ -174,7 +174,7 @@ int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, i
  *
  * That derivative is the adjoint of the one at M - M^T. The Newton step needs none of its own: it is the identity on
  * orthogonal matrices, and what dP has across them, P times a symmetric matrix, leaves L symmetric and cancels. */
-int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n) {
+KERNEL(orthogonal_backward) {
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)

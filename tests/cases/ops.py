@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from cases.table import Arrays, Case, normal, pointwise_case, scan_loop, valid_steps
-from rotrnn import _cpu
 from rotrnn.ops import pointwise
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
+from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 # ---------------------------------------------------------------------------------------------------------- scans
@@ -416,8 +416,7 @@ def dropout_mask(
     counter[..., 0] = np.arange(blocks)
     counter[..., 1] = (np.arange(B) if places is None else places)[:, None]
     counter[..., 2:] = step, site
-    words = np.empty_like(counter)
-    _cpu.philox(words, counter, np.tile([seed & 0xFFFFFFFF, seed >> 32], (B * blocks, 1)), B * blocks)
+    words = philox(counter.reshape(-1, 4), seed)
     kept = (words.reshape(B, 4 * blocks)[:, :n] >= int(rate * 2**32)).astype(float)
     return kept.reshape(B, 1 if over_time else T, D)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.device import empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
 from rotrnn.ops.pointwise import flip, mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -100,11 +100,21 @@ def diagonal_bank(
     if L is not None:
         return _window_forward(aa, ac, askip.astype(dtype, copy=False), au, z0, L, reverse, steps)
     B, T, D, N = (args.size[letter] for letter in "BTDN")
-    y, hT = empty_like(au), empty((B, D, N), complex_of(dtype))
-    carries = empty((B, -(-T // TILE), N, 2, D), dtype)
+    y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
     pa, pc, start = _planes(args, dtype, aa, ac, z0)
     gain = args.layout(askip, dtype)
-    _cpu.bank_forward(y, planes(hT), carries, pa, pc, gain, au, start, steps, B, T, D, N, TILE, reverse)
+    inputs: dict[str, Any] = {
+        "a": pa,
+        "c": pc,
+        "skip": gain,
+        "u": au,
+        "h0": start,
+        "lengths": steps,
+        "tile": TILE,
+        "reverse": reverse,
+    }
+    args.kernels.bank_forward(y=y, hT=planes(hT), carries=carries, **inputs, **args.sizes("B T D N"))
     return y, hT, BankSaved(au, steps, carries)
 
 
@@ -162,13 +172,32 @@ def diagonal_bank_backward(
     carries = args.array("saved.carries", np.asarray(saved.carries), "B tiles N 2 D")
     check_precision(args, "saved.u", au, dtype)
     ady = args.layout(ady, dtype)
-    du, dh0 = empty_like(au), empty((B, D, N), complex_of(dtype))
-    da, dc = (np.empty((D, N), complex_of(dtype)) for _ in range(2))
+    du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    da, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(2))
     gain = args.layout(askip, dtype)
     dskip = np.empty_like(gain)
     pa, pc, end = _planes(args, dtype, aa, ac, zT)
-    outputs = du, planes(da), planes(dc), dskip, planes(dh0)
-    _cpu.bank_backward(*outputs, ady, end, carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
+    inputs: dict[str, Any] = {
+        "a": pa,
+        "c": pc,
+        "skip": gain,
+        "u": au,
+        "lengths": steps,
+        "tile": TILE,
+        "reverse": reverse,
+    }
+    args.kernels.bank_backward(
+        du=du,
+        da=planes(da),
+        dc=planes(dc),
+        dskip=dskip,
+        dh0=planes(dh0),
+        dy=ady,
+        dhT=end,
+        carries=carries,
+        **inputs,
+        **args.sizes("B T D N"),
+    )
     return BankGrads(da, dc, dskip, du, dh0)
 
 

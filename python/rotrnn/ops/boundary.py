@@ -5,29 +5,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn.ops.device import HOST, device_of, is_array
+from rotrnn.ops.device import Array as Array
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from rotrnn._cpu import Kernels
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 ADDRESSABLE = 2**47
 """Bytes that a program can address on today's 64-bit machines."""
-
-
-def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/module/pool.c)."""
-    return _cpu.empty(shape, dtype)
-
-
-def empty_like(x: Array) -> Array:
-    """`empty` of the shape and dtype of x."""
-    return _cpu.empty(x.shape, x.dtype)
 
 
 @functools.cache
@@ -43,18 +35,53 @@ class Boundary:
     >>> x = args.array("x", x, "B T N")               # must agree with what is bound
     >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
 
-    A failed check raises TypeError (dtype) or ValueError (everything else) naming the op, the argument, what it got
-    and what was expected.
+    All arrays of a call are on one device, `device`, that of the first; its `kernels`, and `empty` arrays of it.
+
+    A failed check raises TypeError (dtype, device) or ValueError (everything else) naming the op, the argument, what it
+    got and what was expected.
     """
 
     def __init__(self, op: str) -> None:
         self.op = op
         self.size: dict[str, int] = {}
         self._source: dict[str, str] = {}
+        self.device = HOST
+        self._first: str | None = None
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels of the arrays' device."""
+        return self.device.kernels
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """A new array on the arrays' device, whose numbers are not set."""
+        return self.device.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """A new array of zeros on the arrays' device."""
+        array = self.device.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def sizes(self, letters: str) -> dict[str, Any]:
+        """What the letters of "B T N" are bound to, as the kernels take them."""
+        return {letter: self.size[letter] for letter in _letters(letters)}
+
+    def _on_device(self, name: str, value: Any) -> Array:
+        """`value` as an array of the call's device."""
+        device = device_of(value)
+        if self._first is None:
+            self.device, self._first = device, name
+        elif device is not self.device:
+            raise TypeError(
+                f"{self.op}: {name} is on {device.name} ({type(value).__name__}) and {self._first} on "
+                f"{self.device.name}, expected arrays of one device"
+            )
+        return value if device is not HOST else np.asarray(value)
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
-        array = np.asarray(value)
+        array = self._on_device(name, value)
         native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
         if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
@@ -70,6 +97,10 @@ class Boundary:
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected {expected}")
         self.check_size(array.shape, array.dtype)
         return array
+
+    def any_array(self, name: str, value: npt.ArrayLike) -> Array:
+        """`value` as an array of the call's device, unchecked."""
+        return self._on_device(name, value)
 
     def optional(
         self, name: str, value: npt.ArrayLike | None, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL
@@ -101,7 +132,7 @@ class Boundary:
         flags = array.flags
         if array.dtype == dtype and flags.c_contiguous and flags.aligned:
             return array
-        return np.require(array, dtype, ["C", "A"])
+        return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         """An array of this shape must be addressable, even were its empty axes of size one.
@@ -154,14 +185,19 @@ class Boundary:
         B, N = shape
         full = (B, self.size["W"], N) if "W" in self.size else shape
         self.check_size(full, dtype)
-        return np.empty(full, dtype)
+        return self.empty(full, dtype)
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
         self.check_size(shape, dtype)
         if out is None:
-            return empty(shape, dtype)
-        if not isinstance(out, np.ndarray) or out.dtype != dtype:
+            return self.empty(shape, dtype)
+        if device_of(out) is not self.device:
+            raise TypeError(
+                f"{self.op}: {name} is on {device_of(out).name} and {self._first} on {self.device.name}, expected "
+                "arrays of one device"
+            )
+        if not is_array(out) or out.dtype != dtype:
             raise TypeError(
                 f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"
             )
@@ -171,6 +207,6 @@ class Boundary:
             raise ValueError(f"{self.op}: {name} is read-only, expected a writeable array")
         if not (out.flags.c_contiguous and out.flags.aligned):
             raise ValueError(f"{self.op}: {name} is not C-contiguous and aligned, expected an array that is")
-        if any(isinstance(other, np.ndarray) and np.may_share_memory(out, other) for other in inputs):
+        if any(is_array(other) and np.may_share_memory(out, other) for other in inputs):
             raise ValueError(f"{self.op}: {name} overlaps an input, expected memory of its own")
         return out

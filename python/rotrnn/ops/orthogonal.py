@@ -12,7 +12,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
 
 # Magnitude of M's numbers: squaring back from norm 1 loses log2(norm) bits, of which a Newton step restores half of 53.
@@ -46,7 +45,7 @@ def orthogonal(M: npt.ArrayLike) -> Array:
     args = Boundary("orthogonal")
     (matrices,) = args.common(_generators(args, M))
     P: Array = np.empty_like(matrices)
-    _cpu.orthogonal_forward(P, matrices, *matrices.shape[:2])
+    args.kernels.orthogonal_forward(P=P, M=matrices, **args.sizes("G n"))
     return P.reshape(np.shape(M))
 
 
@@ -75,13 +74,13 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
     args = Boundary("orthogonal_backward")
     matrices, cotangent = args.common(_generators(args, M), _matrices(args, "dP", dP))
     dM: Array = np.empty_like(matrices)
-    _cpu.orthogonal_backward(dM, cotangent, matrices, *matrices.shape[:2])
+    args.kernels.orthogonal_backward(dM=dM, dP=cotangent, M=matrices, **args.sizes("G n"))
     return dM.reshape(np.shape(M))
 
 
 def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
     """`value` (..., n, n) as (G, n, n)."""
-    array = np.asarray(value)
+    array = args.any_array(name, value)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         raise ValueError(f"{args.op}: {name} has shape {array.shape}, expected (..., n, n)")
     return args.array(name, array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]), "G n n")

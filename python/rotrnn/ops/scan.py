@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 
 LANES = REAL + COMPLEX
@@ -92,10 +91,11 @@ def diagonal_scan(
     h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
     B, T, N = ax.shape
     hT = args.state((B, N), ax.dtype) if return_state else None
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
     if L is None:
-        _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+        args.kernels.scan_forward(h=h, hT=hT, a=aa, x=ax, h0=ah0, **how)
     else:
-        _cpu.window_forward(h, hT, aa, ax, ah0, steps, B, T, N, min(L, MOST), aa.ndim == 3, bool(reverse))
+        args.kernels.window_forward(h=h, last=hT, a=aa, x=ax, past=ah0, L=min(L, MOST), **how)
     return h if hT is None else (h, hT)
 
 
@@ -164,11 +164,13 @@ def diagonal_scan_backward(
     dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT)
     da = np.empty_like(aa)
     dh0 = args.state((B, N), adh.dtype)
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
     if L is None:
-        _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+        args.kernels.scan_backward(dx=dx, da=da, dh0=dh0, dh=adh, dhT=adhT, a=aa, h=akept, h0=ah0, **how)
     else:
-        how = (min(L, MOST), aa.ndim == 3, bool(reverse))
-        _cpu.window_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, *how)
+        args.kernels.window_backward(
+            dx=dx, da=da, dpast=dh0, dh=adh, dlast=adhT, a=aa, x=akept, past=ah0, L=min(L, MOST), **how
+        )
     return DiagonalScanGrads(da, dx, dh0)
 
 
@@ -358,8 +360,9 @@ def rotation_scan_backward(
     unit, a = planes.transition(dtype)
     zdh, zh, zx, z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in given)
     assert zdh is not None
-    how: dict[str, Any] = {"window": window, "reverse": reverse, "lengths": lengths}
-    grads = diagonal_scan_backward(zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, **how)
+    grads = diagonal_scan_backward(
+        zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, window=window, reverse=reverse, lengths=lengths
+    )
     da = grads.da.reshape(a.shape)
     dgamma = None
     if planes.gamma is not None:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 
 LANES = REAL + COMPLEX
@@ -83,7 +82,8 @@ def tiir_scan(
     (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
     args.check_size((B, L + 1, N), dtype)
     if state is None:
-        delay, sums, position = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
+        delay, sums = args.zeros((B, L + 1, N), dtype), args.zeros((B, 2, N), dtype)
+        position = args.zeros((B,), np.int64)
     else:
         delay, sums, position = checked_state(args, state, L)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
@@ -92,7 +92,20 @@ def tiir_scan(
         delay = delay.copy()
     sums = sums.copy()
     h = np.empty_like(ax)
-    _cpu.tiir(h, delay, sums, position, aa, apower, ax, B, T, N, L, bool(resets))
+    args.kernels.tiir(
+        h=h,
+        delay=delay,
+        sums=sums,
+        position=position,
+        a=aa,
+        power=apower,
+        x=ax,
+        B=B,
+        T=T,
+        N=N,
+        L=L,
+        resets=bool(resets),
+    )
     return h, WindowState(delay, sums, position + T)
 
 

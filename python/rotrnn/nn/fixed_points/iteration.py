@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
+from rotrnn.ops.random import philox
 
 Steps = npt.NDArray[np.int64]
 
@@ -112,9 +112,7 @@ def _is_positive(value: Any) -> bool:
 def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
     """ceil(Gamma(4, scale)), at least 1: minus the logarithm of four uniform numbers' product."""
     counter = np.array([[2**32 - 1, LAST_PLACE, ctx.step, site]], np.int64)
-    key = np.array([[ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]], np.int64)
-    words = np.empty((1, 4), np.int64)
-    _cpu.philox(words, counter, key, 1)
+    words = philox(counter, ctx.seed)
     return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
-from rotrnn.ops.boundary import empty
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import empty
 from rotrnn.ops.pointwise import mask_padding
 
 Counts = npt.NDArray[np.int64]

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.layers.rotrnn import Folding, RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
+from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 GAMMAS = ("constant", "input", "random")
@@ -239,7 +239,5 @@ def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
     counter = np.empty((-(-n // 4), 4), np.int64)
     counter[:, 0] = np.arange(len(counter))
     counter[:, 1:] = LAST_PLACE, ctx.step, site
-    key = np.tile(np.array([ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]), (len(counter), 1))
-    words = np.empty_like(counter)
-    _cpu.philox(words, counter, key, len(counter))
+    words = philox(counter, ctx.seed)
     return np.asarray((words.ravel()[:n].reshape(shape) + 0.5) / 2**32)
