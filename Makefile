@@ -13,8 +13,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang's warnings come before its optimiser, which is left out where nothing is run
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-gcc lint-clang strict sanitize build wheel-venv test-wheel \
-	bench clean
+.PHONY: help demo check test lint lint-source lint-gcc lint-clang strict sanitize build test-wheel bench clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -82,20 +81,22 @@ build: .venv/installed
 	$(BIN)/python -m build --outdir dist
 
 # The wheel has the kernels that `make test` tested: here, that all of it is in the wheel, and works without its sources
-test-wheel: build wheel-venv
+test-wheel: build build/wheel/venv/installed
 	rm -rf build/wheel/tree
 	mkdir build/wheel/tree
 	cp -r tests examples benchmarks docs *.md pyproject.toml build/wheel/tree
+	build/wheel/venv/bin/pip uninstall --quiet --yes rotrnn
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole'
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
 
-# What the wheel's tests need, in versions that are there: one core, so that CI runs it beside lint-source
-wheel-venv: .venv/installed
+# What the wheel's tests need, in the versions of .venv: one core, so that CI makes it beside lint-source
+build/wheel/venv/installed: .venv/linters
 	rm -rf build/wheel
-	$(BIN)/python -m venv build/wheel/venv
+	$(PYTHON) -m venv build/wheel/venv
 	$(BIN)/pip freeze --exclude-editable > build/wheel/requirements.txt
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -r build/wheel/requirements.txt
+	@touch $@
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
