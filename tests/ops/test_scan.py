@@ -310,13 +310,9 @@ def test_the_extension_checks_what_it_is_given() -> None:
         scan(**{**given, "h": read_only()})
     with pytest.raises(ValueError, match="scan_forward: x must be C-contiguous and aligned"):
         scan(**{**given, "x": np.ones((4, 3, 2)).T})
-    with pytest.raises(
-        ValueError, match=r"x has shape \(2, 3, 5\), expected as many numbers as \(B, T, N\), with"
-    ):
+    with pytest.raises(ValueError, match=r"x has shape \(2, 3, 5\), expected as many numbers as \(B, T, N\), with"):
         scan(**{**given, "x": np.ones((2, 3, 5))})
-    with pytest.raises(
-        ValueError, match=r"a has shape \(4,\), .* \(varying \? B\*T : 1, N\), with .*, varying=1"
-    ):
+    with pytest.raises(ValueError, match=r"a has shape \(4,\), .* \(varying \? B\*T : 1, N\), with .*, varying=1"):
         scan(**{**given, "varying": 1})
     with pytest.raises(ValueError, match="scan_forward: h has shape"):
         scan(**{**given, "B": 2**62, "T": 2**62})  # a product that overflows is no size
