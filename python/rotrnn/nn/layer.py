@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.settings import settle
+from rotrnn._support.settings import settle
 from rotrnn.ops.boundary import REAL, Boundary
 from rotrnn.ops.pointwise import mask_padding
 

@@ -30,6 +30,23 @@ def empty_like(x: Array) -> Array:
     return _cpu.empty(x.shape, x.dtype)
 
 
+class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    """Lengths (B,) int64 that were checked once, against the B and T of `fits`, and are read-only since.
+
+    `Boundary.lengths` makes them, and takes those that fit as they are: no check, no copy. What is computed from them
+    is a plain array, and a view of them fits nothing.
+    """
+
+    fits: tuple[int, int] | None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.fits = None
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+
 @functools.cache
 def _letters(form: str) -> tuple[str, ...]:
     return tuple(form.split())
@@ -112,22 +129,29 @@ class Boundary:
         if numbers * dtype.itemsize > ADDRESSABLE:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
-    def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-        """Valid steps of each sequence: None, or B integers in [0, T]."""
+    def lengths(self, lengths: npt.ArrayLike | None) -> CheckedLengths | None:
+        """Valid steps of each sequence: None, or B integers in [0, T], which are checked once (`CheckedLengths`)."""
         if lengths is None:
             return None
-        array = np.asarray(lengths)
+        if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
+            return lengths
+        return self.check_lengths(np.asarray(lengths))
+
+    def check_lengths(self, array: Array) -> CheckedLengths:
+        """The check of `lengths`."""
+        B, T = self.size["B"], self.size["T"]
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (self.size["B"],):
-            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
-        bad = (array < 0) | (array > self.size["T"])
+        if array.shape != (B,):
+            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={B},)")
+        bad = (array < 0) | (array > T)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ValueError(
-                f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={self.size['T']}"
-            )
-        return np.array(array, np.int64)  # a copy: no output can overlap it
+            raise ValueError(f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={T}")
+        checked = np.array(array, np.int64).view(CheckedLengths)  # a copy: no output can overlap it
+        checked.fits = B, T
+        checked.flags.writeable = False
+        return checked
 
     def window(self, window: int | None) -> int | None:
         """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import os
 import tomllib
-import types
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from rotrnn._support.settings import TOML, Unfit, describe, fit
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
@@ -394,7 +392,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
             raise ValueError(f"unknown key {section}.{key}{_nearest(key, fields)}")
     for key, one in fields.items():
         if key not in table and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{section}.{key} is missing, expected {_words(hints[key])}")
+            raise ValueError(f"{section}.{key} is missing, expected {describe(hints[key], TOML)}")
     values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
     try:
         return kind(**values, **given)
@@ -403,48 +401,14 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        for part in _some(hint):
-            with contextlib.suppress(ValueError):
-                return _convert(value, part, where)
-    elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return build(typing.cast(type[Any], hint), where, value)
-    elif typing.get_origin(hint) is tuple:
-        parts = typing.get_args(hint)
-        if isinstance(value, (list, tuple)) and parts[-1] is Ellipsis:
-            parts = parts[:1] * len(value)
-        if isinstance(value, (list, tuple)) and len(value) == len(parts):
-            return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
-    elif hint is float and type(value) in (int, float):
-        with contextlib.suppress(OverflowError):  # of integers
-            if math.isfinite(value):
-                return float(value)
-    elif type(value) is hint and hint is not float:
-        return value
-    raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
+    def table(kind: type[Any], own: Table) -> Any:
+        return build(kind, where, own)
 
-
-def _some(hint: Any) -> list[Any]:
-    """What a union is of, less None, which TOML says by leaving a key out."""
-    return [part for part in typing.get_args(hint) if part is not types.NoneType]
-
-
-_WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
-
-
-def _words(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join(map(_words, _some(hint)))
-    if typing.get_origin(hint) is tuple:
-        first, *rest = typing.get_args(hint)
-        if rest == [...]:
-            return f"a list, each of it {_words(first)}"
-        return "a list of " + ", ".join(map(_words, (first, *rest)))
-    if dataclasses.is_dataclass(hint):
-        return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
-    if hint not in _WORDS:
-        raise TypeError(f"a setting is annotated {hint}, expected what a recipe can hold: {', '.join(_WORDS.values())}")
-    return _WORDS[hint]
+    try:
+        return fit(value, hint, table)
+    except Unfit as error:
+        expected = describe(error.hint, TOML)
+        raise ValueError(f"{where}{error.where} is {error.value!r}, expected {expected}") from None
 
 
 def parse_value(text: str) -> Any:
