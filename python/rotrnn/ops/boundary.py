@@ -39,12 +39,27 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
 
     fits: tuple[int, int] | None
 
+    @classmethod
+    def of(cls, lengths: npt.ArrayLike, B: int, T: int) -> CheckedLengths:
+        """A copy, so that no output can overlap it, of lengths that are known to fit."""
+        checked = np.array(lengths, np.int64).view(cls)
+        checked.fits = B, T
+        checked.flags.writeable = False
+        return checked
+
     def __array_finalize__(self, source: Any) -> None:
         self.fits = None
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
+
+
+def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """These lengths, 0 for sequences that are not `kept`; checked, if they were."""
+    rest = np.where(kept, lengths, 0)
+    fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
+    return rest if fits is None else CheckedLengths.of(rest, *fits)
 
 
 @functools.cache
@@ -129,7 +144,7 @@ class Boundary:
         if numbers * dtype.itemsize > ADDRESSABLE:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
-    def lengths(self, lengths: npt.ArrayLike | None) -> CheckedLengths | None:
+    def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
         """Valid steps of each sequence: None, or B integers in [0, T], which are checked once (`CheckedLengths`)."""
         if lengths is None:
             return None
@@ -148,10 +163,7 @@ class Boundary:
         if bad.any():
             at = int(np.argmax(bad))
             raise ValueError(f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={T}")
-        checked = np.array(array, np.int64).view(CheckedLengths)  # a copy: no output can overlap it
-        checked.fits = B, T
-        checked.flags.writeable = False
-        return checked
+        return CheckedLengths.of(array, B, T)
 
     def window(self, window: int | None) -> int | None:
         """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""

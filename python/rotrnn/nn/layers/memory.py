@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System, complex_of
@@ -144,10 +144,13 @@ class WropeMemory(Recurrent):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (None if self.window is None else self.window - 1, self.d_state), "complex")
+
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MemorySaved]:
-        self.check_params(params)
         projections = _fold(params, ("",))
         x = mask_padding(x, ctx.lengths)
         v = dense(x, projections.w_in)
@@ -166,14 +169,12 @@ class WropeMemory(Recurrent):
         self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, Array]:
         x, (w_in, w_out, skip), weights, m, lengths, rows, _ = saved
-        dy = self.valid_gradient(dy, x, lengths, m.real.dtype)  # m's, as dm is read as complex below
+        dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's, as dm is read as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
         if dstate is not None:
-            if np.shape(dstate) != saved.state.shape:
-                raise ValueError(
-                    f"WropeMemory.backward: dstate has shape {np.shape(dstate)}, expected {saved.state.shape}"
-                )
+            if dstate.shape != saved.state.shape:  # without a window as many rows as there are steps
+                raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {saved.state.shape}")
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy
@@ -181,11 +182,10 @@ class WropeMemory(Recurrent):
         return dx, _fold_backward(Projections(dw_in, dw_out[None], dskip), ("",)), dpast
 
     def prepare(self, params: Params) -> Projections:
-        self.check_params(params)
         return _fold(params, ("",))
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        w_in, w_out, skip = self.prepare(params) if prepared is None else prepared
+        w_in, w_out, skip = trusted(self.prepare)(params) if prepared is None else prepared
         v = dense(x_t, w_in)
         h = v.view(complex_of(v.dtype))[:, None]
         held = np.concatenate([self._before(state, h), h], 1)
@@ -204,8 +204,4 @@ class WropeMemory(Recurrent):
         B, _, N = h.shape
         if state is None:
             return np.zeros((B, rows, N), h.dtype)
-        before = np.asarray(state)
-        expected = (B, before.shape[1] if self.window is None and before.ndim == 3 else rows, N)
-        if before.shape != expected:
-            raise ValueError(f"WropeMemory: state has shape {before.shape}, expected {expected}")
-        return before
+        return np.asarray(state)

@@ -80,6 +80,10 @@ class RotRNN(LinearRecurrence):
         return self.d_state // self.heads
 
     @property
+    def planes(self) -> int:
+        return self.heads * ((self.width + 1) // 2)
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, N, H, W = self.d_model, self.d_state, self.heads, self.width
         inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     check_steps,
     hippo_normal,
@@ -21,7 +21,6 @@ from rotrnn.nn.layers.continuous import (
 )
 from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
-from rotrnn.ops.boundary import Boundary
 
 
 class Bank(NamedTuple):
@@ -128,6 +127,16 @@ class S4D(Recurrent):
         }
 
     @property
+    def state_form(self) -> StateForm:
+        if self.window is None:
+            return StateArray("h", (self.d_model, self.states), "complex")
+        return StateArray("inputs", (self.window - 1, self.d_model))
+
+    def input_shape(self, saved: S4DSaved) -> tuple[int, ...]:
+        B, T, D = saved.directions[0].u.shape
+        return B, T - (self.window or 1) + 1, D
+
+    @property
     def _steps(self) -> tuple[str, ...]:
         return ("log_step",) if self.tied else ("log_step", "log_step_input")
 
@@ -147,9 +156,7 @@ class S4D(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4DSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        if self.bidirectional and state is not None:
-            raise ValueError("S4D.forward: a bidirectional layer takes no state, got one")
-        bank, L, lengths = self.checked_fold(params), self.window, ctx.lengths
+        bank, L, lengths = self.fold(params), self.window, ctx.lengths
         a, c, skip = bank
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
         if not self.bidirectional:
@@ -159,8 +166,7 @@ class S4D(Recurrent):
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         (a, c, skip), directions, _ = saved
-        u = directions[0].u[:, (self.window or 1) - 1 :]
-        dy = self.valid_gradient(dy, u, dtype=u.dtype)
+        dy = dy.astype(directions[0].u.dtype, copy=False)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
             return grads.du, self.fold_backward(params, Bank(grads.da, grads.dc[None], grads.dskip)), grads.dh0
@@ -170,7 +176,7 @@ class S4D(Recurrent):
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
-        bank = self.checked_fold(params)
+        bank = self.fold(params)
         if self.window is None:
             return bank, None
         impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
@@ -180,25 +186,13 @@ class S4D(Recurrent):
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
     ) -> tuple[Array, State]:
-        if self.bidirectional:
-            raise ValueError("S4D.step: a bidirectional layer cannot run step by step")
-        bank, response = self.prepare(params) if prepared is None else prepared
+        bank, response = trusted(self.prepare)(params) if prepared is None else prepared
         if response is None:
             return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
-        args = Boundary("S4D.step")
-        args.bind("D", self.d_model, "d_model")
-        args.window(self.window)
-        x = args.array("x_t", x_t, "B D")[:, None]
-        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype)
-        if state is not None:
-            before = args.array("state", state, "B W D")
+        x = x_t[:, None]
+        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype) if state is None else state
         recent = np.concatenate([before, x], 1)
         return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
-
-    def checked_fold(self, params: Params) -> Bank:
-        """`fold` of parameters that are all there, fit, and are finite."""
-        self.check_params(params)
-        return self.fold(params)
 
     def fold(self, params: Params) -> Bank:
         """The bank of the parameters."""

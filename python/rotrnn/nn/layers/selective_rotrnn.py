@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn import _cpu
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.nn.layers.rotrnn import Folding, RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System
@@ -112,6 +112,14 @@ class SelectiveRotRNN(Recurrent):
         shapes = base.shapes | {"W_theta": (H, base.width // 2, D)}
         return shapes | {"W_gamma": (H, D)} if self.gamma == "input" else shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        past = () if self.window is None else (self.window - 1,)
+        return StateArray("h", (*past, self.base.planes), "complex")
+
+    def input_shape(self, saved: SelectiveRotRNNSaved) -> tuple[int, ...]:
+        return tuple(saved.u.shape)
+
     def init(self, rng: np.random.Generator) -> Params:
         params = self.base.init(rng)
         spread = self.selectivity / np.sqrt(self.d_model)
@@ -125,17 +133,16 @@ class SelectiveRotRNN(Recurrent):
     ) -> tuple[Array, SelectiveRotRNNSaved]:
         """y (B, T, D); the state (B, planes) complex is that of RotRNN, with a window (B, L-1, planes): the last inputs
         of the recurrence, each aged to the present."""
-        return self._run(params, self.prepare(params), x, ctx, state)
+        return self._run(params, trusted(self.prepare)(params), x, ctx, state)
 
     def prepare(self, params: Params) -> tuple[System, Folding]:
         """RotRNN's folded system: gamma e^{i theta}, and P, xi in the projections."""
-        self.check_params(params)
         return self.base.fold(params)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[System, Folding] | None = None
     ) -> tuple[Array, State]:
-        folded = self.prepare(params) if prepared is None else prepared
+        folded = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._run(params, folded, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
@@ -162,7 +169,7 @@ class SelectiveRotRNN(Recurrent):
     ) -> tuple[Array, Params, State]:
         system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
         a, real = constant * turn, h.real.dtype
-        dy = self.valid_gradient(dy, u, lengths, real)
+        dy = mask_padding(dy.astype(real, copy=False), lengths)
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
         scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
