@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,8 @@ TRUSTED = EVALUATION.checked(None)
 """As EVALUATION, for calls within a call that has checked its arguments."""
 
 
-class StateArray(NamedTuple):
+@dataclass(frozen=True)
+class StateArray:
     """An array of a state: its name among several, its shape without the batch axis (None: any size), and its kind."""
 
     name: str
@@ -180,7 +181,7 @@ class Module:
             what = f"params of {path}" if path else "params"
             raise TypeError(f"{type(self).__name__}: {what} is a {type(params).__name__}, expected a dict")
         for name, shape in self.shapes.items():
-            value = params.get(name)
+            value: Any = params.get(name)
             if not (isinstance(value, np.ndarray) and value.dtype in REAL and value.shape == shape):
                 self._refuse(params, name, shape, path)
             yield self, name, path, value
