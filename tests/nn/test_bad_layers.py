@@ -30,7 +30,7 @@ from rotrnn.nn import (
     ResidualBlock,
     ResidualStack,
 )
-from rotrnn.nn.layer import Context, Module, flatten, unflatten
+from rotrnn.nn.layer import Context, Module, flatten, flatten_state, unflatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, CheckedLengths
 
@@ -260,6 +260,20 @@ def test_a_state_is_what_its_form_says(row: Any) -> None:
         assert row.layer.state_lanes == lanes
     else:
         assert any(None in one.shape for one in forms)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
+    """`lanes` is a formula: its value, with multiplication written out, is the size of a state."""
+    sizes: dict[str, Any] = {"attention": {}, "rope_memory": {"length": 9}, "wrope_memory": {"length": 9}}.get(name, {})
+    layer = LAYERS[name](**sizes, d_model=4, **({} if name == "attention" else {"d_state": 6}))
+    formula = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", layer.lanes)
+    settings = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    _, saved = layer.forward(layer.init(np.random.default_rng(0)), np.ones((1, T, 4), np.float32))
+    leaves = [leaf for _, leaf in flatten_state(saved.state) if leaf.dtype.kind in "fc"]
+    held = sum(leaf[0].size * (1 + (leaf.dtype.kind == "c")) for leaf in leaves)
+    assert eval(formula, {}, settings | {"t": T}) == held
+    assert layer.state_lanes == (None if layer.lanes.endswith(" t") else held)
 
 
 def wrong_settings() -> Iterator[Any]:

@@ -17,6 +17,8 @@ a fixed point (FixedPointRNN, Bedouin) to their `tol`, and FPMamba, whose fixed 
 
 `dparams` has the same nesting and names as `params`, less the entries that are no parameters (`BUFFERS`); every
 gradient is new, none accumulates.
+Whoever is called first checks what it is given, and says what does not fit in its own name; what it calls in turn does
+not check again (`rotrnn.nn.module`). A layer says what to check by: `shapes`, `state_form` and its settings' types.
 `saved` may hold x and params themselves, not copies: change neither in place between forward and its backward.
 """
 
@@ -67,6 +69,9 @@ class Recurrent(Module, ABC):
     about: ClassVar[str]
     paper: ClassVar[str]
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = ""
+    """`state_lanes` as a formula of the settings, where there is no window and the others are the default ones; t are
+    the steps so far."""
 
     d_model: int
 
@@ -116,7 +121,8 @@ class Recurrent(Module, ABC):
         """Real numbers that a state holds of each sequence, two of each complex one; None where that grows in time, or
         the layer does not say. Of a bidirectional layer those of one direction.
 
-        `d_state` is what the layer's paper counts; this is the same count for all.
+        `d_state` is what the layer's paper counts, complex states in one and real ones in another; this counts the same
+        for all.
         """
         form = self.state_form
         leaves = (form,) if isinstance(form, StateArray) else form or ()

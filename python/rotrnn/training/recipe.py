@@ -9,6 +9,7 @@ import json
 import os
 import tomllib
 import typing
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -195,7 +196,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     ----------
     overrides : sequence of "section.key=value"
         Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
-        starts its section anew too.
+        starts its section anew too, with a warning that names what it drops.
 
     Raises
     ------
@@ -205,10 +206,13 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
     try:
-        change(tables, changes)
-        return read_recipe(tables)
+        dropped = change(tables, changes)
+        recipe = read_recipe(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+    for place, keys in dropped.items():
+        warnings.warn(f"{name}: another {place} drops what was set for the old one: {', '.join(keys)}", stacklevel=2)
+    return recipe
 
 
 def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -282,13 +286,17 @@ def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
     tables[section] = {**tables.get(section, {}), **own}
 
 
-def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> None:
+def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
+    """Forgets what was set for another layer or task; what that was, as "section.key"."""
     key, fresh = FRESH[section]
     there = tables.get(section, {})
+    dropped = []
     if key in own and own[key] != there.get(key):
+        dropped = [f"{fresh}.{one}" for one in tables.get(fresh, {}) if (fresh, one) != (section, key)]
         tables[fresh] = {key: own[key]} if fresh == section else {}
         tables.get("source", {}).pop("accuracy", None)
         _unset_small(tables, fresh)
+    return dropped
 
 
 def _unset_small(tables: dict[str, Any], section: str) -> None:
@@ -298,14 +306,20 @@ def _unset_small(tables: dict[str, Any], section: str) -> None:
         del small[where]
 
 
-def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
-    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance"."""
+def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, list[str]]:
+    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance".
+
+    Returns what another layer or task dropped and no change sets again, by the change that did.
+    """
+    dropped: dict[str, list[str]] = {}
     for place, value in sorted(changes, key=lambda one: one[0] not in ("model.layer", "task.name")):
         section, dot, path = place.partition(".")
         if not (dot and section and path):
             raise ValueError(f"'{place}': expected section.key, as in training.steps")
         if section in FRESH:
-            _start_anew(tables, section, {path: value})
+            kept = {one for one, _ in changes}
+            if gone := [one for one in _start_anew(tables, section, {path: value}) if one not in kept]:
+                dropped[place] = gone
         table = tables.setdefault(section, {})
         *way, key = path.split(".")
         for at, step in enumerate((None, *way)):
@@ -313,6 +327,7 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
             if not isinstance(table, dict):
                 raise ValueError(f"'{place}': {'.'.join([section, *way[:at]])} is no section")
         table[key] = value
+    return dropped
 
 
 def parse_override(override: str) -> tuple[str, Any]:

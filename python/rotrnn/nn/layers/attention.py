@@ -52,6 +52,7 @@ class Attention(Recurrent):
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
     paper: ClassVar[str] = 'Vaswani et al. 2017, "Attention Is All You Need"; Su et al. 2021, "RoFormer"'
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = "2 d_model t"
 
     heads: int = 1
     rotary: bool = True

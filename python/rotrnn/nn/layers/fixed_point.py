@@ -167,7 +167,7 @@ class FixedPointRNN(Recurrent):
     Parameters
     ----------
     d_state : int
-        N, the width of h.
+        N, the width of h: real lanes.
     mixer, rank : str, int
         Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors
         ("householder": of reflections).
@@ -199,6 +199,7 @@ class FixedPointRNN(Recurrent):
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
     )
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     mixer: str = "householder"

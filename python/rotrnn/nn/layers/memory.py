@@ -61,7 +61,7 @@ class RopeMemory(LinearRecurrence):
     own, at any time.
 
     Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse
-    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states.
+    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states: 2N real lanes.
 
     Initial values: B ~ N(0, 1/(2 D M)) a part, where M is the window, else the length, so that a full memory of white
     inputs has E|h|^2 = 1 in each plane; C ~ N(0, 1/N), D ~ N(0, 1).
@@ -70,6 +70,7 @@ class RopeMemory(LinearRecurrence):
     about: ClassVar[str] = "memory that ages by rotation and never fades, over all inputs or an exact window"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), RoPE ageing and TIIR windows'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+    lanes: ClassVar[str] = "2 d_state"
 
     length: int = field(kw_only=True)
 
@@ -118,13 +119,13 @@ class WropeMemory(Recurrent):
     ages, which never go around, are for these. The sum begins with the present state, of age 0, so that with uniform
     ages this is `RopeMemory` with the same window.
 
-    Parameters and initial values: as `RopeMemory`. The state is the states before x, (B, M-1, N), or (B, t, N) after t
-    steps without a window, the oldest first.
-    """
+    Parameters and initial values: as `RopeMemory`; `d_state` is N, the complex states of a step: 2N real lanes. The
+    state is the states before x, (B, M-1, N), or (B, t, N) after t steps without a window, the oldest first."""
 
     about: ClassVar[str] = "stored states, read with an angle that is warped by their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+    lanes: ClassVar[str] = "2 d_state t"
 
     d_state: int
     length: int

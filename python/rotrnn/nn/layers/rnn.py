@@ -54,7 +54,8 @@ class RNN(Recurrent):
     INITIALISATIONS.
 
     Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too,
-    and shares the rest between its directions. Its state is h (B, N).
+    and shares the rest between its directions. Its state is h (B, N), of N = `d_state` real
+    lanes.
 
     Initial values besides A: B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1), as LRU's.
     """
@@ -62,6 +63,7 @@ class RNN(Recurrent):
     about: ClassVar[str] = "recurrent network with a dense transition: linear, tanh or ReLU"
     paper: ClassVar[str] = 'Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", table 1'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A", "B"})
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     activation: str = "identity"
@@ -171,7 +173,7 @@ class LSTM(Recurrent):
 
     Parameters (dict of float32), in PyTorch's names and order of gates, i, f, g, o: weight_ih (4N, D), weight_hh
     (4N, N), bias (4N,), which is PyTorch's bias_ih + bias_hh; and C (D, N) with `projection`. Its state is (h, c), both
-    (B, N).
+    (B, N): 2N real lanes.
 
     Initial values: weights uniform on +-1/sqrt(N), as PyTorch's; the forget gate's bias is `forget_bias` (Jozefowicz
     et al. 2015 recommend 1), the others' zero; C ~ N(0, 1/N).
@@ -180,6 +182,7 @@ class LSTM(Recurrent):
     about: ClassVar[str] = "long short-term memory"
     paper: ClassVar[str] = 'Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; Gers et al. 2000'
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = "2 d_state"
 
     d_state: int
     projection: bool = True

@@ -57,12 +57,13 @@ FREQUENCIES: dict[str, Callable[[Array, int], Array]] = {
 class S4D(Recurrent):
     """``x'(t) = A x + B u``, ``y = 2 Re(C x) + D u`` for every channel on its own, sampled with the channel's step.
 
-    ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh),
-    ``a = (1 + A Delta / 2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with
-    ``gain = Delta`` (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) +
-    i A_im``, ``Delta = exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that
-    starts as the other (the same section). `d_state` counts real states: with `conjugate`, N = d_state / 2 complex
-    ones are kept, each standing for its conjugate too; without, N = d_state and ``y = Re(C h) + D u``.
+    ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh), ``a = (1 + A Delta /
+    2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with ``gain = Delta``
+    (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) + i A_im``, ``Delta =
+    exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that starts as the other (the
+    same section). `d_state` counts real lanes of each channel: with `conjugate`, N = d_state / 2 complex states are
+    kept, each standing for its conjugate too; without, N = d_state complex states, 2N real lanes, and ``y = Re(C h) + D
+    u``.
 
     The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here. With
     ``window=L`` each filter sees the last L inputs alone, the state is the L-1 inputs before, (B, L-1, D), and a step
@@ -80,6 +81,7 @@ class S4D(Recurrent):
     about: ClassVar[str] = "a diagonal state space model of its own for each channel"
     paper: ClassVar[str] = 'Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"log_A_re", "A_im", "log_step", "log_step_input", "B_re", "B_im"})
+    lanes: ClassVar[str] = "d_model d_state"
 
     d_state: int
     bidirectional: bool = False

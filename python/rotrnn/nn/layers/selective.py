@@ -43,7 +43,7 @@ class Mamba(Recurrent):
     Parameters
     ----------
     d_state : int
-        S, states a channel.
+        S, real lanes a channel.
     d_conv : int
         K, taps of the causal depthwise convolution; 0 for none.
     expand : int
@@ -69,6 +69,7 @@ class Mamba(Recurrent):
     about: ClassVar[str] = "selective state space: step size, input and output directions depend on the input"
     paper: ClassVar[str] = 'Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
+    lanes: ClassVar[str] = "expand d_model (d_state + d_conv - 1)"
 
     d_state: int = 16
     d_conv: int = 4

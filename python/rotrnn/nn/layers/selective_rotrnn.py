@@ -66,6 +66,8 @@ class SelectiveRotRNN(Recurrent):
     - "input": ``e_t = W_gamma u_t``. Where it correlates with |B u_t|, E|x_t|^2 is not 1. It is not promised, but
       reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
 
+    `d_state` is N, the real lanes of all heads together, as in `RotRNN`.
+
     Parameters (dict of float32), H heads of width W = d_state / H, P = W // 2 planes: those of RotRNN, theta (H, P),
     gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,), initialised as there; W_theta (H, P, D) and, for
     "input", W_gamma (H, D), N(0, selectivity^2 / D). `site` tells the draws of one model's layers apart.
@@ -77,6 +79,7 @@ class SelectiveRotRNN(Recurrent):
     about: ClassVar[str] = "RotRNN with angles, and decays if asked, that depend on the input"
     paper: ClassVar[str] = 'what "RotRNN: Modelling Long Sequences with Rotations" (2024) leaves to future work'
     recurrent: ClassVar[frozenset[str]] = RotRNN.recurrent | {"W_theta", "W_gamma"}
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     heads: int = 1
