@@ -78,8 +78,7 @@ def forward(
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """As `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
-    layer.check_state(state)
-    system, folding = layer.checked_fold(params["layer"])
+    system, folding = layer.fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
     statistics = None
     part: ChannelNorm | RowNorm
