@@ -176,7 +176,7 @@ static PyObject *raise_size(const rot_kernel *kernel, const rot_argument *argume
 static PyObject *raise_status(const char *name, int status) {
     switch (status) {
     case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
-    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: an index is out of range", name); break;
+    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
     case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
     default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
     }

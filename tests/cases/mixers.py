@@ -181,7 +181,7 @@ def lagged_product_case(B: int, T: int, E: int, columns: tuple[Columns, ...], le
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         late = dense(args["y"], args["v"])
         maps = lagged_maps_backward(doutputs, args["base"], late, args["first"], columns, lengths=lengths)
-        y = np.where(valid_steps((B, T), None if lengths is None else np.maximum(lengths, 1) - 1), args["y"], 0)
+        y = np.where(beside(valid_steps((B, T), None if lengths is None else np.maximum(lengths, 1) - 1), args["y"]), args["y"], 0)
         product = dense_backward(maps.dlate, y, args["v"])
         return {"base": maps.dbase, "y": product.dx, "v": product.dw, "first": maps.dfirst}
 

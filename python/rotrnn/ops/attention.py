@@ -61,7 +61,8 @@ class _Sight:
             raise ValueError(
                 f"{args.op}: sequence {at} needs {plural(needed[at], 'key')}, past and present, got S={size['S']}"
             )
-        self.arguments: dict[str, Any] = {"lengths": self.lengths, "past": self.past, **args.sizes("B T S D")}
+        there = None if self.past is None else args.device.asarray(self.past)
+        self.arguments: dict[str, Any] = {"lengths": self.lengths, "past": there, **args.sizes("B T S D")}
         self.arguments |= {"H": heads, "window": window or 0}
 
 
@@ -188,7 +189,8 @@ def _turn(
         start = np.zeros(1, np.int64) if start is None else start[:1]  # the same angles for all sequences
     frequency = base ** (-np.arange(D // heads // 2) / max(D // heads // 2, 1))
     places = start[:, None] + np.arange(T)
-    unit = np.exp(1j * sign * places[..., None, None] * frequency).astype(np.result_type(ax, np.complex64))
+    angles = np.exp(1j * sign * places[..., None, None] * frequency)
+    unit = args.device.asarray(angles.astype(np.result_type(ax, np.complex64)))
     planes = ax.reshape(B, T, heads, D // heads).view(unit.dtype)
     turned: Array = (planes * unit).view(ax.dtype).reshape(B, T, D)
     return turned

@@ -21,7 +21,7 @@ class DenseGrads(NamedTuple):
 
 def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
     """`x` (..., letter) as a matrix."""
-    array = np.asarray(x)
+    array = args.any_array(name, x)
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
     return args.array(name, array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), f"M {letter}")

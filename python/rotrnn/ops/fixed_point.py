@@ -85,7 +85,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     of `width` channels, constant or of (B, T) tokens each; in one dtype.
     """
     args = Boundary("prepare_mixer")
-    u, alpha = args.common(u, alpha)
+    u, alpha = args.common(args.any_array("u", u), args.any_array("alpha", alpha))
     constant = 1 if form == MIXER["kronecker"] else 2
     lead = u.shape[: u.ndim - constant]
     columns = width // rank

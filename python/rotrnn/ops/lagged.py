@@ -133,7 +133,7 @@ def lagged_products(
     args.kernels.lagged_product(
         out=out, base=abase, y=ay, v=av, first=afirst, lengths=steps, **ranges, ranges=len(columns), B=B, T=T, K=K, E=E
     )
-    ends = B * T * np.cumsum(widths)
+    ends = [int(end) for end in B * T * np.cumsum(widths)]
     return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import device_of
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -212,9 +213,9 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
 def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
     """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
     if lengths is None:
-        return np.ascontiguousarray(x[:, ::-1])
+        return x[:, ::-1].copy()
     t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
-    place = np.where(t < steps, steps - 1 - t, t)
+    place = device_of(x).asarray(np.where(t < steps, steps - 1 - t, t))
     return np.take_along_axis(x, place[..., None], 1)
 
 
@@ -240,7 +241,7 @@ def check_dropout(
     array = args.positions("places", places)
     if array.max(initial=0) >= LAST_PLACE:
         raise ValueError(f"{args.op}: places holds {array.max()}, expected integers below 2^32 - 1")
-    return array
+    return args.device.asarray(array)
 
 
 def _dropout(
@@ -614,7 +615,7 @@ def _ids(
 ) -> tuple[Array, npt.NDArray[np.int64] | None]:
     seq_len = args.array("ids", ids, "B T", kinds=INTEGERS).shape[1]
     steps = args.lengths(lengths)
-    padding = None if steps is None else np.arange(seq_len) >= steps[:, None]
+    padding = None if steps is None else args.device.asarray(np.arange(seq_len) >= steps[:, None])
     return _indices(args, "ids", ids, "B T", vocab, padding), steps
 
 
@@ -713,7 +714,7 @@ def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, A
     if steps is None:
         steps = np.full(args.size["B"], args.size["T"], np.int64)
     (b,) = np.nonzero(steps)
-    return b, steps[b] - 1
+    return args.device.asarray(b), args.device.asarray(steps[b] - 1)
 
 
 def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:

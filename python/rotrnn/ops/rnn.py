@@ -36,7 +36,8 @@ def _weight_grad(
         if h0 is not None:
             count = np.full(B, T) if steps is None else steps
             some = np.flatnonzero(count)
-            before[some, count[some] - 1 if reverse else 0] = h0[some]
+            rows, first = map(args.device.asarray, (some, count[some] - 1 if reverse else np.zeros_like(some)))
+            before[rows, first] = h0[rows]
     dw = np.empty_like(w)
     args.kernels.matmul_weight_grad(dw=dw, dbias=None, x=before, dy=dz, M=B * T, d_in=N, d_out=len(w))
     return dw

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+from rotrnn.ops.device import device_of, empty
 
 LANES = REAL + COMPLEX
 MOST = 2**62
@@ -213,19 +214,19 @@ class _Planes:
         """(e^{i theta}, a = gamma e^{i theta}), both (..., H, planes); zero where a sequence has ended."""
         theta = self.theta.astype(dtype, copy=False)
         if self.odd:
-            theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype)], -1)
-        unit = np.empty(theta.shape, np.result_type(dtype, np.complex64))
+            theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype, like=theta)], -1)
+        unit = empty(theta.shape, np.result_type(dtype, np.complex64), like=theta)
         unit.real, unit.imag = np.cos(theta), np.sin(theta)
         a = unit if self.gamma is None else self.gamma.astype(dtype, copy=False)[..., None] * unit
         if a.ndim == 4 and self.lengths is not None:
-            ended = np.arange(a.shape[1]) >= self.lengths[:, None]
+            ended = device_of(a).asarray(np.arange(a.shape[1]) >= self.lengths[:, None])
             unit, a = (np.where(ended[..., None, None], 0, z) for z in np.broadcast_arrays(unit, a))
         return unit, a
 
     def to_complex(self, x: Array) -> Array:
         """(..., N) real as (..., planes of all heads) complex."""
         if self.odd:
-            padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype)
+            padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype, like=x)
             padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
             x = padded.reshape(*x.shape[:-1], self.heads * (self.width + 2))
         z: Array = x.view(np.result_type(x.dtype, np.complex64))
