@@ -20,7 +20,7 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.boundary import Boundary
 
 
@@ -159,7 +159,7 @@ class S4D(Recurrent):
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         (a, c, skip), directions, _ = saved
-        u = directions[0].u[:, (self.window or 1) - 1 :]
+        u = directions[0].u
         dy = self.valid_gradient(dy, u, dtype=u.dtype)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
@@ -173,9 +173,7 @@ class S4D(Recurrent):
         bank = self.checked_fold(params)
         if self.window is None:
             return bank, None
-        impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
-        impulse[:, :1] = 1
-        return bank, diagonal_bank(bank.a, bank.c[0], bank.skip, impulse)[0][0, ::-1]
+        return bank, np.ascontiguousarray(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
