@@ -257,7 +257,7 @@ def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
 
     These are the taps of `causal_conv` that make the bank with a window.
     """
-    taps = np.einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
+    taps: Array = np.einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
     taps[:, -1] += skip
     return taps
 
