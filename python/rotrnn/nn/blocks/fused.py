@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.blocks.gate import Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, valid_steps
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.block import (
@@ -32,14 +33,13 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """What forward keeps: the parts, the op's arguments and own, what folding and batch norm saved, the state after."""
+    """What forward keeps: the parts, the op's arguments and own, the moments of a batch norm, the state after."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
-    system: System
+    folded: Folded[System]
     gating: Gating
     op: BlockSaved
-    folding: Any
     moments: Moments | None
     ctx: Context
     state: Array | None
@@ -79,7 +79,7 @@ def forward(
     """As `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
     layer.check_state(state)
-    system, folding = layer.checked_fold(params["layer"])
+    folded = layer.checked_fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
     statistics = None
     part: ChannelNorm | RowNorm
@@ -91,9 +91,9 @@ def forward(
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
     gather = gather and valid_steps(x, ctx) > 0  # of a batch spread over processes, there may be none here
-    result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
+    result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx, after)
+    saved = FusedSaved(parts, part, folded, gating, result.saved, statistics, ctx, after)
     return result.y, saved, result.moments
 
 
@@ -103,7 +103,7 @@ def backward(
     """As `ResidualBlock.backward_in_stack`."""
     norm, layer, _ = saved.parts
     dhT = None if dstate is None else dstate[None]
-    grads = residual_block_backward(dy, saved.norm, saved.system, saved.gating, saved.op, dhT, later)
+    grads = residual_block_backward(dy, saved.norm, saved.folded.weights, saved.gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
         dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
@@ -111,7 +111,7 @@ def backward(
             after = norm.through_statistics(params["norm"], saved.op.x, saved.moments, dscale, dbias, saved.ctx)
     dparams = {
         "norm": {"scale": dscale, "bias": dbias},
-        "layer": layer.fold_backward(params["layer"], saved.folding, grads.system),
+        "layer": layer.fold_backward(params["layer"], saved.folded, grads.system),
         "gate": Gate.parameters(grads.gating),
     }
     return grads.dx, dparams, None if layer.bidirectional else grads.dh0[0], after
