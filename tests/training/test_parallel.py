@@ -198,7 +198,10 @@ def test_batch_norm_of_a_batch_that_is_spread(size, fused, prenorm):
     def run(own, ctx):
         mine = unflatten({name: array.copy() for name, array in flatten(params)})
         y, saved = stack.forward(mine, x[own], ctx)
-        dx, dparams, _ = stack.backward(mine, saved, dy[own])
+        dx, dparams, _ = stack.backward(mine, saved, dy[own], gather=ctx.gather)
+        if ctx.gather is not None:
+            with pytest.raises(ValueError, match=r"BatchNorm\.backward: gather is None, expected that of forward"):
+                stack.backward(mine, saved, dy[own])
         running = {name: array for name, array in flatten(mine) if "running" in name}
         return y, dx, dict(flatten(dparams)), running
 

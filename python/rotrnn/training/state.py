@@ -12,7 +12,7 @@ import numpy as np
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import Facts, write_checkpoint
 from rotrnn.models.model import Loss
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
+from rotrnn.nn.layer import Array, Context, Gather, Params, astype, flatten, unflatten
 from rotrnn.training.optimiser import Moments
 from rotrnn.training.parallel import World
 from rotrnn.training.recipe import Recipe
@@ -26,7 +26,7 @@ class Model(Protocol):
 
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
 
-    def backward(self, params: Params, saved: Any, dlogits: Array) -> Params: ...
+    def backward(self, params: Params, saved: Any, dlogits: Array, gather: Gather | None) -> Params: ...
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
 

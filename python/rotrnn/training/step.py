@@ -73,7 +73,7 @@ class Stepper:
                 own_right += int(np.count_nonzero(found.right))
             for name, value in self.model.report(saved).items():
                 own_reports[name] = own_reports.get(name, 0.0) + share * value
-            for name, grad in flatten(self.model.backward(state.params, saved, dlogits)):
+            for name, grad in flatten(self.model.backward(state.params, saved, dlogits, ctx.gather)):
                 total[name] = total[name] + grad if name in total else grad
         total = self.world.total(total)
         loss = right = 0.0

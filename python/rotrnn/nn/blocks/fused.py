@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.blocks.gate import Gate
-from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, valid_steps
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by, valid_steps
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
+from rotrnn.nn.layer import Array, Context, Gather, Layer, Params, Recurrent, State
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.block import (
     BlockSaved,
@@ -33,7 +33,8 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """What forward keeps: the parts, the op's arguments and own, the moments of a batch norm, the state after."""
+    """What forward keeps: the parts, the op's arguments and own, the moments of a batch norm, whether they were
+    the batch's own (`train`) and of one that is spread over processes, the state after."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
@@ -41,7 +42,8 @@ class FusedSaved(NamedTuple):
     gating: Gating
     op: BlockSaved
     moments: Moments | None
-    ctx: Context
+    train: bool
+    spread: bool
     state: Array | None
 
     @property
@@ -90,15 +92,15 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
-    gather = gather and valid_steps(x, ctx) > 0  # of a batch spread over processes, there may be none here
+    gather = gather and valid_steps(x, ctx.lengths) > 0  # of a batch spread over processes, there may be none here
     result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(parts, part, folded, gating, result.saved, statistics, ctx, after)
+    saved = FusedSaved(parts, part, folded, gating, result.saved, statistics, ctx.train, is_spread(ctx), after)
     return result.y, saved, result.moments
 
 
 def backward(
-    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None
+    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None, gather: Gather | None
 ) -> tuple[Array, Params, State, Later | None]:
     """As `ResidualBlock.backward_in_stack`."""
     norm, layer, _ = saved.parts
@@ -107,8 +109,10 @@ def backward(
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
         dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
-        if saved.ctx.train:
-            after = norm.through_statistics(params["norm"], saved.op.x, saved.moments, dscale, dbias, saved.ctx)
+        if saved.train:
+            by = spread_by(gather) if saved.spread else None
+            x, batch = saved.op.x, saved.moments
+            after = norm.through_statistics(params["norm"], x, batch, dscale, dbias, saved.lengths, by)
     dparams = {
         "norm": {"scale": dscale, "bias": dbias},
         "layer": layer.fold_backward(params["layer"], saved.folded, grads.system),

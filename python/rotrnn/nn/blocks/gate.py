@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,15 @@ class GELU:
         return gelu_backward(dy, saved.x, lengths=saved.lengths), {}
 
 
+class Mask(NamedTuple):
+    """The key of a mask that was applied, as `Context` has it, and lengths."""
+
+    seed: int
+    step: int
+    places: npt.NDArray[np.int64] | None
+    lengths: npt.NDArray[np.int64] | None
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Zeros with probability `rate` in training, what is left scaled by 1 / (1 - rate). No params.
@@ -50,19 +59,23 @@ class Dropout:
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
-    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Context]:
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Mask | None]:
         if not (ctx.train and self.rate):
-            return x, ctx
-        return dropout(x, self.rate, **self._mask(ctx)), ctx
+            return x, None
+        mask = Mask(ctx.seed, ctx.step, ctx.places, ctx.lengths)
+        return dropout(x, self.rate, site=self.site, over_time=self.over_time, **mask._asdict()), mask
 
-    def backward(self, params: Params, saved: Context, dy: Array) -> tuple[Array, Params]:
-        if not (saved.train and self.rate):
+    def backward(self, params: Params, saved: Mask | None, dy: Array) -> tuple[Array, Params]:
+        if saved is None:
             return dy, {}
-        return dropout_backward(dy, self.rate, **self._mask(saved)), {}
+        return dropout_backward(dy, self.rate, site=self.site, over_time=self.over_time, **saved._asdict()), {}
 
-    def _mask(self, ctx: Context) -> dict[str, Any]:
-        key = {"seed": ctx.seed, "step": ctx.step, "site": self.site, "places": ctx.places}
-        return {**key, "over_time": self.over_time, "lengths": ctx.lengths}
+
+class ActivationSaved(NamedTuple):
+    """What each part saved."""
+
+    gelu: GeluSaved
+    dropout: Mask | None
 
 
 @dataclass(frozen=True)
@@ -74,12 +87,12 @@ class Activation:
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
-    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, tuple[GeluSaved, Context]]:
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, ActivationSaved]:
         z, gelu_saved = GELU().forward({}, x, ctx)
         y, dropout_saved = self.dropout.forward({}, z, ctx)
-        return y, (gelu_saved, dropout_saved)
+        return y, ActivationSaved(gelu_saved, dropout_saved)
 
-    def backward(self, params: Params, saved: tuple[GeluSaved, Context], dy: Array) -> tuple[Array, Params]:
+    def backward(self, params: Params, saved: ActivationSaved, dy: Array) -> tuple[Array, Params]:
         gelu_saved, dropout_saved = saved
         dz, _ = self.dropout.backward({}, dropout_saved, dy)
         return GELU().backward({}, gelu_saved, dz)
@@ -95,7 +108,7 @@ class GateSaved(NamedTuple):
     dense: tuple[DenseSaved, DenseSaved | None]
     value: Array
     gate: Array
-    ctx: Context
+    masks: tuple[Mask | None, Mask | None]
 
 
 @dataclass(frozen=True)
@@ -133,18 +146,18 @@ class Gate:
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
         z, gelu_saved = GELU().forward({}, x, ctx)
-        z, _ = self._dropout(0).forward({}, z, ctx)
+        z, first = self._dropout(0).forward({}, z, ctx)
         # z is zero at padding and glu reads none there: the products need no lengths
         gate, gate_saved = self._linear.forward(params["gate"], z)
         value, value_saved = x if self.form == "half2" else z, None
         if self.form == "full":
             value, value_saved = self._linear.forward(params["value"], z)
-        y, _ = self._dropout(1).forward({}, glu(value, gate, lengths=ctx.lengths), ctx)
-        return y, GateSaved(gelu_saved, (gate_saved, value_saved), value, gate, ctx)
+        y, second = self._dropout(1).forward({}, glu(value, gate, lengths=ctx.lengths), ctx)
+        return y, GateSaved(gelu_saved, (gate_saved, value_saved), value, gate, (first, second))
 
     def backward(self, params: Params, saved: GateSaved, dy: Array) -> tuple[Array, Params]:
-        dy, _ = self._dropout(1).backward({}, saved.ctx, dy)
-        dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.ctx.lengths)
+        dy, _ = self._dropout(1).backward({}, saved.masks[1], dy)
+        dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.gelu.lengths)
         gate_saved, value_saved = saved.dense
         dz, dgate_params = self._linear.backward(params["gate"], gate_saved, dgate)
         dparams = {"gate": dgate_params}
@@ -154,7 +167,7 @@ class Gate:
             dz += dz_value
         elif self.form == "half1":
             dz += dvalue
-        dz, _ = self._dropout(0).backward({}, saved.ctx, dz)
+        dz, _ = self._dropout(0).backward({}, saved.masks[0], dz)
         dx, _ = GELU().backward({}, saved.gelu, dz)
         if self.form == "half2":
             dx += dvalue
@@ -164,11 +177,10 @@ class Gate:
         """This gate as `rotrnn.ops.residual_block` takes it."""
         rate = self.dropout if ctx.train else 0.0
         value = params.get("value", {"w": None, "bias": None})
-        return Gating(
-            *(self.form, params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]),
-            *(rate, self.over_time, ctx.seed, ctx.step, self.site),
-            places=ctx.places,
-        )
+        weights = params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]
+        if not rate:
+            return Gating(self.form, *weights)
+        return Gating(self.form, *weights, rate, self.over_time, ctx.seed, ctx.step, self.site, places=ctx.places)
 
     @staticmethod
     def parameters(gating: Gating) -> Params:

@@ -34,8 +34,8 @@ class MatrixSaved(NamedTuple):
     """What forward keeps: the weights; the layer's input and x made of it; the known maps; the step, the iterate before
     its last application and that application; the gate; and the state.
 
-    As of every fixed point (`rotrnn.nn.fixed_points.iteration`), `iterate` (B, T, E) is y and `report` how it was
-    reached.
+    `iterate` (B, T, E), the fixed point y, is what that application made, and `report` says how it was reached, as of
+    every layer that iterates (`rotrnn.nn.fixed_points.iteration.Iterated`).
     """
 
     weights: Weights
