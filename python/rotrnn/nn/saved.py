@@ -9,10 +9,10 @@ places, with dots between them. All else is structure: the types of the nodes, N
 can be compared and hashed, and says nothing of the arrays' shapes.
 
 Structure and shapes follow from the shapes and dtypes of the input, the state and the parameters, from whether the
-context has lengths and places, and from its other fields; values of arrays, lengths among them, change neither. So what
+context has lengths and places, and from its flags; values of arrays, lengths among them, change neither. So what
 keeps or copies a saved (a graph that is captured once, an adapter to another framework, a choice of what to recompute)
-can be built before the first forward, from `saved_shapes`. The seed and step of a forward that applied dropout are in
-its structure.
+can be built before the first forward, from `saved_shapes`. The seed and step of a context are values, too: the key of
+the dropout that was applied is an array.
 """
 
 from __future__ import annotations

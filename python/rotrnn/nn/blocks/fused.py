@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.blocks.gate import Gate
+from rotrnn.nn.blocks.gate import Gate, key_of
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by, valid_steps
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Context, Gather, Layer, Params, Recurrent, State
@@ -33,13 +33,15 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """What forward keeps: the parts, the op's arguments and own, the moments of a batch norm, whether they were
-    the batch's own (`train`) and of one that is spread over processes, the state after."""
+    """What forward keeps: the parts, the op's arguments (seed and step of the gating apart, as `key`) and own, the
+    moments of a batch norm, whether they were the batch's own (`train`) and of one that is spread over processes, the
+    state after."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
     folded: Folded[System]
     gating: Gating
+    key: npt.NDArray[np.int64]
     op: BlockSaved
     moments: Moments | None
     train: bool
@@ -95,7 +97,8 @@ def forward(
     gather = gather and valid_steps(x, ctx.lengths) > 0  # of a batch spread over processes, there may be none here
     result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(parts, part, folded, gating, result.saved, statistics, ctx.train, is_spread(ctx), after)
+    kept, key = gating._replace(seed=0, step=0), key_of(gating.seed, gating.step)
+    saved = FusedSaved(parts, part, folded, kept, key, result.saved, statistics, ctx.train, is_spread(ctx), after)
     return result.y, saved, result.moments
 
 
@@ -105,7 +108,9 @@ def backward(
     """As `ResidualBlock.backward_in_stack`."""
     norm, layer, _ = saved.parts
     dhT = None if dstate is None else dstate[None]
-    grads = residual_block_backward(dy, saved.norm, saved.folded.weights, saved.gating, saved.op, dhT, later)
+    seed, step = saved.key.tolist()
+    gating = saved.gating._replace(seed=seed, step=step)
+    grads = residual_block_backward(dy, saved.norm, saved.folded.weights, gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
         dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)

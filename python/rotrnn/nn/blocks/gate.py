@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params
 from rotrnn.ops.block import GATE_KINDS, Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
 
+Counts = npt.NDArray[np.int64]
+
 
 class GeluSaved(NamedTuple):
     """Input and lengths."""
 
     x: Array
-    lengths: npt.NDArray[np.int64] | None
+    lengths: Counts | None
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,17 @@ class GELU:
         return gelu_backward(dy, saved.x, lengths=saved.lengths), {}
 
 
-class Mask(NamedTuple):
-    """The key of a mask that was applied, as `Context` has it, and lengths."""
+def key_of(seed: int, step: int) -> npt.NDArray[np.int64]:
+    """(seed, step) as what is saved holds them: an array, as they are others in every step."""
+    return np.array([seed, step], np.int64)
 
-    seed: int
-    step: int
-    places: npt.NDArray[np.int64] | None
-    lengths: npt.NDArray[np.int64] | None
+
+class Mask(NamedTuple):
+    """The key (seed, step) of a mask that was applied, places as in `Context`, and lengths."""
+
+    key: npt.NDArray[np.int64]
+    places: Counts | None
+    lengths: Counts | None
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,22 @@ class Dropout:
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Mask | None]:
         if not (ctx.train and self.rate):
             return x, None
-        mask = Mask(ctx.seed, ctx.step, ctx.places, ctx.lengths)
-        return dropout(x, self.rate, site=self.site, over_time=self.over_time, **mask._asdict()), mask
+        y = self._with(dropout, x, ctx.seed, ctx.step, ctx.places, ctx.lengths)
+        return y, Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths)
 
     def backward(self, params: Params, saved: Mask | None, dy: Array) -> tuple[Array, Params]:
         if saved is None:
             return dy, {}
-        return dropout_backward(dy, self.rate, site=self.site, over_time=self.over_time, **saved._asdict()), {}
+        seed, step = saved.key.tolist()
+        return self._with(dropout_backward, dy, seed, step, saved.places, saved.lengths), {}
+
+    def _with(
+        self, function: Callable[..., Array], x: Array, seed: int, step: int, places: Counts | None,
+        lengths: Counts | None,
+    ) -> Array:  # fmt: skip
+        """`dropout` or its adjoint with this layer's settings and a mask's key."""
+        key = {"seed": seed, "step": step, "site": self.site, "places": places}
+        return function(x, self.rate, over_time=self.over_time, lengths=lengths, **key)
 
 
 class ActivationSaved(NamedTuple):
