@@ -1,9 +1,9 @@
 """A device without a device: arrays that refuse every silent conversion, with the CPU's kernels behind them.
 
-A `StrictArray` is no NumPy array and never becomes one: `numpy.asarray` of it, arithmetic or a NumPy function with it and
-a plain array, and a plain array given to a kernel, are errors, as they are on a GPU (CuPy) or would be slow there. Its
-numbers reach the host by `float`, `int`, `bool`, `item`, `tolist`, indexing by a mask and `nonzero` alone, each of which
-would wait for a GPU: these synchronisations are counted by the line of the package that asks for them.
+A `StrictArray` is no NumPy array and never becomes one. `numpy.asarray` of it, arithmetic or a NumPy function with it
+and a plain array, and a plain array given to a kernel are errors, as they are on a GPU (CuPy), or would be slow there.
+Its numbers reach the host by `float`, `int`, `bool`, `item`, `tolist`, `nonzero` and indexing by a mask alone. Each
+would wait for a GPU: these synchronisations are counted by the function of the package that asks for them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 import rotrnn
+from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.device import HOST, Device, register
 
 PACKAGE = str(Path(rotrnn.__file__).parent)
@@ -45,6 +46,8 @@ def unwrap(value: Any) -> Any:
     """Every StrictArray in (nested) arguments as its host array; a plain array among them is refused."""
     if isinstance(value, StrictArray):
         return value._host
+    if isinstance(value, CheckedLengths):
+        return value.on(STRICT)._host  # type: ignore[attr-defined]
     if isinstance(value, np.ndarray):
         raise SilentConversion(f"a plain array of shape {value.shape} and dtype {value.dtype} among StrictArrays")
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -66,6 +66,8 @@ class ToyModel:
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]:
         mean = inputs.mean(1)
         if ctx.train:
+            if self.settings.delay >= 1:
+                print("asleep", file=sys.stderr, flush=True)  # what a test that interrupts a step waits for
             time.sleep(self.settings.delay)
             if ctx.step == self.settings.crash_at:
                 os.kill(os.getpid(), signal.SIGABRT)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from rotrnn import __version__, _cpu
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
+from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
@@ -253,7 +254,9 @@ def _about(topic: str) -> list[str]:
     """The lines that tell about a topic."""
     if topic == "layers":
         width = max(map(len, LAYERS))
-        return [f"{name:<{width}}  {one.about}\n{'':<{width}}  {one.paper}" for name, one in LAYERS.items()]
+        rows = {name: [one.about, one.paper, *_lanes(one)] for name, one in LAYERS.items()}
+        indent = "\n" + " " * (width + 2)
+        return [f"{name:<{width}}  {indent.join(lines)}" for name, lines in rows.items()]
     if topic == "tasks":
         width = max(map(len, TASKS))
         first = {name: (inspect.getdoc(one) or "").partition("\n\n")[0] for name, one in TASKS.items()}
@@ -265,6 +268,7 @@ def _about(topic: str) -> list[str]:
         return [
             layer.about,
             layer.paper,
+            *_lanes(layer),
             "",
             inspect.getdoc(layer) or "",
             "",
@@ -276,6 +280,12 @@ def _about(topic: str) -> list[str]:
     if topic in recipe_names():
         return [load_recipe(topic).text()]
     raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them")
+
+
+def _lanes(layer: type[Recurrent]) -> list[str]:
+    """How large the state of a stream is, if the layer says."""
+    grows = " after t steps" if layer.lanes.endswith(" t") else ""
+    return [f"state of a sequence: {layer.lanes} real numbers{grows}"] if layer.lanes else []
 
 
 def _settings(kind: Any) -> list[str]:

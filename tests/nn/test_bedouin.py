@@ -292,11 +292,11 @@ def test_bad_input() -> None:
             None,
             r"Bedouin.forward: x has shape \(3, 12, 2\), expected \(B=3, T=12, D=3\), with D from d_model",
         ),
-        (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.0 has shape \(3, 6, 5\)"),
-        (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.1 has shape \(2, 6\)"),
-        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is ndarray, expected a pair \(h, y\)"),
+        (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.h has shape \(3, 6, 5\)"),
+        (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.y has shape \(2, 6\)"),
+        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is a ndarray, expected a tuple of 2: \(h, y\)"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             layer.forward(params, x, state=state)
     with pytest.raises(ValueError, match="Bedouin: parameter omega is nan"):
         layer.forward({**params, "omega": np.full_like(params["omega"], np.nan)}, u)

@@ -602,20 +602,21 @@ def test_ctrl_c_saves_and_resumes(tmp_path):
 
 
 def test_a_second_ctrl_c_aborts(tmp_path):
-    recipe = toy_recipe(tmp_path, "task.delay=20")
+    recipe = toy_recipe(tmp_path, "task.delay=50")  # a step, in which both come
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
     process = start(tmp_path / "run.toml", "--out", folder)
-    while not (folder / "log.jsonl").exists():
-        time.sleep(0.01)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=10)
+    for answer in (b"asleep", b"Ctrl-C again aborts at once"):  # not by the clock: what it says tells where it is
+        heard = b""
+        while answer not in heard:
+            more = os.read(process.stderr.fileno(), 4096)
+            assert more, f"ended before it said {answer!r}: {heard.decode()}"
+            heard += more
+        process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "rotrnn: aborted" in error.decode()
+    assert not (folder / "last.safetensors").exists()
 
 
 def test_interrupted_within_python(tmp_path, monkeypatch):

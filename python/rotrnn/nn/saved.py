@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
+from rotrnn.ops.device import is_array
 
 STATIC = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
 """Types of what is structure by itself."""
@@ -166,11 +167,6 @@ def _children(value: Any, name: str) -> tuple[tuple[str, ...], list[Any]]:
         f"flatten_saved: {name or 'saved'} is of type {kind.__name__}, expected arrays and plain data, in NamedTuples, "
         "tuples, dicts with names and frozen dataclasses"
     )
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is an array, of any library; NumPy's scalars are none."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, np.generic)
 
 
 def _unflatten(node: Structure, name: str, arrays: Mapping[str, Array]) -> Any:

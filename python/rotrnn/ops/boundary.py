@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.device import HOST, device_of, is_array
+from rotrnn.ops.device import HOST, Device, device_of, is_array
 from rotrnn.ops.device import Array as Array
 
 if TYPE_CHECKING:
@@ -20,6 +20,47 @@ REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 ADDRESSABLE = 2**47
 """Bytes that a program can address on today's 64-bit machines."""
+
+
+class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    """Lengths (B,) int64 that were checked once, against the B and T of `fits`, and are read-only since.
+
+    `Boundary.lengths` makes them, and takes those that fit as they are: no check, no copy. What is computed from them
+    is a plain array, and a view of them fits nothing.
+    """
+
+    fits: tuple[int, int] | None
+    _copies: dict[str, Array]
+
+    @classmethod
+    def of(cls, lengths: npt.ArrayLike, B: int, T: int) -> CheckedLengths:
+        """A copy, so that no output can overlap it, of lengths that are known to fit."""
+        checked = np.array(lengths, np.int64).view(cls)
+        checked.fits, checked._copies = (B, T), {}
+        checked.flags.writeable = False
+        return checked
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.fits = None
+
+    def on(self, device: Device) -> Array:
+        """Themselves on the CPU; on another device their copy, made once."""
+        if device is HOST:
+            return self
+        if device.name not in self._copies:
+            self._copies[device.name] = device.asarray(np.asarray(self))
+        return self._copies[device.name]
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+
+def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """These lengths, 0 for sequences that are not `kept`; checked, if they were."""
+    rest = np.where(kept, lengths, 0)
+    fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
+    return rest if fits is None else CheckedLengths.of(rest, *fits)
 
 
 @functools.cache
@@ -144,21 +185,25 @@ class Boundary:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-        """Valid steps of each sequence: None, or B integers in [0, T]."""
+        """Valid steps of each sequence: None, or B integers in [0, T], which are checked once (`CheckedLengths`)."""
         if lengths is None:
             return None
-        array = np.asarray(lengths)
+        if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
+            return lengths
+        return self.check_lengths(np.asarray(lengths))
+
+    def check_lengths(self, array: Array) -> CheckedLengths:
+        """The check of `lengths`."""
+        B, T = self.size["B"], self.size["T"]
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (self.size["B"],):
-            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
-        bad = (array < 0) | (array > self.size["T"])
+        if array.shape != (B,):
+            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={B},)")
+        bad = (array < 0) | (array > T)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ValueError(
-                f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={self.size['T']}"
-            )
-        return np.array(array, np.int64)  # a copy: no output can overlap it
+            raise ValueError(f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={T}")
+        return CheckedLengths.of(array, B, T)
 
     def window(self, window: int | None) -> int | None:
         """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""

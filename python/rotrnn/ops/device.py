@@ -33,7 +33,8 @@ class Device:
     array_type : type
         The type of its arrays, exactly.
     kernels : Kernels
-        A function for each kernel of csrc/kernels.list, which takes such arrays by keyword.
+        A function for each kernel of csrc/kernels.list, which takes such arrays by keyword. Lengths come as the
+        `rotrnn.ops.boundary.CheckedLengths` of the host; a device other than the CPU takes their copy `on` it.
     empty : callable
         ``empty(shape, dtype)``, a new array whose numbers are not set.
     asarray : callable

@@ -82,8 +82,7 @@ def forward(
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """As `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
-    layer.check_state(state)
-    folded = layer.checked_fold(params["layer"])
+    folded = layer.fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
     statistics = None
     part: ChannelNorm | RowNorm

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Params
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
@@ -24,6 +24,11 @@ Moments = tuple[Array, Array]
 """Mean and biased variance of each channel, (D,)."""
 
 
+def _check_eps(norm: BatchNorm | LayerNorm) -> None:
+    if not norm.eps >= 0:
+        raise ValueError(f"{type(norm).__name__}: eps={norm.eps!r}, expected a number from 0")
+
+
 class BatchNormSaved(NamedTuple):
     """Input, the statistics it was normalised by, whether they were its own (`train`) and of a batch that is spread
     over processes, and lengths."""
@@ -37,7 +42,7 @@ class BatchNormSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BatchNorm:
+class BatchNorm(Module):
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, over valid steps alone.
 
     In training, mean and biased variance are the whole batch's, wherever it is (`Context.gather`), and the running ones
@@ -52,6 +57,17 @@ class BatchNorm:
     d_model: int
     momentum: float = 0.9
     eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        _check_eps(self)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"BatchNorm: momentum={self.momentum!r}, expected a number in [0, 1)")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("scale", "bias", "running_mean", "running_var"), (self.d_model,))
 
     def init(self, rng: np.random.Generator) -> Params:
         ones, zeros = np.ones(self.d_model, np.float32), np.zeros(self.d_model, np.float32)
@@ -105,10 +121,10 @@ class BatchNorm:
 
 
 def norm_backward(norm: Layer, params: Params, saved: Any, dy: Array, gather: Gather | None) -> tuple[Array, Params]:
-    """``norm.backward``, with forward's `gather` where the norm takes one."""
+    """``norm.backward`` unchecked, with forward's `gather` where the norm takes one."""
     if isinstance(norm, BatchNorm):
-        return norm.backward(params, saved, dy, gather)
-    return norm.backward(params, saved, dy)
+        return trusted(norm.backward)(params, saved, dy, gather)
+    return trusted(norm.backward)(params, saved, dy)
 
 
 def is_spread(ctx: Context) -> bool:
@@ -159,11 +175,20 @@ class LayerNormSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Module):
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` over each step's channels. Params: "scale", "bias" (D,)."""
 
     d_model: int
     eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        _check_eps(self)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("scale", "bias"), (self.d_model,))
 
     def init(self, rng: np.random.Generator) -> Params:
         return {"scale": np.ones(self.d_model, np.float32), "bias": np.zeros(self.d_model, np.float32)}

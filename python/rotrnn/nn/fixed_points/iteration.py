@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context
+from rotrnn.ops.boundary import CheckedLengths, only
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
@@ -118,7 +119,10 @@ def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
 
 def lengths_of(ctx: Context, y: Array) -> Steps:
     """The valid steps of every sequence of y (B, T, D)."""
-    return np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
+    B, T = y.shape[:2]
+    if isinstance(ctx.lengths, CheckedLengths):
+        return ctx.lengths
+    return CheckedLengths.of(np.full(B, T), B, T) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
 
 
 def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
@@ -254,12 +258,12 @@ def iterate(
     s = np.full(B, FIRST_STEP if settings.damping == "adaptive" else 1.0, dtype)
     lowest, waited = np.full(B, np.inf), np.zeros(B, np.int64)
     residual, iterations = np.zeros(B), np.zeros(B, np.int64)
-    running = lengths > 0
+    running = np.asarray(lengths > 0)
     together = ctx.gather if settings.stop == "quantile" else None
     for _ in range(limit):
         if not running.any() and together is None:
             break
-        residual[running] = step(s, np.where(running, lengths, 0))[running]
+        residual[running] = step(s, only(lengths, running))[running]
         iterations += running
         running &= ~np.isnan(residual)
         better = residual < lowest

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
-from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, solve
+from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, lengths_of, solve
 from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
 from rotrnn.nn.fixed_points.projection import Projected, Weights, project, project_backward, stack, unstack
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
@@ -148,8 +148,14 @@ class MatrixFixedPoint(Recurrent):
         known = {name: one for name, one in self.maps.items() if name not in self.driven}
         return known, {name: one for name, one in self.maps.items() if name in self.driven}
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
+
+    def input_shape(self, saved: MatrixSaved) -> tuple[int, ...]:
+        return tuple(saved.inputs.shape)
+
     def prepare(self, params: Params) -> Weights:
-        self.check_params(params)
         return stack(self.fold(params), *self._split(), self._mixer)
 
     def forward(
@@ -160,14 +166,12 @@ class MatrixFixedPoint(Recurrent):
 
         Warns `NotConverged` where the fixed point is not reached.
         """
-        return self._forward(self.prepare(params), x, ctx, state, start)
+        return self._forward(trusted(self.prepare)(params), x, ctx, state, start)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
         """A fixed point of one token: sequential inference, where `forward` is the parallel one."""
-        args = Boundary(f"{type(self).__name__}.step")
-        args.bind("D", self.d_model, "d_model")
-        x = args.array("x_t", x_t, "B D")[:, None]
-        y, saved = self._forward(self.prepare(params) if prepared is None else prepared, x, EVALUATION, state)
+        weights = trusted(self.prepare)(params) if prepared is None else prepared
+        y, saved = self._forward(weights, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def inference_gap(self, params: Params, x: Array) -> float:
@@ -192,14 +196,12 @@ class MatrixFixedPoint(Recurrent):
         ):
             args.bind(letter, size, source)
         u = args.array("x", inputs, "B T D")
-        if state is not None and not (isinstance(state, tuple) and len(state) == 2):
-            raise ValueError(f"{args.op}: state is {type(state).__name__}, expected a pair (h, y)")
         h0, y0 = (None, None) if state is None else state
         h0, y0 = args.optional("state.0", h0, "B E S"), args.optional("state.1", y0, "B E")
         start = args.optional("start", start, "B T E")
         steps = args.lengths(ctx.lengths)
         B, T = u.shape[:2]
-        lengths = np.full(B, T, np.int64) if steps is None else steps
+        lengths = lengths_of(ctx, u)
         u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
         u = mask_padding(u, steps)
         h0 = np.zeros((B, E, self.d_state), u.dtype) if h0 is None else h0

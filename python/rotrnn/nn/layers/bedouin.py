@@ -41,7 +41,7 @@ class Bedouin(MatrixFixedPoint):
     Parameters
     ----------
     d_state, expand : int
-        S; E over d_model.
+        S, real lanes a channel; E over d_model.
     mixer, rank : str, int
         Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors r (1, 2 and 4 in the paper).
     feedback : sequence of str
@@ -69,6 +69,7 @@ class Bedouin(MatrixFixedPoint):
     )
     normed: ClassVar[bool] = False
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
+    lanes: ClassVar[str] = "expand d_model (d_state + 1)"
 
     @property
     def maps(self) -> Maps:

@@ -29,11 +29,6 @@ class DiagonalRecurrence(LinearRecurrence):
     """
 
     @property
-    def planes(self) -> int:
-        """N, the number of complex states."""
-        return self.d_state
-
-    @property
     def weight(self) -> int:
         """2 where each state stands for itself and its conjugate, else 1."""
         return 1

@@ -18,7 +18,7 @@ from rotrnn.nn.fixed_points.iteration import (
     times_power,
 )
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.fixed_point import depth_pass
@@ -167,7 +167,7 @@ class FixedPointRNN(Recurrent):
     Parameters
     ----------
     d_state : int
-        N, the width of h.
+        N, the width of h: real lanes.
     mixer, rank : str, int
         Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors
         ("householder": of reflections).
@@ -199,6 +199,7 @@ class FixedPointRNN(Recurrent):
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
     )
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     mixer: str = "householder"
@@ -257,6 +258,10 @@ class FixedPointRNN(Recurrent):
             shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
         return shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.d_state,))
+
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         lam = rng.uniform(*self.lambda_init, N)
@@ -274,20 +279,15 @@ class FixedPointRNN(Recurrent):
 
         Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, where the fixed point is not reached.
         """
-        self.check_params(params)
         return self._forward(params, self._constants(params), x, ctx, state, start)
 
     def prepare(self, params: Params) -> Params:
         """The params, and the operands of a mixer that is constant."""
-        self.check_params(params)
         return {"params": params, **self._constants(params)}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        prepared = self.prepare(params) if prepared is None else prepared
-        args = Boundary(f"{type(self).__name__}.step")
-        args.bind("D", self.d_model, "d_model")
-        x = args.array("x_t", x_t, "B D")[:, None]
-        y, saved = self._forward(prepared["params"], prepared, x, EVALUATION, state, None)
+        prepared = trusted(self.prepare)(params) if prepared is None else prepared
+        y, saved = self._forward(prepared["params"], prepared, x_t[:, None], EVALUATION, state, None)
         return y[:, 0], saved.state
 
     def _constants(self, params: Params) -> Params:

@@ -33,7 +33,8 @@ class FPMamba(MatrixFixedPoint):
     batch is below 0.1, in evaluation when all are, or after 1000 steps. Then one more step, whole, through which the
     gradient flows. With a norm in the loop the fixed point is not unique: the answer is the one from y = 0 along this
     path, and `step`, a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends by
-    itself; theirs would stop its batch.
+    itself; theirs would stop its batch. Vectors are normalised whatever their length, and a zero vector stays zero;
+    theirs divides by max(length, 1e-12), which is the same for all that are no shorter.
 
     Parameters
     ----------
@@ -61,6 +62,7 @@ class FPMamba(MatrixFixedPoint):
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), the code released with it"
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
     normed: ClassVar[bool] = True
+    lanes: ClassVar[str] = "expand d_model (d_state + 1)"
 
     max_iterations: int = 1000
     train_iterations: int | str | None = 100

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
@@ -63,6 +63,22 @@ class LinearRecurrence(Recurrent):
         super().__post_init__()
         self.check_sizes("d_state", *(() if self.window is None else ("window",)))
 
+    @property
+    def planes(self) -> int:
+        """N, the complex states."""
+        return self.d_state
+
+    @property
+    def state_form(self) -> StateForm:
+        N, L = self.planes, self.window
+        if L is None:
+            return StateArray("h", (N,), "complex")
+        lines = StateArray("delay", (L + 1, N), "complex"), StateArray("sums", (2, N), "complex")
+        return *lines, StateArray("position", (), "integer")
+
+    def input_shape(self, saved: LinearSaved) -> tuple[int, ...]:
+        return tuple(saved.layer.u.shape)
+
     @abstractmethod
     def fold(self, params: Params) -> Folded[System]:
         """The system that forward runs on."""
@@ -75,8 +91,7 @@ class LinearRecurrence(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        self.check_state(state)
-        folded = self.checked_fold(params)
+        folded = self.fold(params)
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
         start = None if state is None else state[None]
@@ -139,17 +154,15 @@ class LinearRecurrence(Recurrent):
 
     def prepare(self, params: Params) -> tuple[System, Array | None]:
         """The system and, with a window, a^L."""
-        system = self.checked_fold(params).weights
+        system = self.fold(params).weights
         return system, None if self.window is None else power_of(system.a, self.window)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[System, Array | None] | None = None
     ) -> tuple[Array, State]:
-        if self.bidirectional:
-            raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
         if prepared is None and self.window is not None and isinstance(state, tuple):
             state = tuple(np.array(leaf) for leaf in state)  # of a stream, the step takes it over
-        system, power = self.prepare(params) if prepared is None else prepared
+        system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 
     def state_norms(self, saved: LinearSaved) -> Array | None:
@@ -161,16 +174,6 @@ class LinearRecurrence(Recurrent):
     def eigenvalues(self, params: Params) -> Array:
         """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
         return self.fold(params).weights.a
-
-    def check_state(self, state: State) -> None:
-        """Only one direction can be continued."""
-        if self.bidirectional and state is not None:
-            raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
-
-    def checked_fold(self, params: Params) -> Folded[System]:
-        """`fold` of parameters that are all there, fit, and are finite."""
-        self.check_params(params)
-        return self.fold(params)
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:

@@ -41,7 +41,7 @@ class RotRNN(LinearRecurrence):
     ``s_t = P^T x_t``, whose norm is that of x_t.
 
     `d_state` is N, the real lanes of all heads together; the head width W = N / heads may be odd (its last lane is
-    then decayed, not turned).
+    then decayed, not turned, and its state holds one lane more, always zero).
 
     Parameters (dict of float32), H heads, P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D),
     C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too and shares the rest (appendix B.2).
@@ -53,6 +53,7 @@ class RotRNN(LinearRecurrence):
     about: ClassVar[str] = "linear recurrence by learned rotations, norm-preserving"
     paper: ClassVar[str] = '"RotRNN: Modelling Long Sequences with Rotations", 2024'
     recurrent: ClassVar[frozenset[str]] = frozenset({"theta", "gamma_log", "M", "B"})
+    lanes: ClassVar[str] = "d_state"
 
     heads: int = 1
     gamma_init: tuple[float, float] = (0.5, 0.999)
@@ -79,6 +80,10 @@ class RotRNN(LinearRecurrence):
     def width(self) -> int:
         """Head width W."""
         return self.d_state // self.heads
+
+    @property
+    def planes(self) -> int:
+        return self.heads * ((self.width + 1) // 2)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
