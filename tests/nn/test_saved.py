@@ -287,7 +287,9 @@ def test_a_tree_there_and_back() -> None:
     assert isinstance(flatten_saved(Held(x))[1], Node)
 
 
-@pytest.mark.parametrize("odd", [lambda: 0, [1], {1: 2}, Loose(1), np.float64(1), {1}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "odd", [lambda: 0, [1], {1: 2}, Loose(1), np.float64(1), {1}, object()], ids=lambda odd: type(odd).__name__
+)
 def test_what_is_no_data_is_refused_by_name(odd: Any) -> None:
     with pytest.raises(
         TypeError, match=rf"flatten_saved: second\.0\.x is of type {type(odd).__name__}, expected arrays"
