@@ -81,7 +81,7 @@ class ToyModel:
         logits = (params["blocks"]["0"]["layer"]["scale"] * mean) @ head["weight"].T + head["bias"]
         return logits, (mean, ctx.step)
 
-    def backward(self, params: Params, saved: Any, dlogits: Array) -> Params:
+    def backward(self, params: Params, saved: Any, dlogits: Array, gather: Any = None) -> Params:
         mean, step = saved
         scale = params["blocks"]["0"]["layer"]["scale"]
         dscale = (mean * (dlogits @ params["head"]["weight"])).sum(0)

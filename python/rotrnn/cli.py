@@ -26,13 +26,14 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.estimate import estimate
-from rotrnn.training.loop import Interrupted, initial_state, train
+from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended

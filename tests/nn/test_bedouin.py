@@ -11,7 +11,7 @@ import pytest
 from cases.bedouin import bedouin_loop, printed_loop
 from cases.table import normal
 from rotrnn.nn.fixed_points.iteration import NotConverged
-from rotrnn.nn.fixed_points.matrix_depth import MatrixFixedPoint
+from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
@@ -48,7 +48,7 @@ def test_without_mixing_it_is_the_selective_scan() -> None:
         C / np.linalg.norm(C, axis=-1, keepdims=True),
         return_state=True,
     )
-    np.testing.assert_allclose(saved.applied.y, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
+    np.testing.assert_allclose(saved.iterate, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
     np.testing.assert_allclose(saved.state[0], h, rtol=0, atol=1e3 * EPS * np.abs(h).max())
 
 
@@ -312,7 +312,7 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
     params, u = made(layer)
     ctx = Context(np.array([12, 0, 7]))
     y, saved = layer.forward(params, u, ctx)
-    start = saved.applied.y.copy()
+    start = saved.iterate.copy()
     start[1], start[2, 7:] = np.nan, np.nan
     given = start.copy()
     again, warm = layer.forward(params, u, ctx, start=start)

@@ -67,7 +67,7 @@ def test_rotrnn_with_heads_of_width_two_is_an_lru() -> None:
     D, N = 4, 6
     rot = RotRNN(D, 2 * N, heads=N)
     p = astype(rot.init(rng), np.float64)
-    folding = rot.fold(p)[1]
+    folding = rot.fold(p).kept
     CP = np.einsum("dhw,hwv->dhv", p["C"].reshape(D, N, 2), folding.P)
     lru_params = {
         "nu_log": p["gamma_log"],

@@ -18,10 +18,10 @@ from rotrnn import _cpu
 from rotrnn._support.text import plural
 from rotrnn.cli import main
 from rotrnn.nn.registry import LAYERS
-from rotrnn.training.loop import initial_state
 from rotrnn.training.optimiser import describe_groups, members, table
 from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved
 from rotrnn.nn.blocks.dense import Dense, Embedding
-from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Module, Params, State, trusted
+from rotrnn.nn.blocks.norm import norm_backward
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import cross_entropy
@@ -131,19 +132,20 @@ class SequenceModel(Module, ABC):
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
 
-    def backward(self, params: Params, saved: ModelSaved, dlogits: Array) -> Params:
-        """Gradients of all parameters, nested as `params`."""
+    def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
+        """Gradients of all parameters, nested as `params`; `gather` is that of forward's context, needed where it had
+        one."""
         grads: Params = {}
 
         def below_head() -> Array:
             dx, dhead = self.head_backward(params, saved.head, dlogits)
             grads.update(dhead)
             if self.norm is not None:
-                dx, grads["norm"] = trusted(self.norm.backward)(params["norm"], saved.norm, dx)
+                dx, grads["norm"] = norm_backward(self.norm, params["norm"], saved.norm, dx, gather)
             return dx
 
         # passed on without a name here, so that each gradient is gone as soon as the next one is there
-        dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head())
+        dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head(), None, gather)
         _, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
         return {"encoder": dencoder, "blocks": dblocks, **grads}
 

@@ -322,7 +322,8 @@ def _backward(method: Any) -> Any:
     name = _third(method, 2)
 
     # what is handed on is popped, and passed without * or **: so no gradient is held longer than the method holds it
-    if "dstate" not in inspect.signature(method).parameters:
+    takes = inspect.signature(method).parameters
+    if "dstate" not in takes and "gather" not in takes:
 
         @functools.wraps(method)
         def backward(self: Any, params: Params, saved: Any, dy: Any) -> Any:
@@ -331,14 +332,34 @@ def _backward(method: Any) -> Any:
             return method(self, params, saved, given.pop())
 
         return backward
+    if "dstate" not in takes:
+
+        @functools.wraps(method)
+        def backward_of_spread(self: Any, params: Params, saved: Any, dy: Any, gather: Gather | None = None) -> Any:
+            given = [_check_backward(self, params, saved, name, dy, None)]
+            del dy
+            return method(self, params, saved, given.pop(), gather)
+
+        return backward_of_spread
+    if "gather" not in takes:
+
+        @functools.wraps(method)
+        def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
+            given = [_check_backward(self, params, saved, name, dy, dstate)]
+            del dy
+            return method(self, params, saved, given.pop(), dstate)
+
+        return backward_with_state
 
     @functools.wraps(method)
-    def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
+    def backward_with_both(
+        self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, gather: Gather | None = None
+    ) -> Any:
         given = [_check_backward(self, params, saved, name, dy, dstate)]
         del dy
-        return method(self, params, saved, given.pop(), dstate)
+        return method(self, params, saved, given.pop(), dstate, gather)
 
-    return backward_with_state
+    return backward_with_both
 
 
 def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, dstate: State) -> Array:

@@ -11,12 +11,13 @@ import numpy.typing as npt
 from rotrnn._support.text import plural
 from rotrnn.nn.blocks import fused
 from rotrnn.nn.blocks.fused import FusedSaved
-from rotrnn.nn.blocks.norm import BatchNorm, Moments
+from rotrnn.nn.blocks.norm import BatchNorm, Moments, norm_backward
 from rotrnn.nn.layer import (
     EVALUATION,
     TRUSTED,
     Array,
     Context,
+    Gather,
     Layer,
     Module,
     Params,
@@ -31,13 +32,17 @@ from rotrnn.ops.pointwise import mask_padding
 
 
 class PartsSaved(NamedTuple):
-    """What each part saved, unfused, the state after x, and lengths."""
+    """What each part saved, unfused, and lengths."""
 
     norm: Any
     layer: Any
     gate: Any
-    state: State
     lengths: npt.NDArray[np.int64] | None
+
+    @property
+    def state(self) -> State:
+        """The state after x."""
+        return self.layer.state
 
 
 @runtime_checkable
@@ -64,7 +69,13 @@ class Block(Protocol):
     ) -> tuple[Array, Any, Moments | None]: ...
 
     def backward_in_stack(
-        self, params: Params, saved: Any, dy: Array, dstate: State, later: Later | None = None
+        self,
+        params: Params,
+        saved: Any,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]: ...
 
     def prepare(self, params: Params) -> Any: ...
@@ -133,9 +144,15 @@ class ResidualBlock(Module):
         return y, saved
 
     def backward(
-        self, params: Params, saved: PartsSaved | FusedSaved, dy: Array, dstate: State = None
+        self,
+        params: Params,
+        saved: PartsSaved | FusedSaved,
+        dy: Array,
+        dstate: State = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State]:
-        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate)
+        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
+        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate, None, gather)
         return settle(dx, later, lengths=saved.lengths), dparams, dstate0
 
     def forward_in_stack(
@@ -164,7 +181,7 @@ class ResidualBlock(Module):
         z = z + mask_padding(x, ctx.lengths)
         if not self.prenorm:
             z, norm = self.norm.forward(params["norm"], z, ctx)
-        return z, PartsSaved(norm, layer, gate, layer.state, ctx.lengths), None
+        return z, PartsSaved(norm, layer, gate, ctx.lengths), None
 
     def backward_in_stack(
         self,
@@ -173,17 +190,19 @@ class ResidualBlock(Module):
         dy: Array,
         dstate: State,
         later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
-        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
+        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy, and `gather` is
+        that of forward's context."""
         if isinstance(saved, FusedSaved):
-            return fused.backward(params, saved, dy, dstate, later)
+            return fused.backward(params, saved, dy, dstate, later, gather)
         dy = settle(dy, later, lengths=saved.lengths)
         if not self.prenorm:
-            dy, dnorm = trusted(self.norm.backward)(params["norm"], saved.norm, dy)
+            dy, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dy, gather)
         dz, dgate = trusted(self.gate.backward)(params.get("gate", {}), saved.gate, dy)
         dz, dlayer, dstate0 = trusted(self.layer.backward)(params["layer"], saved.layer, dz, dstate)
         if self.prenorm:
-            dz, dnorm = trusted(self.norm.backward)(params["norm"], saved.norm, dz)
+            dz, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dz, gather)
         dx = dz + mask_padding(dy, saved.lengths)
         return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0, None
 
@@ -288,13 +307,19 @@ class FeedForwardBlock(Module):
         return x + z, FeedForwardSaved(mixing, norm, feed_forward), None
 
     def backward_in_stack(
-        self, params: Params, saved: FeedForwardSaved, dy: Array, dstate: State, later: Later | None = None
+        self,
+        params: Params,
+        saved: FeedForwardSaved,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
         """As `ResidualBlock.backward_in_stack`."""
         dy = settle(dy, later, lengths=saved.lengths)
         dz, dfeed = trusted(self.feed_forward.backward)(params["feed_forward"], saved.feed_forward, dy)
-        dz, dnorm2 = trusted(self.norm2.backward)(params["norm2"], saved.norm, dz)
-        dx, dparams, dstate0, later = self.mixing.backward_in_stack(params, saved.mixing, dy + dz, dstate)
+        dz, dnorm2 = norm_backward(self.norm2, params["norm2"], saved.norm, dz, gather)
+        dx, dparams, dstate0, later = self.mixing.backward_in_stack(params, saved.mixing, dy + dz, dstate, None, gather)
         return dx, {**dparams, "norm2": dnorm2, "feed_forward": dfeed}, dstate0, later
 
     def prepare(self, params: Params) -> Any:
@@ -314,10 +339,14 @@ class FeedForwardBlock(Module):
 
 
 class StackSaved(NamedTuple):
-    """What each block saved, and their states after x."""
+    """What each block saved."""
 
     blocks: tuple[Any, ...]
-    state: tuple[State, ...]
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """The blocks' states after x."""
+        return tuple(one.state for one in self.blocks)
 
 
 @dataclass(frozen=True)
@@ -374,18 +403,19 @@ class ResidualStack(Module):
             keep = ctx.train and (len(self.blocks) - i) % 2 == 1
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
-        return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
+        return x, StackSaved(tuple(saved))
 
     def backward(
-        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
+        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None
         for i in reversed(range(len(self.blocks))):
             given = None if dstate is None else dstate[i]
             dy, dparams[str(i)], dstate0[i], later = self.blocks[i].backward_in_stack(
-                params[str(i)], saved.blocks[i], dy, given, later
+                params[str(i)], saved.blocks[i], dy, given, later, gather
             )
         lengths = saved.blocks[0].lengths if saved.blocks else None
         return settle(dy, later, lengths=lengths), dict(reversed(dparams.items())), tuple(dstate0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
-from rotrnn.nn.blocks.gate import GELU, Dropout, GeluSaved
+from rotrnn.nn.blocks.gate import GELU, Dropout, GeluSaved, Mask
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, trusted
 
 
@@ -19,7 +19,7 @@ class ExpansionSaved(NamedTuple):
     up: DenseSaved
     gelu: GeluSaved
     down: DenseSaved
-    dropout: Context
+    dropout: Mask | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +161,27 @@ class Report(NamedTuple):
             "max_iterations": float(self.iterations.max()),
             "residual": float(self.residual.max()),
         }
+
+
+class Iterated(Protocol):
+    """What forward of every layer that iterates saves, under these names: of FixedPointRNN, Bedouin and FPMamba.
+
+    `iterate` (B, T, N or E) is the fixed point that was found, one whole application after `before`, the iterate that
+    the loop ended with, and zero beyond `lengths` (B,); given as `start` to another forward, it is the first iterate
+    there. `report` says how it was reached, sequence by sequence. Their shapes do not depend on how many steps it took.
+    """
+
+    @property
+    def iterate(self) -> Array: ...
+
+    @property
+    def before(self) -> Array: ...
+
+    @property
+    def lengths(self) -> Steps: ...
+
+    @property
+    def report(self) -> Report: ...
 
 
 class Solution(NamedTuple):

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.matrix_depth import FEEDBACK, Map, Maps, MatrixFixedPoint
+from rotrnn.nn.fixed_points.maps import Map, Maps
+from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.pointwise import sigmoid, softplus
 
@@ -99,10 +101,10 @@ class Bedouin(MatrixFixedPoint):
             params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> Params:
-        return {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
+    def fold(self, params: Params) -> Folded[Params]:
+        return Folded({name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])})
 
-    def fold_backward(self, params: Params, dfolded: Params) -> Params:
-        domega: Array = -RATE * dfolded["A"] * sigmoid(params["omega"])
-        dparams = {name: dfolded[name].reshape(shape) for name, shape in self.shapes.items() if name in dfolded}
+    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
+        domega: Array = -RATE * dweights["A"] * sigmoid(params["omega"])
+        dparams = {name: dweights[name].reshape(shape) for name, shape in self.shapes.items() if name in dweights}
         return {**dparams, "omega": domega}

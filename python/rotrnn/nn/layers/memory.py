@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.dense import dense, dense_backward
@@ -85,12 +86,12 @@ class RopeMemory(LinearRecurrence):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
-    def fold(self, params: Params) -> tuple[System, None]:
+    def fold(self, params: Params) -> Folded[System]:
         w_in, w_out, skip = _fold(params, self._directions())
         turn = np.exp(1j * wrope_angle(1, self.length, "uniform"))
-        return System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip), None
+        return Folded(System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip))
 
-    def fold_backward(self, params: Params, folding: None, dsystem: System) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
 
     def _directions(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ class MemorySaved(NamedTuple):
     """What forward keeps: its input (padding zeroed), projections, weights of ages, what was read, lengths, states."""
 
     x: Array
-    projections: Projections
+    folded: Folded[Projections]
     weights: Array
     m: Array
     lengths: Array | None
@@ -152,7 +153,8 @@ class WropeMemory(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MemorySaved]:
-        projections = _fold(params, ("",))
+        folded = self.fold(params)
+        projections = folded.weights
         x = mask_padding(x, ctx.lengths)
         v = dense(x, projections.w_in)
         h = v.view(complex_of(v.dtype))
@@ -164,12 +166,13 @@ class WropeMemory(Recurrent):
         if self.window is None:  # the history grows by as many rows as h has
             after = np.concatenate([np.zeros_like(h, m.dtype), before], 1)
         after = latest(after, h, after.shape[1], ctx.lengths)
-        return y, MemorySaved(x, projections, weights, m, ctx.lengths, rows, after)
+        return y, MemorySaved(x, folded, weights, m, ctx.lengths, rows, after)
 
     def backward(
         self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, Array]:
-        x, (w_in, w_out, skip), weights, m, lengths, rows, _ = saved
+        x, folded, weights, m, lengths, rows, _ = saved
+        w_in, w_out, skip = folded.weights
         dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's, as dm is read as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
@@ -180,13 +183,21 @@ class WropeMemory(Recurrent):
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy
         dskip = np.einsum("btd,btd->d", dy, x)
-        return dx, _fold_backward(Projections(dw_in, dw_out[None], dskip), ("",)), dpast
+        return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
 
-    def prepare(self, params: Params) -> Projections:
-        return _fold(params, ("",))
+    def fold(self, params: Params) -> Folded[Projections]:
+        """The projections into and out of the memory."""
+        return Folded(_fold(params, ("",)))
+
+    def fold_backward(self, params: Params, folded: Folded[Projections], dprojections: Projections) -> Params:
+        """Gradients of the parameters from those of the projections."""
+        return _fold_backward(dprojections, ("",))
+
+    def prepare(self, params: Params) -> Folded[Projections]:
+        return self.fold(params)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        w_in, w_out, skip = trusted(self.prepare)(params) if prepared is None else prepared
+        w_in, w_out, skip = (trusted(self.prepare)(params) if prepared is None else prepared).weights
         v = dense(x_t, w_in)
         h = v.view(complex_of(v.dtype))[:, None]
         held = np.concatenate([self._before(state, h), h], 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
 from rotrnn.ops.dense import dense, dense_backward
@@ -14,7 +15,7 @@ from rotrnn.ops.rnn import ACTIVATIONS, LstmResult, lstm, lstm_backward, rnn, rn
 
 
 class RNNSaved(NamedTuple):
-    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, what forward was told.
+    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, lengths.
 
     `state` is None for a bidirectional layer.
     """
@@ -23,7 +24,7 @@ class RNNSaved(NamedTuple):
     h: tuple[Array, ...]
     start: Array | None
     state: Array | None
-    ctx: Context
+    lengths: npt.NDArray[np.int64] | None
 
 
 def glorot(rng: np.random.Generator, n: int) -> Array:
@@ -115,11 +116,11 @@ class RNN(Recurrent):
             one, hT = rnn(params["A"], z, state, activation=self.activation, reverse=bool(reverse), lengths=ctx.lengths)
             y += dense(one, params[name])
             h.append(one)
-        return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx)
+        return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx.lengths)
 
     def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
-        dy = mask_padding(dy, saved.ctx.lengths)
+        dy = mask_padding(dy, saved.lengths)
         dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
         readouts, grads = {}, []
         for reverse, (name, h) in enumerate(zip(self._readouts, saved.h, strict=True)):
@@ -127,7 +128,7 @@ class RNN(Recurrent):
             grads.append(
                 rnn_backward(
                     *(dh, params["A"], h, saved.start), dhT=dstate,
-                    activation=self.activation, reverse=bool(reverse), lengths=saved.ctx.lengths,
+                    activation=self.activation, reverse=bool(reverse), lengths=saved.lengths,
                 )
             )  # fmt: skip
         dA, dz, dh0 = grads[0]
@@ -156,13 +157,13 @@ class RNN(Recurrent):
 
 
 class LSTMSaved(NamedTuple):
-    """Input with padding zeroed, what the op returned, the state before and after, what forward was told."""
+    """Input with padding zeroed, what the op returned, the state before and after, lengths."""
 
     x: Array
     result: LstmResult
     start: tuple[Array, Array] | None
     state: tuple[Array, Array]
-    ctx: Context
+    lengths: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class LSTM(Recurrent):
         z = dense(x, params["weight_ih"], params["bias"])
         result = lstm(params["weight_hh"], z, h0, c0, lengths=ctx.lengths)
         y = dense(result.h, params["C"]) if self.projection else result.h.copy()
-        return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx)
+        return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx.lengths)
 
     def backward(
         self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None
@@ -242,11 +243,11 @@ class LSTM(Recurrent):
         h0, c0 = (None, None) if saved.start is None else saved.start
         dhT, dcT = (None, None) if dstate is None else dstate
         h, c, gates, _, _ = saved.result
-        dh = dy = mask_padding(dy, saved.ctx.lengths)
+        dh = dy = mask_padding(dy, saved.lengths)
         readout = {}
         if self.projection:
             dh, readout["C"], _ = dense_backward(dy, h, params["C"])
-        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.ctx.lengths)
+        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.lengths)
         dx, dweight_ih, dbias = dense_backward(grads.dx, saved.x, params["weight_ih"])
         dparams = {"weight_ih": dweight_ih, "weight_hh": grads.dw, "bias": dbias, **readout}
         return dx, dparams, (grads.dh0, grads.dc0)

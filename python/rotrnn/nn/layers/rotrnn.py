@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
@@ -103,7 +104,7 @@ class RotRNN(LinearRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> tuple[System, Folding]:
+    def fold(self, params: Params) -> Folded[System]:
         B = params["B"]
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
@@ -121,11 +122,11 @@ class RotRNN(LinearRecurrence):
         a = modulus[:, None] * self.units(params["theta"])
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
-        return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace)
+        return Folded(System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace))
 
-    def fold_backward(self, params: Params, folding: Folding, dsystem: System) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         H, W, B = self.heads, self.width, params["B"]
-        P, PtB, xi, gamma, modulus, trace = folding
+        P, PtB, xi, gamma, modulus, trace = folded.kept
         decay = bounded_exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B

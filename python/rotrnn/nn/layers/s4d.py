@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     check_steps,
@@ -20,7 +21,7 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 
 
 class Bank(NamedTuple):
@@ -34,7 +35,7 @@ class Bank(NamedTuple):
 class S4DSaved(NamedTuple):
     """What forward keeps: the bank, what the op saved in each direction, and the state after x."""
 
-    bank: Bank
+    folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
     state: Array | None
 
@@ -135,8 +136,7 @@ class S4D(Recurrent):
         return StateArray("inputs", (self.window - 1, self.d_model))
 
     def input_shape(self, saved: S4DSaved) -> tuple[int, ...]:
-        B, T, D = saved.directions[0].u.shape
-        return B, T - (self.window or 1) + 1, D
+        return tuple(saved.directions[0].u.shape)
 
     @property
     def _steps(self) -> tuple[str, ...]:
@@ -158,32 +158,32 @@ class S4D(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4DSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        bank, L, lengths = self.fold(params), self.window, ctx.lengths
-        a, c, skip = bank
+        folded, L, lengths = self.fold(params), self.window, ctx.lengths
+        a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
         if not self.bidirectional:
-            return y, S4DSaved(bank, (saved,), hT)
+            return y, S4DSaved(folded, (saved,), hT)
         y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
-        return y + y_reverse, S4DSaved(bank, (saved, saved_reverse), None)
+        return y + y_reverse, S4DSaved(folded, (saved, saved_reverse), None)
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        (a, c, skip), directions, _ = saved
-        dy = dy.astype(directions[0].u.dtype, copy=False)
+        folded, directions, _ = saved
+        (a, c, skip), u = folded.weights, directions[0].u
+        dy = dy.astype(u.dtype, copy=False)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
-            return grads.du, self.fold_backward(params, Bank(grads.da, grads.dc[None], grads.dskip)), grads.dh0
+            dbank = Bank(grads.da, grads.dc[None], grads.dskip)
+            return grads.du, self.fold_backward(params, folded, dbank), grads.dh0
         other = diagonal_bank_backward(dy, a, c[1], 0 * skip, directions[1], reverse=True)
         dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
-        return grads.du + other.du, self.fold_backward(params, dbank), None
+        return grads.du + other.du, self.fold_backward(params, folded, dbank), None
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
-        bank = self.fold(params)
+        bank = self.fold(params).weights
         if self.window is None:
             return bank, None
-        impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
-        impulse[:, :1] = 1
-        return bank, diagonal_bank(bank.a, bank.c[0], bank.skip, impulse)[0][0, ::-1]
+        return bank, np.ascontiguousarray(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
@@ -196,14 +196,15 @@ class S4D(Recurrent):
         recent = np.concatenate([before, x], 1)
         return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
-    def fold(self, params: Params) -> Bank:
+    def fold(self, params: Params) -> Folded[Bank]:
         """The bank of the parameters."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
         C = np.stack([_complex(params, "C", suffix) for suffix in self.directions])
-        return Bank(transition(self.discretisation, A, steps[0]), C * (gain * _complex(params, "B")), params["D"])
+        a = transition(self.discretisation, A, steps[0])
+        return Folded(Bank(a, C * (gain * _complex(params, "B")), params["D"]))
 
-    def fold_backward(self, params: Params, dbank: Bank) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[Bank], dbank: Bank) -> Params:
         """Gradients of the parameters from those of the bank."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])

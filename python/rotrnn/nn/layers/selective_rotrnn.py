@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
-from rotrnn.nn.layers.rotrnn import Folding, RotRNN
+from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
@@ -37,8 +38,7 @@ class SelectiveRotRNNSaved(NamedTuple):
     transitions, (planes,), and the varying one, a_t over it, and the scan's input v_t, both (B, T, planes); the state
     before x, all states, and the one after x."""
 
-    system: System
-    folding: Folding
+    folded: Folded[System]
     lengths: npt.NDArray[np.int64] | None
     u: Array
     decays: Decays | None
@@ -138,21 +138,21 @@ class SelectiveRotRNN(Recurrent):
         of the recurrence, each aged to the present."""
         return self._run(params, trusted(self.prepare)(params), x, ctx, state)
 
-    def prepare(self, params: Params) -> tuple[System, Folding]:
+    def prepare(self, params: Params) -> Folded[System]:
         """RotRNN's folded system: gamma e^{i theta}, and P, xi in the projections."""
         return self.base.fold(params)
 
     def step(
-        self, params: Params, state: State, x_t: Array, prepared: tuple[System, Folding] | None = None
+        self, params: Params, state: State, x_t: Array, prepared: Folded[System] | None = None
     ) -> tuple[Array, State]:
         folded = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._run(params, folded, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def _run(
-        self, params: Params, folded: tuple[System, Folding], x: Array, ctx: Context, state: State
+        self, params: Params, folded: Folded[System], x: Array, ctx: Context, state: State
     ) -> tuple[Array, SelectiveRotRNNSaved]:
-        (system, folding), u = folded, mask_padding(x, ctx.lengths)
+        system, u = folded.weights, mask_padding(x, ctx.lengths)
         angles = dense(u, self._angle_weights(params))
         v = dense(u, system.w_in).view(np.result_type(angles, np.complex64))
         turn = np.empty_like(v)
@@ -165,13 +165,13 @@ class SelectiveRotRNN(Recurrent):
         how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
         h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
         y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
-        return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, constant, turn, v, state, h, after)
+        return y, SelectiveRotRNNSaved(folded, ctx.lengths, u, decays, constant, turn, v, state, h, after)
 
     def backward(
         self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
-        a, real = constant * turn, h.real.dtype
+        folded, lengths, u, decays, constant, turn, v, state0, h, _ = saved
+        system, a, real = folded.weights, constant * turn, h.real.dtype
         dy = mask_padding(dy.astype(real, copy=False), lengths)
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
@@ -195,7 +195,7 @@ class SelectiveRotRNN(Recurrent):
         turned = dense_backward(dpolar.imag, u, self._angle_weights(params))
         da = (scan.da * turn.conj()).sum((0, 1)) if decays is None else np.zeros_like(constant)
         dskip = np.einsum("btd,btd->d", dy, u)
-        dparams |= self.base.fold_backward(params, folding, System(into.dw, da, out.dw[None], dskip))
+        dparams |= self.base.fold_backward(params, folded, System(into.dw, da, out.dw[None], dskip))
         if decays is not None:
             dparams["gamma_log"] += dgamma_log.sum((0, 1))
             dparams["theta"] += dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
