@@ -86,7 +86,7 @@ def test_written_rows(tmp_path):
 def test_the_command_knows_it(tmp_path, capsys):
     assert main(["data", "delayed_copy", "--set", "train=40", "--set", "bits=3", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("delayed_copy: 3 bits a step, 4 feature(s) a step\n")
+    assert out.startswith("delayed_copy: 3 bits per step, 4 feature(s) per step\n")
     assert "\nlabel           0      1\n" in out
     assert main(["info", "tasks"]) == 0
     assert "\ndelayed_copy " in capsys.readouterr().out

@@ -29,7 +29,7 @@ SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
 
 
 class Server:
-    """What is served, how (each may be changed between requests), and what was asked for."""
+    """What is served, how (each may be changed between requests), and what was requested."""
 
     def __init__(self):
         self.files = {"/data.bin": DATA}
@@ -113,7 +113,7 @@ def test_a_cut_connection_is_resumed(server, tmp_path):
     """Two cuts, then the rest: every byte is sent once."""
     server.cut = 20 * CHUNK
     for have in (20 * CHUNK, 40 * CHUNK):
-        with pytest.raises(OSError, match=rf"data\.bin: the connection broke with {have} bytes here .* goes on from"):
+        with pytest.raises(OSError, match=rf"data\.bin: the connection broke after {have} bytes .* resumes from"):
             fetch(f"{server.url}/data.bin", SHA256, tmp_path)
         assert names(tmp_path) == [".data.bin.part", ".data.bin.part.tag"]
     assert fetch(f"{server.url}/data.bin", SHA256, tmp_path).read_bytes() == DATA
@@ -155,12 +155,12 @@ def test_a_part_that_is_whole_already(server, tmp_path):
 def test_a_file_that_is_not_there(server, tmp_path):
     with pytest.raises(OSError, match=rf"{server.url}/other\.bin: 404"):
         fetch(f"{server.url}/other.bin", None, tmp_path)
-    with pytest.raises(OSError, match="the connection broke with 0 bytes here"):
+    with pytest.raises(OSError, match="the connection broke after 0 bytes"):
         fetch("http://127.0.0.1:9/data.bin", None, tmp_path)  # nobody listens
 
 
 def test_an_unpublished_hash_is_told_kept_and_held_to(server, tmp_path):
-    with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; what came has {SHA256}"):
+    with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; the download has {SHA256}"):
         path = fetch(f"{server.url}/data.bin", None, tmp_path)
     assert (tmp_path / "data.bin.sha256").read_text() == f"{SHA256.removeprefix('sha256:')}  data.bin\n"
     path.unlink()
@@ -261,7 +261,7 @@ def test_absolute_names_stay_inside(tmp_path):
 
 def test_no_such_folder(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(tar_gz(FILES))
-    with pytest.raises(ValueError, match="there is no folder top/on in it"):
+    with pytest.raises(ValueError, match="it has no folder top/on"):
         unpack(tmp_path / "a.tar.gz", "top/on", tmp_path / "new")
 
 
@@ -310,7 +310,7 @@ def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind, 
     made = tmp_path / "made" / (kind.release.home or kind.release.places[0])
     archive = archive_of(made, kind.release.inner, tmp_path)
     with published(server, monkeypatch, kind, {"archive.tar.gz": archive}):
-        with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: nothing is in .*or download = true"):
+        with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: no data in .*or download = true"):
             kind(data_dir=str(tmp_path / "data"), **settings).load()
         assert server.seen == []
         for _ in range(2):

@@ -164,12 +164,12 @@ def test_describe(case):
     task = case.load()
     lines = describe(task).split("\n")
     tagger = f"{task.n_classes} classes, {task.vocab} token ids, tagger"
-    bits = f"{task.n_classes} bits a step, {task.n_features} feature(s) a step"
+    bits = f"{task.n_classes} bits per step, {task.n_features} feature(s) per step"
     assert lines[0] == f"{task.name}: {tagger if task.vocab else bits}"
     assert [line.split()[:2] for line in lines[2:5]] == [
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]
-    assert ("train: counted in 4096 examples, evenly spaced" in lines) == task.train.fresh
+    assert ("train: statistics of 4096 examples, evenly spaced" in lines) == task.train.fresh
 
 
 def test_statistics_of_a_large_split_are_of_all_its_parts():
@@ -208,7 +208,8 @@ def test_written_rows(case, tmp_path):
 
 @pytest.mark.parametrize("case", [Copy(), Brackets(), Regular()])
 def test_a_stream_is_not_written_whole(case, tmp_path):
-    with pytest.raises(ValueError, match=f"train has {case.train} examples, expected at most {WRITABLE} .*; set train"):
+    message = f"train has {case.train} examples, but at most {WRITABLE} can be written; set train"
+    with pytest.raises(ValueError, match=message):
         case.write(tmp_path)
     assert os.listdir(tmp_path) == []
 

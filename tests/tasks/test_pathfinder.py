@@ -338,7 +338,7 @@ def test_published_settings_are_the_defaults():
 def test_describe_draws_no_image(monkeypatch):
     monkeypatch.setattr(Pathfinder, "images", None)
     text = describe(Pathfinder(resolution=128).load())
-    assert text.startswith("path-x: 2 classes, 1 feature(s) a step\n")
+    assert text.startswith("path-x: 2 classes, 1 feature(s) per step\n")
     assert re.search(r"^train +160000 +16384 ", text, re.M)
 
 
@@ -346,7 +346,7 @@ def test_describe_draws_no_image(monkeypatch):
     ("settings", "message"),
     [
         ({"resolution": 48}, "resolution is 48, expected one of 16, 32, 64, 128, 256"),
-        ({"distractors": "twice"}, "distractors is 'twice', expected once or recomputed, or how many"),
+        ({"distractors": "twice"}, "distractors is 'twice', expected once or recomputed, or a number"),
         ({"distractors": -1}, "distractors is -1, expected an integer from 0"),
         ({"contour_length": 1}, "contour_length is 1, expected an integer from 2"),
         ({"distractor_length": 0}, "distractor_length is 0, expected an integer from 1"),

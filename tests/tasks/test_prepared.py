@@ -89,7 +89,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_what_another_process_replaces_while_it_is_opened(tmp_path, monkeypatch):
-    """Other data take the place between manifest and arrays, or an array is gone: the answer is what was asked for."""
+    """Other data take the place between manifest and arrays, or an array is gone: the answer is what was requested."""
     prepared(tmp_path, "data", SETTINGS, maker([]))
     load, replaced = np.load, []
 
@@ -162,13 +162,13 @@ def test_what_is_damaged_or_not_ours_is_told_and_kept(tmp_path):
     prepared(tmp_path, "data", SETTINGS, maker([]))
     path = tmp_path / "data" / "x.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"x\.npy: is 139 bytes long, expected 140 bytes; remove .*data to have it"):
+    with pytest.raises(ValueError, match=r"x\.npy: is 139 bytes long, expected 140 bytes; remove .*data to prepare it"):
         prepared(tmp_path, "data", SETTINGS, maker([]))
     path.unlink()
     with pytest.raises(ValueError, match=r"x\.npy: is missing, expected 140 bytes"):
         prepared(tmp_path, "data", SETTINGS, maker([]))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(ValueError, match="mine: is no prepared data of rotrnn"):
+    with pytest.raises(ValueError, match="mine: is not prepared data of rotrnn"):
         prepared(tmp_path, "mine", SETTINGS, maker([]))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"

@@ -61,7 +61,9 @@ def test_the_shape_is_known_without_the_data(data, name):
 def test_the_least_stand_in(tmp_path, name):
     """Two examples are read again; one could not be, of two classes or of two splits."""
     settings = {"max_length": 10} if name in ("imdb", "aan") else {}
-    with pytest.raises(ValueError, match=f"{KINDS[name].__name__}: the stand-in is to have 1 example.*expected 2"):
+    with pytest.raises(
+        ValueError, match=f"{KINDS[name].__name__}: the stand-in data have 1 example.*expected at least 2"
+    ):
         KINDS[name](**settings).stand_in(tmp_path, 1)
     assert not any(tmp_path.iterdir())
     KINDS[name](**settings).stand_in(tmp_path, 2)
@@ -174,7 +176,7 @@ def test_two_readings_of_the_same_texts_do_not_replace_one_another(data):
 @pytest.mark.parametrize("name", KINDS)
 def test_published_data_are_not_written(stand_ins, tmp_path, name, capsys):
     assert main(["data", name, "--out", str(tmp_path), "--set", f"data_dir={stand_ins / name}"]) == 2
-    assert "is read from published files and not written" in capsys.readouterr().err
+    assert "is read from published files and cannot be written" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 
@@ -184,7 +186,7 @@ def test_the_command_describes_them(data, capsys):
         warnings.simplefilter("always")
         assert main(["data", "imdb", "--set", f"data_dir={folder}"]) == 0
     seen = capsys.readouterr()
-    assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
+    assert "imdb: 2 classes, 98 token ids\nthere is no validation split: val is test\n" in seen.out
     assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err
 
 
@@ -194,8 +196,8 @@ def test_the_command_describes_them(data, capsys):
         (["listops", "--stand-in", "3", "--out", "x"], "--stand-in: listops needs no files, expected one of imdb, aan"),
         (["imdb", "--stand-in", "3"], "--stand-in 3: expected a positive number, and a folder, --out DIR"),
         (["imdb", "--stand-in", "0", "--out", "x"], "--stand-in 0: expected a positive number"),
-        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg; download = true fetches the data there"),
-        (["aan", "--set", "data_dir=none"], "AAN: nothing is in none/lra_release/lra_release/tsv_data, none/lra_"),
+        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg; download = true downloads the data to it"),
+        (["aan", "--set", "data_dir=none"], "AAN: no data in none/lra_release/lra_release/tsv_data, none/lra_"),
     ],
 )
 def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys):

@@ -153,7 +153,7 @@ def test_moments_are_exact(clips):
         ({"width": 1}, r"has 1 channel\(s\) of 8 bits at 16000 Hz"),
         ({"channels": 2}, r"has 2 channel\(s\) of 16 bits at 16000 Hz"),
         ({"width": 4}, r"has 1 channel\(s\) of 32 bits"),
-        ({"size": 16_001}, "has 16001 samples, expected 16000 at most"),
+        ({"size": 16_001}, "has 16001 samples, expected at most 16000"),
     ],
 )
 def test_clips_of_another_kind(tmp_path, clips, about, message):
@@ -173,7 +173,7 @@ def test_cut_and_damaged_clips(tmp_path):
     for size in (0, 3, 20, 43, 44, 45, 1000, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(
-            ValueError, match=rf"^{re.escape(str(path))}: is (no WAV file, or is cut off: .|cut off, with)"
+            ValueError, match=rf"^{re.escape(str(path))}: is (not a WAV file, or is truncated: .|truncated, with)"
         ):
             read_wav(path)
     for content in (
@@ -183,7 +183,7 @@ def test_cut_and_damaged_clips(tmp_path):
         whole[:12] + b"fmtx" + struct.pack("<I", 2**31) + whole[20:],
     ):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is no WAV file"):
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is not a WAV file"):
             read_wav(path)
 
 
@@ -195,10 +195,10 @@ def test_cut_and_damaged_clips(tmp_path):
         ("", "line 3: there is no clip ''"),
         ("zebra/00000000_nohash_0.wav", "line 3: there is no clip 'zebra/"),
         ("../bed/00000000_nohash_0.wav", "line 3: there is no clip '../bed"),
-        ("zero/00000001_nohash_1.wav", "line 3: zero/00000001_nohash_1.wav is listed before, for val"),
+        ("zero/00000001_nohash_1.wav", "line 3: zero/00000001_nohash_1.wav is already listed, for val"),
         (
             "zero/00000002_nohash_2.wav",
-            "testing_list.txt, line 1: zero/00000002_nohash_2.wav is listed before, for val",
+            "testing_list.txt, line 1: zero/00000002_nohash_2.wav is already listed, for val",
         ),
         ("caf\udcc3", r"line 3: there is no clip 'caf\\\\xc3'"),
     ],
@@ -215,7 +215,9 @@ def test_malformed_lists(tmp_path, clips, line, message):
 def test_a_folder_of_no_class_and_a_missing_list(tmp_path, clips):
     write_folder(tmp_path, clips)
     (tmp_path / "zebra").mkdir()
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}/zebra: is no class, expected one of bed, cat"):
+    with pytest.raises(
+        ValueError, match=rf"^{re.escape(str(tmp_path))}/zebra: is not a class, expected one of bed, cat"
+    ):
         SpeechCommands(data_dir=str(tmp_path)).load()
     (tmp_path / "zebra").rmdir()
     (tmp_path / "testing_list.txt").unlink()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rotrnn.tasks import WordProblem
 from rotrnn.tasks.task import majority_baseline
-from rotrnn.tasks.word_problem import COUNTABLE, HEADER, Generated, group, read_csv, write_csv
+from rotrnn.tasks.word_problem import COUNTABLE, HEADER, GeneratedSequences, group, read_csv, write_csv
 
 # ---- groups ----
 
@@ -160,16 +160,16 @@ def test_groups_that_are_too_large(name):
 @given(order=st.integers(1, 60), length=st.integers(1, 9), seed=st.integers(0, 2**63 - 1))
 def test_no_sequence_comes_twice(order, length, seed):
     count = min(order**length, 3000)
-    rows = Generated(order, length, count, seed).at(np.arange(count))
+    rows = GeneratedSequences(order, length, count, seed).at(np.arange(count))
     assert 0 <= rows.min() <= rows.max() < order
     assert len(np.unique(rows, axis=0)) == count
 
 
 def test_all_sequences_where_as_many_are_wanted():
-    rows = Generated(3, 5, 243, seed=1).at(np.arange(243))
+    rows = GeneratedSequences(3, 5, 243, seed=1).at(np.arange(243))
     assert sorted(map(tuple, rows.tolist())) == list(itertools.product(range(3), repeat=5))
     assert rows.tolist() != sorted(rows.tolist())
-    assert not np.array_equal(rows, Generated(3, 5, 243, seed=2).at(np.arange(243)))
+    assert not np.array_equal(rows, GeneratedSequences(3, 5, 243, seed=2).at(np.arange(243)))
 
 
 @pytest.mark.parametrize("length", [10, 11])
@@ -178,7 +178,7 @@ def test_elements_are_uniform_and_independent(length):
     within 5 deviations."""
     assert (60**length < COUNTABLE) == (length == 10)
     n = 40_000
-    rows = Generated(60, length, n, seed=3).at(np.arange(n))
+    rows = GeneratedSequences(60, length, n, seed=3).at(np.arange(n))
     for t in range(length):
         share = np.bincount(rows[:, t], minlength=60) / n
         assert np.abs(share - 1 / 60).max() <= 5 * math.sqrt(1 / 60 * (59 / 60) / n)
@@ -190,7 +190,7 @@ def test_elements_are_uniform_and_independent(length):
 def test_permuted_sequences_keep_no_order():
     """Rows i and i + 1 of what is numbered share an element at a place as often as chance has it."""
     n = 40_000
-    rows = Generated(60, 4, n, seed=0).at(np.arange(n))
+    rows = GeneratedSequences(60, 4, n, seed=0).at(np.arange(n))
     same = (rows[1:] == rows[:-1]).mean(0)
     assert np.abs(same - 1 / 60).max() <= 5 * math.sqrt(1 / 60 * (59 / 60) / n)
 
@@ -278,7 +278,7 @@ def test_baselines_are_near_zero():
 
 def test_bytes_of_a_file(tmp_path):
     path = tmp_path / "A5=6.csv"
-    words = Generated(60, 6, 2, seed=7)
+    words = GeneratedSequences(60, 6, 2, seed=7)
     write_csv(path, group("A5"), words, 7)
     rows = words.at(np.arange(2))
     products, expected = table("A5"), "seed,input,target\n"
@@ -327,7 +327,9 @@ def test_files_are_not_written_from_files(tmp_path):
     of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20}
     WordProblem(**of).write(tmp_path)
     before = (tmp_path / "Z7=4.csv").read_bytes()
-    with pytest.raises(ValueError, match=r"WordProblem: data_dir is '.*', expected none: its sequences are files"):
+    with pytest.raises(
+        ValueError, match=r"WordProblem: data_dir is '.*', expected none: its sequences are already files"
+    ):
         WordProblem(**{**of, "samples": 20}, data_dir=str(tmp_path)).write(tmp_path)
     assert (tmp_path / "Z7=4.csv").read_bytes() == before
 

@@ -58,12 +58,12 @@ def reevaluate(
     """
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
-    dividing = () if _others(trained, dict(changes)) else getattr(trained, "dividing", ())
+    split_settings = () if _others(trained, dict(changes)) else getattr(trained, "split_settings", ())
     for place in [place for place, _ in (*changes, *grid)]:
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
         section, _, key = place.partition(".")
-        if section == "task" and key in dividing:
+        if section == "task" and key in split_settings:
             expected = "as it was there" + (", or another task.seed with it" if _seeded(trained) else "")
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
     points = Sweep(grid=as_grid(grid)).configurations()
@@ -110,7 +110,7 @@ def reevaluate(
 def _seeded(task: Settings) -> bool:
     """Whether all examples are generated, and others with another seed."""
     files = getattr(task, "data_dir", "") or getattr(task, "download", False)
-    return hasattr(task, "seed") and "seed" not in getattr(task, "dividing", ()) and not files
+    return hasattr(task, "seed") and "seed" not in getattr(task, "split_settings", ()) and not files
 
 
 def _others(task: Settings, changes: dict[str, Any]) -> bool:
