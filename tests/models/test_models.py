@@ -274,7 +274,7 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     inputs, _ = data_of("tagger")
     with pytest.raises(ValueError, match=r"Stream.push: inputs has shape \(3,\), expected \(B,\) or \(B, T\) with B=4"):
         stream.push(inputs[:3, 0])
-    with pytest.raises(ValueError, match="lengths was given with a single step"):
+    with pytest.raises(ValueError, match="got lengths with a single step"):
         stream.push(inputs[:, 0], lengths=[1, 1, 1, 1])
     with pytest.raises(ValueError, match="batch is 0"):
         model.stream(params, 0)
@@ -287,16 +287,16 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model with other settings"):
         other.stream(prepared(other), B).load(path)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="is truncated"):
         stream.load(path)
     with pytest.raises(FileNotFoundError):
         stream.load(tmp_path / "nothing")
     chosen = ModelSettings(layer="lru", d_model=5, n_layers=1)
     both = build_model(chosen, {"d_state": 3, "bidirectional": True}, n_classes=C, vocab=V)
-    with pytest.raises(ValueError, match="both directions"):
+    with pytest.raises(ValueError, match="a layer is bidirectional"):
         both.stream(prepared(both), B).push(inputs)
     pairs = model_of("retrieval")
-    with pytest.raises(ValueError, match="pairs does not stream"):
+    with pytest.raises(ValueError, match="pairs does not support streaming inference"):
         pairs.stream(prepared(pairs), B).push(inputs)
     with pytest.raises(ValueError, match="expected one that runs forward"):
         build_model(chosen, {"d_state": 3, "bidirectional": True}, head="language", n_classes=V, vocab=V)
