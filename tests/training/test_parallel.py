@@ -456,7 +456,7 @@ def test_what_does_not_fit_is_refused_by_all(tmp_path):
     few = "training.batch is 8 in 3 parts, 2 examples at a time, expected one at least for each of 3 processes"
     assert all(few in message for message in errors(recipe_of({}, accumulate=3)))
     assert all("the recipe is " in message for message in errors(None))
-    assert all("no run is here" in message for message in errors(recipe_of({}), resume=True))
+    assert all("is not the folder of a run" in message for message in errors(recipe_of({}), resume=True))
     assert not list((tmp_path / "run").glob("[!.]*"))
 
 
@@ -541,7 +541,7 @@ def test_a_launcher_of_another_mpi_is_refused(launched, monkeypatch):
     alone = SimpleNamespace(Get_size=lambda: 1)
     fake = SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=alone, get_vendor=lambda: ("MPICH", (5, 0, 2))))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(), MPI=fake.MPI))
-    with pytest.raises(ValueError, match=r"started 2 processes, and mpi4py sees 1: it speaks MPICH"):
+    with pytest.raises(ValueError, match=r"started 2 processes, and mpi4py sees 1: it uses MPICH"):
         launched(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2)
 
 

@@ -336,7 +336,7 @@ def test_table_1_of_the_fixed_point_paper():
 
 
 def test_figures_of_the_fixed_point_paper():
-    """It does not say for how many reflections Table 1 is; arithmetic is scaled, and in no percentages."""
+    """It does not say for a number reflections Table 1 is; arithmetic is scaled, and in no percentages."""
     copying = {name.partition(",")[0]: recipe.source.accuracy for name, recipe in plan("copy-small").items()}
     assert {name for name, figure in copying.items() if figure.startswith("0.94 +- 0.03")} == {
         "bedouin-1",

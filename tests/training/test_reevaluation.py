@@ -57,18 +57,18 @@ def run(tmp_path_factory):
 
 
 def test_parameters_that_the_test_split_chose_are_told(tmp_path, recwarn):
-    """IMDB has no validation part."""
+    """IMDB has no validation split."""
     kind = TASKS["imdb"]
     kind(max_length=20).stand_in(tmp_path / "data", 4)
     settings = [f"task.data_dir={tmp_path / 'data'}", "task.max_length=20", "training.steps=2", "training.batch=2"]
     train(load_recipe("text-lru-small", settings), tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
-    with pytest.warns(UserWarning, match="the test split chose the best parameters"):
+    with pytest.warns(UserWarning, match="the best parameters were selected on the test split"):
         reevaluate(run)
     recwarn.clear()
     reevaluate(run, checkpoint="last")
     reevaluate(run, split="train")
-    assert not [one for one in recwarn if "chose" in str(one.message)]
+    assert not [one for one in recwarn if "selected on" in str(one.message)]
 
 
 def test_without_changes_it_is_what_training_found(run):
@@ -139,7 +139,7 @@ def test_another_seed_makes_other_examples(tmp_path):
 
 def test_a_split_without_an_end_is_not_evaluated(tmp_path):
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
-    with pytest.raises(ValueError, match=r"--split train: has no end, .* expected val or test"):
+    with pytest.raises(ValueError, match=r"--split train: is endless, .* expected val or test"):
         reevaluate(Run(tmp_path), split="train")
 
 
@@ -162,7 +162,7 @@ def test_ids_are_those_of_training(tmp_path):
 def test_a_setting_of_initial_values_alone_is_told(run, recwarn):
     """And no other: neither one that changes what comes out, nor one that changes nothing at all."""
     init = ("layer.lambda_init", [[0.9, 0.999], [0.1, 0.5]])
-    with pytest.warns(UserWarning, match=r"^layer\.lambda_init changes initial values and nothing else"):
+    with pytest.warns(UserWarning, match=r"^layer\.lambda_init only changes initial values"):
         found = reevaluate(run, grid=[init])
     assert found[0][1] == found[1][1]
     recwarn.clear()
@@ -206,7 +206,9 @@ def test_an_estimate_counts_what_training_does(tmp_path):
     assert found.parameters == train(recipe, tmp_path / "run", progress=False)["parameters"]
     assert found.peak_memory > 2**20
     text = found.text()
-    assert text.startswith(f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} a step, peak ")
+    assert text.startswith(
+        f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} per step, peak "
+    )
     assert "6 evaluations of 30 examples and 2 of 30: " in text
     assert estimate(toy_recipe(tmp_path, "training.steps=2"), 5).steps_run == 2
 
@@ -257,7 +259,7 @@ def test_an_estimate_from_fewer_examples_than_the_task_makes():
 
 
 def test_a_task_without_stand_in_says_so(tmp_path):
-    with pytest.raises(ValueError, match="Toy: makes its data itself, and needs no stand-in"):
+    with pytest.raises(ValueError, match="Toy: needs no stand-in data, because it needs no files"):
         estimate(toy_recipe(tmp_path), 3, stand_in=10)
 
 

@@ -127,7 +127,9 @@ def test_runs_of_one_recipe_that_ended_otherwise_are_told(runs, tmp_path, recwar
     result = run.read_json(run.result)
     result["test"]["best"]["accuracy"] /= 2
     run.write(run.result, json.dumps(result))
-    with pytest.warns(UserWarning, match="again: left out, its recipe and seed are those of .*lr=0.1,seed=1; yet it"):
+    with pytest.warns(
+        UserWarning, match="again: skipped, because it has the recipe and seed of .*lr=0.1,seed=1; its result is"
+    ):
         assert len(rows(runs, tmp_path / "again")) == len(rows(runs))
 
 
@@ -189,7 +191,7 @@ def test_a_loss_that_is_not_finite(runs, loss):
 
 def test_several_commits_are_told(runs):
     folders = sorted(one.parent for one in runs.rglob("recipe.toml"))
-    note = "trained by several commits of rotrnn"
+    note = "trained with several commits of rotrnn"
     for folder, commit in zip(folders, [40 * "a"] * (len(folders) - 1) + [None], strict=True):
         (folder / "sessions.json").write_text(json.dumps([{"commit": commit}]))
     assert note not in render(rows(runs))
@@ -291,7 +293,7 @@ def test_the_command(runs, tmp_path, capsys):
     assert (tmp_path / "curves.csv").read_text() == render(rows(runs), ".csv", curve=True)
     capsys.readouterr()
     for arguments, message in (
-        ([str(tmp_path / "nowhere")], "nowhere: no run is here, expected a folder with a recipe.toml"),
+        ([str(tmp_path / "nowhere")], "nowhere: is not the folder of a run, expected a folder with a recipe.toml"),
         ([str(runs), "--out", "table.txt"], "--out: the file ends in '.txt', expected .md, .csv or .json"),
         ([str(runs), "--by", "lr"], "--by lr: "),
     ):
@@ -350,9 +352,9 @@ def test_json_that_is_too_deep_is_named(runs):
 RESULT = '{"metric": "accuracy", "selected_on": "validation", "best_step": 1}'
 PART = '"test": {"best": {"accuracy": 1}}}'
 DAMAGES = {
-    "recipe.toml": ('[task]\nname = "to', "/recipe.toml: no valid TOML"),
+    "recipe.toml": ('[task]\nname = "to', "/recipe.toml: not valid TOML"),
     "log.jsonl": ('{"step": 1}\nx\n', "/log.jsonl, line 2: is damaged"),
-    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected what"),
+    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected the format of training"),
     "failed.json": ("{", "/failed.json: is damaged, expected JSON"),
 }
 
@@ -368,10 +370,14 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
     out = capsys.readouterr().out
     assert out == (tmp_path / "table.md").read_text()
-    told = [line for line in out.splitlines() if line.startswith("unreadable, in no row (")]
+    told = [line for line in out.splitlines() if line.startswith("cannot be read, skipped (")]
     expected = [str(runs / name) + message for name, (_, message) in zip(names, DAMAGES.values(), strict=True)]
-    expected = [f"{runs}/foreign/recipe.toml: unknown section [cake]", *expected, f"{tmp_path}/nowhere: no run is here"]
-    assert [line.startswith(f"unreadable, in no row ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
+    expected = [
+        f"{runs}/foreign/recipe.toml: unknown section [cake]",
+        *expected,
+        f"{tmp_path}/nowhere: is not the folder of a run",
+    ]
+    assert [line.startswith(f"cannot be read, skipped ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
     for line, message in zip(told, expected, strict=True):
         assert message in line
     (row,) = [line for line in out.splitlines() if line.startswith("| lr=0.2")]
@@ -381,7 +387,7 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert main(["results", *folders]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("/recipe.toml: no valid TOML") == 4
+    assert err.count("/recipe.toml: not valid TOML") == 4
 
 
 def test_a_task_without_curves_says_so(tmp_path):

@@ -69,7 +69,7 @@ def test_what_cannot_be_written_warns_and_ends_no_training(tmp_path):
     run = Run(tmp_path / "run")
     run.folder.mkdir()
     (run.folder / "tensorboard").write_text("in the way")
-    with pytest.warns(UserWarning, match=r"tensorboard: cannot be written, and is left out from here on: .*exists"):
+    with pytest.warns(UserWarning, match=r"tensorboard: cannot be written, and is not updated from now on: .*exists"):
         train(toy_recipe(tmp_path), run.folder, progress=False)
     assert contents(run.folder) == contents(tmp_path / "straight")
 
@@ -87,7 +87,7 @@ board.close()
     command = ["bash", "-c", 'ulimit -f 1; exec "$0" -c "$1"', sys.executable, code]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0
-    assert run.stderr.count("cannot be written, and is left out from here on: [Errno 27] File too large") == 1
+    assert run.stderr.count("cannot be written, and is not updated from now on: [Errno 27] File too large") == 1
     assert "Traceback" not in run.stderr
 
 

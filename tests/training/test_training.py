@@ -245,7 +245,7 @@ def test_groups_by_name():
 def test_a_name_that_means_no_parameter():
     params = {"a": {"b": np.ones(1)}}
     for settings, message in (
-        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' is no part of any parameter's name"),
+        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' matches no part of any parameter's name"),
         ({"no_decay": ("a.b",)}, r"optimiser\.no_decay: 'a\.b' is no part"),
     ):
         optimiser = AdamW(**settings)
@@ -780,7 +780,7 @@ def test_a_foreign_best_is_refused(tmp_path, seed):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     train(toy_recipe(tmp_path, seed), tmp_path / "other", progress=False)
     shutil.copy(tmp_path / "other" / "best.safetensors", tmp_path / "run" / "best.safetensors")
-    with pytest.raises(ValueError, match=r"best\.safetensors: was written by another recipe"):
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written with another recipe"):
         Run(tmp_path / "run").load_params("best")
 
 
@@ -818,7 +818,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     before = contents(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"run: holds a run already \(recipe\.toml\)"):
+    with pytest.raises(ValueError, match=r"run: already holds a run \(recipe\.toml\)"):
         train(recipe, tmp_path / "run", progress=False)
     assert contents(tmp_path / "run") == before
 
@@ -829,7 +829,7 @@ def test_another_recipe_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"training\.steps is 50, expected 40 as in the run's recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
     Run(tmp_path / "run").recipe.write_text(other.text())
-    with pytest.raises(ValueError, match=r"last\.safetensors: was written by another recipe"):
+    with pytest.raises(ValueError, match=r"last\.safetensors: was written with another recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
 
 
@@ -908,7 +908,7 @@ def test_a_log_that_lost_steps_is_told(tmp_path):
 
 
 def test_nothing_to_resume(tmp_path):
-    with pytest.raises(ValueError, match="no run is here"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         train(toy_recipe(tmp_path), tmp_path / "empty", resume=True, progress=False)
 
 
@@ -916,7 +916,7 @@ def test_a_damaged_checkpoint_is_not_resumed(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     last = Run(tmp_path / "run").checkpoint("last")
     last.write_bytes(last.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"last\.safetensors: cut short"):
+    with pytest.raises(ValueError, match=r"last\.safetensors: is truncated"):
         train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
 
 
