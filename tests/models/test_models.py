@@ -1,4 +1,4 @@
-"""Models by their heads and blocks: gradients, what labels count, sampling, and streams."""
+"""Models with each head and block: gradients, ignored labels, sampling, and streaming inference."""
 
 from __future__ import annotations
 
@@ -248,7 +248,8 @@ def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], fe
 
 @pytest.mark.parametrize("first", [1, 6])
 def test_a_stream_of_a_window_is_saved_and_loaded(first: int, tmp_path: Path) -> None:
-    """After a load its state is a plain tuple of arrays: a token alone and a chunk go on with it, to the same bits."""
+    """After a load the state is a plain tuple of arrays. A single token and a chunk continue from it with the same
+    bits."""
     model = build_model(ModelSettings("lru", 5, 2), {"d_state": 3, "window": 4}, head="tagger", n_classes=C, vocab=V)
     params = prepared(model)
     inputs, _ = data_of("tagger")
@@ -305,7 +306,8 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_samples_follow_the_models_probabilities() -> None:
-    """Greedy tokens are forward's on what was sampled so far; a seed decides; draws have the softmax's shares."""
+    """Greedy tokens are those of forward on the tokens sampled so far; samples depend on the seed; their frequencies
+    are the softmax."""
     model = model_of("language", norm="layer")
     assert isinstance(model, LanguageModel)
     params = prepared(model)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it fails, and that help helps."""
+"""The command line: output, errors and help texts."""
 
 from __future__ import annotations
 

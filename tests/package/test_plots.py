@@ -1,4 +1,4 @@
-"""Pictures: that the lines drawn are the numbers given, and that run folders alone give them."""
+"""Plots: lines show the given numbers, and figures are drawn from run folders only."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def toy_run(folder: Path, *overrides: str) -> None:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two rates with two seeds each, another that has only begun, and a file that is no run."""
+    """Two rates with two seeds each, a third run without an evaluation, and a file that is not a run."""
     folder = tmp_path_factory.mktemp("sweep")
     for rate in (0.05, 0.2):
         for seed in (0, 1):
@@ -507,7 +507,7 @@ def test_the_command_draws_runs_and_sweeps(
         ([{"model.layer": "a", "layer.window": 4}, {"model.layer": "a"}], ["layer.window"]),
     ],
 )
-def test_configurations_are_told_apart_by_little(settings: list[dict[str, Any]], places: list[str]) -> None:
+def test_configurations_are_named_by_few_settings(settings: list[dict[str, Any]], places: list[str]) -> None:
     assert distinguishing(settings) == places
 
 

@@ -43,7 +43,8 @@ def test_every_layer_is_named() -> None:
 
 
 def test_a_layer_and_a_task_of_ones_own(tmp_path: Path) -> None:
-    """As printed, from the module to the table; every command is a process of its own, and so are the sweep's runs."""
+    """Runs the printed example from the module to the table. Every command, and every run of the sweep, is a separate
+    process."""
     (tmp_path / "my_experiment.py").write_text(blocks("python")[2])
     (recipe,) = blocks("toml")
     (tmp_path / "majority.toml").write_text(recipe)

@@ -1,4 +1,4 @@
-"""Sequential digits: whose pixels they are, how they are split and normalised."""
+"""Sequential digits: pixels, split and normalisation."""
 
 import sys
 
@@ -65,7 +65,7 @@ def test_seed_and_fractions():
 
 
 def test_order_is_fixed():
-    """The split is defined by published random numbers, not by a library's shuffle: the first test images of seed 0."""
+    """The split is defined by Philox numbers, not by a library's shuffle: the first test images of seed 0 are fixed."""
     images, _ = sklearn_datasets.load_digits(return_X_y=True)
     first = everything(Digits().load().test).inputs[:5, :, 0]
     lowest = first.min()

@@ -1,4 +1,4 @@
-"""CIFAR-10 and MNIST on small files of the published formats: pixels, orders, splits, and what is malformed."""
+"""CIFAR-10 and MNIST on small files in the published formats: pixels, orders, splits, and malformed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOps: the law of the generator, the released file format, the tokenisation, and what bad input is told."""
+"""ListOps: distribution of the generator, released file format, tokenisation, and errors for bad input."""
 
 import hashlib
 import math
@@ -100,7 +100,7 @@ def test_small_expressions(tokens, source, value):
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "[MAX 1", "1 ]", "[MAX ]", "[MAX 1 ] 2", "] 1", "[MAX 1 2 ] ]"])
-def test_render_refuses_what_is_no_expression(text):
+def test_render_rejects_malformed_expressions(text):
     with pytest.raises(ValueError, match="not one expression"):
         render(by_text(text))
 
@@ -414,7 +414,7 @@ def test_files_are_not_written_from_files(tmp_path):
 
 
 def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, monkeypatch):
-    """The files of a smaller set of another seed were there; the disk is full at the second new one."""
+    """Files of a smaller set with another seed exist; the disk is full when the second new file is written."""
     ListOps(**SOME, seed=8).write(tmp_path)
     written = []
 

@@ -1,4 +1,4 @@
-"""Pathfinder's folders: what was released is read, what is malformed is told, what is written survives a kill."""
+"""Pathfinder's folders: reading released files, reporting malformed ones, and writing that survives a kill."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def small_batches(monkeypatch):
 
 
 def files_of(folder):
-    """Relative path -> bytes of all that a write makes."""
+    """Returns relative path -> bytes of all files that a write creates."""
     paths = (path for path in Path(folder).rglob("[!.]*") if path.is_file() and ".rotrnn" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -50,7 +50,7 @@ def same(one, other):
 
 
 def release(folder, batches, lines=None, side=32):
-    """A level as published, of random images; `lines` are what the metadata of each batch say instead."""
+    """Writes a level in the published layout with random images; `lines` replaces the metadata of each batch."""
     rng = np.random.default_rng(0)
     pixels, labels = {}, {}
     for batch, count in batches.items():
@@ -67,7 +67,7 @@ def release(folder, batches, lines=None, side=32):
 
 
 def test_a_released_level(tmp_path):
-    """Batches are in the order of their numbers, not of their names; splits are parts of the random order."""
+    """Batches are ordered by number, not by name; splits are parts of the random order."""
     level = tmp_path / "pathfinder32" / "curv_contour_length_14"
     pixels, labels = release(level, {10: 4, 2: 5, 0: 4, 1: 3})
     keys = [(batch, i) for batch, count in ((0, 4), (1, 3), (2, 5), (10, 4)) for i in range(count)]
@@ -114,7 +114,7 @@ def test_prepared_once_and_anew_when_metadata_or_images_change(tmp_path, monkeyp
 
 
 def test_easy_level_and_metadata_of_the_original_script(tmp_path):
-    """curv_baseline; its own metadata are NumPy arrays of texts."""
+    """curv_baseline; the original script writes metadata as NumPy arrays of strings."""
     level = tmp_path / "curv_baseline"
     release(level, {0: 4})
     text = (level / "metadata" / "0.npy").read_text().replace(" 14 4 ", " 6 2 ")
@@ -145,7 +145,7 @@ def test_easy_level_and_metadata_of_the_original_script(tmp_path):
 
 
 def test_the_one_file_that_was_published_empty_is_left_out(tmp_path):
-    """imgs/0/sample_172.png of the easy level at 32, which published loaders leave out; no other."""
+    """imgs/0/sample_172.png of the easy level at 32, which published loaders skip too; no other file is skipped."""
     level = tmp_path / "pathfinder32" / "curv_baseline"
     release(level, {0: 174}, b"".join(b"imgs/0 sample_%d.png %d 1 1.0 6 2 2 0.5 1 1\n" % (i, i) for i in range(174)))
     (level / "imgs" / "0" / "sample_172.png").write_bytes(b"")
@@ -157,7 +157,7 @@ def test_the_one_file_that_was_published_empty_is_left_out(tmp_path):
 
 
 def test_the_inner_copy_of_the_archive_is_found(tmp_path):
-    """The archive has a pathfinder128 in its outer folder too, early versions of which could not be learned."""
+    """The archive has another pathfinder128 in its outer folder, early versions of which could not be learned."""
     outer, inner = (tmp_path / one / "pathfinder32" / "curv_contour_length_14" for one in ("a", "a/lra_release"))
     release(outer, {0: 5})
     release(inner, {0: 4})
@@ -279,7 +279,7 @@ def test_what_is_written_is_what_is_drawn(tmp_path):
 
 
 def test_a_line_of_metadata_as_released(tmp_path):
-    """The one line that is known of the released files (its easy level at 32), but for the label."""
+    """The only published line of the released files (from the easy level at 32), except for the label."""
     Pathfinder(contour_length=6, train=1, val=1, test=1).write(tmp_path)
     line = (tmp_path / "metadata" / "0.npy").read_text().splitlines()[0]
     assert re.fullmatch(r"imgs/0 sample_0\.png 0 [01] 1\.0 6 2 2 0\.5 1 1", line)
@@ -298,8 +298,8 @@ Pathfinder(resolution=16, contour_length=3, train=180, val=10, test=10).write(sy
 """
 
 
-def test_a_write_that_is_killed_goes_on(tmp_path):
-    """At any moment there are whole batches alone; what a second call ends with is what one call makes."""
+def test_a_killed_write_is_resumed(tmp_path):
+    """At any moment there are only complete batches, and the result of a second call equals that of a single call."""
     settings = {**SMALL, "train": 180, "val": 10, "test": 10}
     folder = tmp_path / "killed"
     with subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], stderr=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""What all loaders share: prepared once, made anew when files change, random data to try recipes with, the command."""
+"""Shared behaviour of all loaders: prepared once, again when files change; stand-in data; the command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = 12
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory):
-    """A folder of random data of each task."""
+    """Writes a folder of random data for each task."""
     folder = tmp_path_factory.mktemp("stand_ins")
     for name in KINDS:
         assert main(["data", name, "--stand-in", str(EXAMPLES), "--out", str(folder / name)]) == 0
@@ -36,7 +36,7 @@ def stand_ins(tmp_path_factory):
 
 @pytest.fixture
 def data(stand_ins, tmp_path):
-    """A copy of the folder of a task."""
+    """Copies the folder of a task."""
     return lambda name: shutil.copytree(stand_ins / name, tmp_path / name)
 
 
@@ -59,7 +59,7 @@ def test_the_shape_is_known_without_the_data(data, name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_least_stand_in(tmp_path, name):
-    """Two examples are read again; one could not be, of two classes or of two splits."""
+    """Two examples can be read; one cannot, because there are two classes or two splits."""
     settings = {"max_length": 10} if name in ("imdb", "aan") else {}
     with pytest.raises(
         ValueError, match=f"{KINDS[name].__name__}: the stand-in data have 1 example.*expected at least 2"
@@ -94,7 +94,7 @@ def test_a_recipe_trains_on_stand_in_data_of_full_length(data, tmp_path, name):
 def test_prepared_once_and_anew_when_a_file_changes(data, monkeypatch, name):
     folder, kind = data(name), KINDS[name]
     first = kind(data_dir=str(folder)).load()
-    with monkeypatch.context() as patch:  # a second making would fail
+    with monkeypatch.context() as patch:  # preparing again would fail
         patch.setattr("rotrnn.tasks.prepared.Store.array", None)
         assert same(kind(data_dir=str(folder)).load(), first)
     every = sorted(path for path in folder.rglob("*") if path.is_file() and ".rotrnn" not in path.parts)
@@ -125,11 +125,11 @@ def test_where_the_data_cannot_be_written_to(data, monkeypatch, tmp_path, name):
     beside = kind(data_dir=str(folder)).load()
     assert same(elsewhere, beside)
     monkeypatch.setattr("rotrnn.tasks.prepared.locked", read_only)
-    assert same(kind(data_dir=str(folder)).load(), beside)  # what is prepared is only read
+    assert same(kind(data_dir=str(folder)).load(), beside)  # prepared data are only read
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kill_while_preparing_is_not_taken_for_whole(data, name):
+def test_incomplete_data_of_a_killed_process_are_prepared_again(data, name):
     folder, kind = data(name), KINDS[name]
     script = (
         "import os, signal, sys; from rotrnn.tasks import TASKS; from rotrnn.tasks.prepared import Store\n"
@@ -208,7 +208,7 @@ def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_random_data_take_nothings_place(data, name):
+def test_random_data_replace_nothing(data, name):
     folder = data(name)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main(["data", name, "--stand-in", "4", "--out", str(folder)]) == 2

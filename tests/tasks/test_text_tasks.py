@@ -1,4 +1,4 @@
-"""IMDB and AAN on small files of the published formats: vocabulary, ids, lengths, pairs, and what is malformed."""
+"""IMDB and AAN on small files in the published formats: vocabulary, ids, lengths, pairs, and malformed files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def everything(split):
 
 
 def characters(texts, train, max_length, min_frequency):
-    """Ids by dictionary: specials, then characters of the cut training texts by falling frequency."""
+    """Returns ids by means of a dict: special ids, then characters of the truncated training texts by frequency."""
     counts = Counter(c for text in train for c in text[: max_length - 1])
     kept = [c for c in counts if counts[c] >= min_frequency]
     vocabulary = ["<pad>", "<unk>", "<eos>", *sorted(kept, key=lambda c: (-counts[c], c))]
@@ -51,7 +51,7 @@ def in_bytes(texts, max_length):
 
 
 class Memory(dict):
-    """A store whose arrays lie in memory."""
+    """A store with arrays in memory."""
 
     def array(self, name, shape, dtype):
         self[name] = np.zeros(shape, dtype)
@@ -59,7 +59,7 @@ class Memory(dict):
 
 
 def test_ids_of_another_vocabulary():
-    """Characters keep the id of a model's own training texts; what either side does not know is unknown."""
+    """Characters have the ids of the model's training texts; characters missing on either side become `<unk>`."""
     tasks = []
     for train, cut in ((["abca", "ddaab"], 9), (["bbbc", "eedc"], 4)):
         arrays = Memory()
@@ -107,7 +107,7 @@ def test_ids_against_a_dictionary(texts, data):
 
 
 def write_imdb(folder, reviews):
-    """Files of {split: {label: [texts]}}; ids run against the order of names (10 before 9)."""
+    """Writes the files of {split: {label: [texts]}}; the order of ids differs from that of the names (10 before 9)."""
     for split, labels in reviews.items():
         for label, texts in labels.items():
             place = folder / split / label
@@ -202,7 +202,7 @@ def pairs():
 @pytest.mark.parametrize("inside", ["", "tsv_data", "lra_release/lra_release/tsv_data"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_aan(tmp_path, pairs, inside, newline):
-    pairs["train"][3] = ("1", '"quoted', 'to the "end')  # quotation marks join nothing
+    pairs["train"][3] = ("1", '"quoted', 'to the "end')  # quotation marks have no special meaning
     pairs["train"][4] = ("0", '"', '""')
     write_aan(tmp_path / inside, pairs, newline)
     with pytest.warns(UserWarning, match="train 9 instead of 147086, val 5 instead of 18090, test 4 instead of 17437"):
@@ -279,8 +279,8 @@ def test_the_published_last_line_may_lack_its_end(tmp_path, pairs, monkeypatch):
     assert len(AAN(data_dir=str(tmp_path)).load().val) == 5
 
 
-def test_a_whole_data_set_with_another_vocabulary_is_told(tmp_path, pairs, monkeypatch):
-    """With every count as published there is no warning but of the vocabulary."""
+def test_a_complete_data_set_with_another_vocabulary_is_reported(tmp_path, pairs, monkeypatch):
+    """If every count is as published, the only warning is about the vocabulary."""
     write_aan(tmp_path / "tsv_data", pairs)
     monkeypatch.setattr(aan, "PAIRS", {"train": 9, "val": 5, "test": 4})
     with pytest.warns(UserWarning, match=r"AAN: .*: vocabulary \d+ instead of 98$"):

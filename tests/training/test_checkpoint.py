@@ -106,7 +106,7 @@ def test_what_is_not_expected(path, like, message):
         (save({"x": np.zeros(2)}, {"rotrnn": "0" * 64 + " {}"}), "does not match its checksum"),
     ],
 )
-def test_what_is_no_checkpoint(path, data, message):
+def test_files_that_are_not_checkpoints(path, data, message):
     path.write_bytes(data)
     with pytest.raises(ValueError, match=rf"last\.safetensors: .*{message}"):
         read_checkpoint(path)

@@ -17,7 +17,7 @@ N, T, CLASSES = 23, 6, 3
 
 
 class Tagged(Split):
-    """Random tags of sequences of 1 to T tokens; some do not count. The tokens are what a model will answer."""
+    """Random tags for sequences of 1 to T tokens; some do not count. The tokens are the answers of the model."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def test_accuracies_and_curves_are_those_of_a_loop(batch, curve, bos):
             assert sequence_accuracy == np.mean([all(ok for s, ok in rows[i] if s <= t) for i in there])
 
 
-def test_no_validation_part_is_told():
+def test_a_missing_validation_split_is_reported():
     split, other = Tagged(), Tagged()
     assert task_of(split).selected_on == "test"
     task = Task("tagged", split, other, split, CLASSES, CLASSES, None)
@@ -140,7 +140,7 @@ def test_what_is_answered_by_nan_is_wrong_and_no_class():
 
 
 @pytest.mark.parametrize("head", ["classifier", "tagger", "bits"])
-def test_nan_is_no_right_answer(head):
+def test_nan_is_not_a_right_answer(head):
     model = build_model(
         ModelSettings(layer="lru", d_model=2, n_layers=1), {"d_state": 2}, head=head, n_classes=3, vocab=2
     )

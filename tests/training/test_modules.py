@@ -1,4 +1,4 @@
-"""Modules that recipes import: where they are found, what of them a run keeps, and the errors of those that are not."""
+"""Modules that recipes import: where they are searched, what a run records of them, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ d_state = 8
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules, their path and the layers that they register are those of the test alone."""
+    """Restores imported modules, the import path and the registered layers after each test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules, layers = set(sys.modules), dict(LAYERS)
     yield

@@ -1,4 +1,4 @@
-"""Training on several processes: equal to one, the same bits each time, and what happens when one of them fails.
+"""Training on several processes: equal to one process, the same bits in every run, and the failure of a process.
 
 Most worlds here are of threads, which exchange by a table and a barrier; the last tests start processes by mpiexec.
 """
@@ -67,7 +67,7 @@ class Threads(World):
 
 
 def among(size, run):
-    """What `run(world)` returns in each of the threads of a world."""
+    """Returns the results of `run(world)` in the threads of a world, one for each rank."""
     table, barrier = [None] * size, threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, Threads(rank, table, barrier)) for rank in range(size)]
@@ -149,7 +149,7 @@ def test_all_may_fail_at_once_or_at_the_end():
     assert among(3, last) == [Fallen, Fallen, OSError]
 
 
-def test_processes_that_come_apart_are_told():
+def test_processes_out_of_step_are_reported():
     def run(world):
         try:
             with world.together():
@@ -258,7 +258,7 @@ class NoiseSplit(Split):
         return self.n
 
     def batch(self, index, dtype=np.float32):
-        """Example i depends on i alone; of taggers and bits every third one has no label that counts."""
+        """Example i depends only on i. For taggers and bits, every third example has no label that counts."""
         examples = [self.example(int(i)) for i in index]
         lengths = np.array([one[1] for one in examples])
         longest = lengths.max()
@@ -343,7 +343,7 @@ def carried(recipe, folder, monkeypatch):
 
 
 def rounding(recipe, folder, monkeypatch):
-    """What 20 steps in another order of sums may differ by.
+    """The largest difference after 20 steps that another order of sums can make.
 
     A sum over B T steps and over processes, of terms below one and some 100 roundings each, is off by (B T + 100) EPS.
     AdamW makes of it lr / eps times as much in a parameter, and each of 20 steps carries that as far as runs part that
@@ -386,7 +386,7 @@ def train_in(recipe, folder, world, **settings):
 
 
 def contents(folder):
-    """The bytes of a run's files, its log and sessions less what tells the time and the machine."""
+    """Returns the bytes of a run's files; from log and sessions, the fields of time and machine are removed."""
     files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     timed = ("elapsed", "seconds", "peak_memory")
@@ -531,7 +531,7 @@ def test_a_process_by_itself_needs_no_mpi(launched, monkeypatch):
 
 
 @pytest.mark.parametrize(("rank", "size"), parallel.LAUNCHERS.items())
-def test_several_without_mpi4py_are_told_how_to_get_it(launched, monkeypatch, rank, size):
+def test_several_processes_without_mpi4py_say_what_to_install(launched, monkeypatch, rank, size):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ImportError, match=r"one of 4 processes that MPI started.*pip install 'rotrnn\[mpi\]'"):
         launched(**{rank: 3, size: 4})
@@ -558,7 +558,7 @@ def mpiexec(*arguments, processes=2):
 
 
 def ended(process):
-    """(exit code, standard output, standard error) of what has less than a minute to end."""
+    """Returns (exit code, standard output, standard error) of a process that must end within a minute."""
     try:
         said, error = process.communicate(timeout=60)
     finally:
@@ -598,7 +598,8 @@ def straight(tmp_path_factory):
 
 
 def test_processes_of_mpi_end_on_the_bits_of_threads_and_all_can_be_killed(straight, tmp_path):
-    """kill -9 of the second: mpiexec ends the first, the last checkpoint stays, and two go on from it."""
+    """kill -9 of the second process: mpiexec ends the first, the last checkpoint remains, and two processes resume from
+    it."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder)
     wait_for_step(folder, 9)
@@ -636,7 +637,7 @@ def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
     assert "Traceback" not in error
 
 
-def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tmp_path):
+def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tmp_path):
     """As Open MPI does when a process dies: SIGTERM to the others, a moment before SIGKILL."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder, "--set", "training.checkpoint_every=0")

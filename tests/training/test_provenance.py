@@ -1,4 +1,4 @@
-"""What a run says of where it came from."""
+"""The provenance that a run records."""
 
 from __future__ import annotations
 

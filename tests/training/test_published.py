@@ -1,4 +1,4 @@
-"""Recipes of published runs say what the papers' tables and the released scripts say."""
+"""Recipes of published runs have the settings of the papers' tables and the released scripts."""
 
 from __future__ import annotations
 
@@ -324,7 +324,8 @@ def test_fixed_point_paper(name, rates, training, task, clip):
 
 
 def test_table_1_of_the_fixed_point_paper():
-    """Eight rows differ in what of the recurrence reads the output; that of all four has its figure."""
+    """Eight rows differ in the parts of the recurrence that read the output; the row with all four has a published
+    figure."""
     rows = {name.partition(",")[0]: recipe for name, recipe in plan("copy-ablations").items()}
     reads = {name: set(recipe.layer.feedback) for name, recipe in rows.items()}
     assert len({frozenset(one) for one in reads.values()}) == 8
@@ -358,7 +359,7 @@ LADDER = ["rnn-relu", "rnn-tanh", "rnn-linear", "real-imag", "exp", "stable-exp"
 
 @pytest.mark.parametrize("task", ["scifar", "listops", "text", "retrieval", "pathfinder"])
 def test_lru_ladder(task):
-    """Tables 6 to 8: each row changes what the one before leaves."""
+    """Tables 6 to 8: each row adds one change to the previous row."""
     rows = [row for row in LADDER if (task, row) != ("listops", "ring")]
     runs = plan(f"{task}-ladder")
     assert list(runs) == [f"{row},seed={seed}" for row in rows for seed in (0, 1, 2)]

@@ -56,7 +56,7 @@ def run(tmp_path_factory):
     return Run(folder / "run")
 
 
-def test_parameters_that_the_test_split_chose_are_told(tmp_path, recwarn):
+def test_parameters_selected_on_the_test_split_are_reported(tmp_path, recwarn):
     """IMDB has no validation split."""
     kind = TASKS["imdb"]
     kind(max_length=20).stand_in(tmp_path / "data", 4)
@@ -125,7 +125,7 @@ def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
 
 
 def test_another_seed_makes_other_examples(tmp_path):
-    """Where all are generated; of files the seed tells nothing."""
+    """Only if all examples are generated: for files the seed has no such meaning."""
     run = Run(tmp_path)
     recipe = load_recipe("listops-lru-small", ["task.train=50", "task.val=4", "task.test=4", "training.steps=1"])
     train(recipe, tmp_path / "run", progress=False)
@@ -144,7 +144,7 @@ def test_a_split_without_an_end_is_not_evaluated(tmp_path):
 
 
 def test_ids_are_those_of_training(tmp_path):
-    """Longer expressions, whose own vocabulary has another order: as if the run's ids had been given to each token."""
+    """Longer expressions, whose own vocabulary has another order, are read with the token ids of the run."""
     run = Run(tmp_path)
     settings = ["train=200", "val=40", "test=50", "min_length=5", "max_length=20"]
     recipe = load_recipe("listops-lru-small", [*(f"task.{one}" for one in settings), "training.steps=2"])
@@ -159,8 +159,8 @@ def test_ids_are_those_of_training(tmp_path):
     assert evaluate(model, params, task, task.test, batch=batch, dtype=dtype) != expected
 
 
-def test_a_setting_of_initial_values_alone_is_told(run, recwarn):
-    """And no other: neither one that changes what comes out, nor one that changes nothing at all."""
+def test_a_setting_that_only_changes_initial_values_is_reported(run, recwarn):
+    """Only for such a key: not for one that changes the results, and not for one that changes nothing at all."""
     init = ("layer.lambda_init", [[0.9, 0.999], [0.1, 0.5]])
     with pytest.warns(UserWarning, match=r"^layer\.lambda_init only changes initial values"):
         found = reevaluate(run, grid=[init])

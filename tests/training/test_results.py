@@ -118,8 +118,8 @@ def test_runs_that_were_copied_elsewhere(runs, tmp_path):
     assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
 
 
-def test_runs_of_one_recipe_that_ended_otherwise_are_told(runs, tmp_path, recwarn):
-    """The recipe does not tell what data lay there."""
+def test_different_results_of_one_recipe_are_reported(runs, tmp_path, recwarn):
+    """The recipe does not record which data were in the folder."""
     shutil.copytree(runs / "lr=0.1,seed=1", tmp_path / "again")
     rows(runs, tmp_path / "again")
     assert not recwarn
@@ -141,7 +141,7 @@ def test_the_same_run_twice_counts_once(runs, tmp_path):
     assert rows(tmp_path / "copy", runs / "lr=0.1,seed=1") == [row]
 
 
-def test_runs_of_no_sweep_are_called_by_what_differs(tmp_path):
+def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):
         put(tmp_path / "runs", str(i), load_recipe(tmp_path / "toy.toml", [override]), 0.5, 0.5)
@@ -159,7 +159,7 @@ def test_recipes_are_named_where_there_are_several(runs, tmp_path):
 
 
 def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
-    """Trained alone, in a sweep, and with a recipe that is based on one."""
+    """A run by itself, a run of a sweep, and a run of a recipe that is based on a small variant."""
     (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n')
     mine = plan(tmp_path / "mine.toml", seeds=[0])["seed=0"]
     swept = plan("listops-lru-small", seeds=[0])["seed=0"]
@@ -175,7 +175,7 @@ def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite(runs, loss):
-    """Of a fixed point that diverged in two test sets: accuracies are told all the same."""
+    """A fixed point diverged on two test sets: accuracies are reported nevertheless."""
     for seed in (0, 1):
         run = Run(runs / f"lr=0.1,seed={seed}")
         result = run.read_json(run.result)
@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite(runs, loss):
         assert render(rows(runs), kind)
 
 
-def test_several_commits_are_told(runs):
+def test_several_commits_are_reported(runs):
     folders = sorted(one.parent for one in runs.rglob("recipe.toml"))
     note = "trained with several commits of rotrnn"
     for folder, commit in zip(folders, [40 * "a"] * (len(folders) - 1) + [None], strict=True):
@@ -253,7 +253,7 @@ def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
     assert [row["configuration"] for row in rows(tmp_path / "toy" / "0", by=["model.layer"])] == ["layer=lru"]
 
 
-def test_what_runs_differ_in_is_no_number_of_all(tmp_path):
+def test_numbers_in_which_runs_differ_have_no_common_value(tmp_path):
     text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
     (tmp_path / "toy.toml").write_text(text)
     for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
@@ -312,7 +312,7 @@ def test_a_damaged_result_is_named(runs, tmp_path):
 @pytest.mark.parametrize("line", [
     "x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}', '{"step": 1, "elapsed": "x"}',
 ])  # fmt: skip
-def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
+def test_a_malformed_line_of_the_log_is_named(runs, line):
     run = Run(runs / "lr=0.1,seed=0")
     run.log.write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged, expected a record with its step"):
@@ -360,7 +360,7 @@ DAMAGES = {
 
 
 def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path, capsys):
-    """Each kind of damage in a run of its own, a folder of something else, and one that is not there."""
+    """A run for each kind of damage, a folder without a run, and a missing folder."""
     names = [f"lr=0.1,seed={seed}" for seed in (0, 1, 2)] + ["lr=0.2,seed=0"]
     for name, (file, (text, _)) in zip(names, DAMAGES.items(), strict=True):
         (runs / name / file).write_text(text)

@@ -108,7 +108,7 @@ def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
 
 
 def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
-    """Another layer or task starts its section anew, and only then is the section set."""
+    """Another layer or task resets its section before the section's keys are set."""
     overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
     runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
     tables = [recipe.tables()["layer"] for recipe in runs.values()]
@@ -154,7 +154,7 @@ def test_names_of_folders_are_plain_and_their_own(tmp_path):
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9.,=+_~-]{,110}", name) for name in names)
 
 
-def test_keys_with_one_ending_are_told_apart(tmp_path):
+def test_keys_with_the_same_ending_are_distinguished(tmp_path):
     sweep = '[sweep.grid]\n"a.b.c" = [1]\n"a.c" = [2]\n"a.d" = [3]\n'
     with pytest.raises(ValueError, match=r"toy\.toml, a\.b\.c=1,a\.c=2,d=3,seed=0: unknown section"):
         plan(written(tmp_path, toy.RECIPE + sweep))
@@ -180,7 +180,7 @@ def test_keys_with_one_ending_are_told_apart(tmp_path):
         ("variants = {a = {}, b = {}}", "the runs a,seed=0 and b,seed=0 would be the same"),
     ],
 )
-def test_what_is_no_sweep(tmp_path, sweep, message):
+def test_malformed_sweeps(tmp_path, sweep, message):
     with pytest.raises(ValueError, match=message):
         plan(written(tmp_path, f"{toy.RECIPE}[sweep]\n{sweep}\n"))
 
@@ -231,13 +231,13 @@ def children(process):
 
 
 def table(folder):
-    """What `results` tells of a sweep, less times and memory."""
+    """Returns the output of `results` for a sweep, without times and memory."""
     rows = [one.row() for one in collect(find_runs([folder]))]
     return [{**row, "steps_per_second": None, "seconds": None, "peak_memory": None} for row in rows]
 
 
-def test_killed_at_any_moment_a_sweep_goes_on_to_the_table_of_one_that_was_not(tmp_path):
-    """Once the sweep alone is killed, and its runs end by themselves; once with all its runs."""
+def test_a_sweep_killed_at_any_moment_resumes_to_the_same_table(tmp_path):
+    """Kills only the sweep, whose runs then stop by themselves; or kills it with all its runs."""
     text = toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.004')
     path = written(tmp_path, text.replace("eval_every = 7", "eval_every = 3").replace("steps = 40", "steps = 80"))
     options = (path, "--seeds", "0..2", "--jobs", "2", "--out", tmp_path / "sweep")
@@ -261,7 +261,7 @@ def test_killed_at_any_moment_a_sweep_goes_on_to_the_table_of_one_that_was_not(t
         assert contents(tmp_path / "sweep" / folder.name) == contents(folder)
 
 
-def test_runs_that_fail_or_crash_are_told_and_the_others_go_on(tmp_path):
+def test_runs_that_fail_or_crash_are_reported_and_the_others_continue(tmp_path):
     variants = """
 [sweep.variants]
 nan = {"task.nan_at" = 20}
@@ -368,7 +368,7 @@ def test_a_sweep_prints_its_own_runs_and_results_those_of_earlier_ones_too(tmp_p
     assert "results DIR` prints a table of all runs below DIR, including earlier sweeps" in capsys.readouterr().out
 
 
-def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
+def test_runs_share_the_cores_and_their_warnings_are_reported(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))

@@ -30,7 +30,7 @@ def shown(folder):
 
 
 def logged(run, key):
-    """What `shown` must hold of a number in the log, in float32."""
+    """Returns the float32 value that `shown` must have for a number in the log."""
     return [(record["step"], float(np.float32(record[key]))) for record in run.records() if key in record]
 
 

@@ -1,4 +1,4 @@
-"""Optimiser, schedule and loop: known answers, exact resuming, and what happens when something goes wrong."""
+"""Optimiser, schedule and training loop: known answers, exact resume, and error handling."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_groups():
 
 
 def test_groups_by_name():
-    """Parts of names and patterns; `no_decay` is of its own or follows `recurrent`."""
+    """Entries match parts of names, or patterns; `no_decay` has its own entries or follows `recurrent`."""
     names = ("encoder.w", "blocks.0.norm.bias", "blocks.0.layer.B_re", "blocks.0.layer.C_re")
     layer = lambda name: name.endswith("B_re")  # noqa: E731
     for settings, expected in (
@@ -368,7 +368,7 @@ class ParitySplit(Split):
 
 @pytest.mark.parametrize("layer", ["lru", "lru both ways"])
 def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer):
-    """Means run over the tags that count, whatever the number of parts."""
+    """Means are over the tags that count, for any number of parts."""
     monkeypatch.setitem(TASKS, "parity", Parity)
     text = toy.RECIPE.replace('"toy"', '"parity"')
     if layer == "lru both ways":
@@ -388,7 +388,7 @@ def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer)
 
 
 def test_data_order_follows_from_the_step_alone(tmp_path):
-    """70 examples and batches of 16: four a epoch, the rest dropped, each epoch in an order of its own."""
+    """70 examples in batches of 16: four batches per epoch, the rest is dropped, and each epoch has its own order."""
     recipe = toy_recipe(tmp_path)
     split = recipe.task.load().train
     seen = [Loader(split, recipe.training).index(step) for step in (7, 3, 0, 5, 1, 2, 4, 6)]
@@ -401,7 +401,7 @@ def test_data_order_follows_from_the_step_alone(tmp_path):
     assert not np.array_equal(batch_order(70, 0, 0), batch_order(70, 1, 0))
 
 
-def test_a_fresh_split_goes_on_in_order_and_seeds_see_other_parts(tmp_path):
+def test_a_fresh_split_is_read_in_order_and_seeds_start_elsewhere(tmp_path):
     """Of 2**40 strings, 1000 steps of 16 for each of 50 seeds: none is seen twice. Of 70: around and around."""
     training = toy_recipe(tmp_path).training
     split = Copy().load().train
@@ -653,7 +653,8 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
-    """With finite parameters it is told, and training goes on: evaluation may see what training did not."""
+    """If the parameters are finite, it is reported and training continues: evaluation may read data that training does
+    not."""
     whole = train(toy_recipe(tmp_path), tmp_path / "whole", progress=False)
     found = iter([{"loss": math.nan, "accuracy": 0.0}])
     evaluate = loop.evaluate
@@ -896,7 +897,7 @@ def test_an_ended_run_without_its_checkpoint_is_not_begun_anew(tmp_path):
     assert run.checkpoint("last").exists()
 
 
-def test_a_log_that_lost_steps_is_told(tmp_path):
+def test_a_log_with_missing_steps_is_reported(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
