@@ -116,7 +116,8 @@ def test_loss_of_a_tagger_is_the_mean_over_labels_that_count() -> None:
 
 
 def test_loss_of_bits_is_the_mean_over_those_that_count() -> None:
-    """Against minus the logarithms of probabilities, one bit at a time, and against a tagger of the classes 0 and 1."""
+    """Compares with minus the logarithms of probabilities, one bit at a time, and with a tagger of the classes 0 and
+    1."""
     model, classes = model_of("bits"), model_of("tagger")
     _, labels = data_of("bits")
     logits = np.random.default_rng(3).standard_normal((B, T, C))

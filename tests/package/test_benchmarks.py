@@ -36,7 +36,7 @@ def files() -> dict[Path, bytes]:
 
 
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step each, of one of the digits' sweeps."""
+    """One step of each run of one of the digits' sweeps."""
     monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
     arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
     folder = training.sweep(arguments, tmp_path / "sweep", 2)
@@ -108,7 +108,7 @@ def test_quick_run_of_a_convolutional_network() -> None:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    """Rows of a quick run of everything."""
+    """Returns the rows of a quick run of all benchmarks."""
     before = files()
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -62,7 +62,7 @@ def test_train_draws_nothing_where_it_is_not_to_or_cannot(tmp_path, recipe, caps
 
 
 def test_groups(capsys):
-    """Counts, rates and decay at the three points, and which parameters are in each group."""
+    """Counts, rates and decay at the three steps, and the parameters of each group."""
     assert main(["groups", "listops-lru-small", "--set", "model.n_layers=1"]) == 0
     said = capsys.readouterr().out
     recipe = load_recipe("listops-lru-small", ["model.n_layers=1"])
@@ -227,7 +227,7 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 
 
 def test_without_files_a_stand_in_is_named_and_works(tmp_path, monkeypatch, capsys):
-    """Every command that reads a released task says how it goes with random data, and it does."""
+    """Every command that reads a released task says how to use random data, and this works."""
     monkeypatch.chdir(tmp_path)
     small = [*("--set", "model.d_model=4"), *("--set", "layer.d_state=16"), *("--set", "model.n_layers=1")]
     train = ["train", "image-rotrnn-small", "--steps", "1", "--set", "training.batch=2", *small]

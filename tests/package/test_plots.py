@@ -37,7 +37,7 @@ def lines(axes: Any) -> dict[str, np.ndarray]:
 
 
 def bands(axes: Any) -> list[np.ndarray]:
-    """Of every band its (least, largest) y."""
+    """Returns (minimum, maximum) y of every band."""
     found = [collection.get_paths()[0].vertices[:, 1] for collection in axes.collections]
     return [(y.min(), y.max()) for y in found]
 

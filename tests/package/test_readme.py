@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def blocks(language: str) -> list[str]:
-    """The README's examples in a language."""
+    """Returns the README's examples in a language."""
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
 
 

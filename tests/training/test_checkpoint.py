@@ -1,4 +1,4 @@
-"""Checkpoints: deterministic bytes, every kind of damage found, and nothing lost when writing fails."""
+"""Checkpoints: deterministic bytes, detection of every kind of damage, and no loss when writing fails."""
 
 import os
 import subprocess
@@ -70,7 +70,7 @@ def test_any_truncation_is_found(path):
 
 
 def test_a_value_exchanged_inside_is_found(path):
-    """One array in the place of another: a valid safetensors file, but not the one that was written."""
+    """Two arrays exchanged: a valid safetensors file, but not the one that was written."""
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     path.write_bytes(save({**ARRAYS, "m.w": ARRAYS["params.w"]}, metadata))

@@ -1,4 +1,4 @@
-"""Accuracies of whole splits and curves over length, against loops over the sequences."""
+"""Accuracies of whole splits and curves over length, compared with loops over the sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tagged(Split):
 
 
 class Echo:
-    """Answers with its inputs; each label that counts costs its class."""
+    """A model that answers with its inputs; the loss of a label that counts is its class."""
 
     def forward(self, params, inputs, ctx):
         return inputs, None
@@ -123,7 +123,7 @@ def test_confusion_counts_every_label_that_counts(batch):
 
 
 def test_what_is_answered_by_nan_is_wrong_and_no_class():
-    """Class 0 comes first: NaN must not pass for it."""
+    """argmax of NaN would be class 0: NaN must not count as this class."""
 
     class Partly(Sure):
         def forward(self, params, inputs, ctx):
@@ -155,7 +155,8 @@ def test_nan_is_not_a_right_answer(head):
 
 
 class Bits(Split):
-    """Random bits of sequences of 1 to T steps, some of which do not count; the features are the logits of answers."""
+    """Random bits for sequences of 1 to T steps, some of which do not count; the features are the logits of the
+    answers."""
 
     def __init__(self):
         rng = np.random.default_rng(1)
@@ -185,7 +186,7 @@ class Passing(BitTagger):
 @pytest.mark.parametrize("batch", [5, 100])
 @pytest.mark.parametrize("curve", ["length", "prefix"])
 def test_bits_are_those_of_a_loop(batch, curve):
-    """A step is right when all of its bits that count are; one with none that counts is not there."""
+    """A step is right if all of its bits that count are right; a step without such bits is ignored."""
     split, model = Bits(), Passing(None, None, None)
     task = Task("bits", split, split, split, CLASSES, None, CLASSES, head="bits", curve=curve)
     found = evaluate(model, {}, task, split, batch=batch, dtype="float64")

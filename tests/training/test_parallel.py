@@ -44,7 +44,7 @@ PATIENCE = 60  # seconds after which a thread that waits in vain fails its test
 
 
 class Threads(World):
-    """One of the threads of this process that make a world."""
+    """A rank of a world whose ranks are threads of this process."""
 
     def __init__(self, rank: int, table: list, barrier: threading.Barrier) -> None:
         self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
@@ -96,7 +96,7 @@ def test_what_processes_tell_each_other():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_total_is_added_in_the_order_of_the_processes(size):
-    """Numbers of many sizes, so that another order gives other bits."""
+    """Numbers of very different sizes, so that another order of the sum gives other bits."""
     rng = np.random.default_rng(0)
 
     def draw(*shape):
@@ -175,14 +175,14 @@ def test_processes_out_of_step_are_reported():
 B, T, D = 7, 9, 4
 LENGTHS = np.array([9, 3, 1, 7, 0, 0, 5])
 SHARES = {2: [slice(0, 4), slice(4, 7)], 3: [slice(0, 4), slice(4, 6), slice(6, 7)]}
-"""Of three, the middle one has no valid step at all."""
+"""The middle one of three processes has no valid step."""
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("prenorm", [True, False])
 def test_batch_norm_of_a_batch_that_is_spread(size, fused, prenorm):
-    """A stack of two blocks with dropout, forward, running averages and backward, against the whole batch."""
+    """A stack of two blocks with dropout: forward, running averages and backward equal those of the whole batch."""
     rng = np.random.default_rng(0)
     blocks = [
         ResidualBlock(BatchNorm(D), LRU(D, d_state=3), Gate(D, dropout=0.3, over_time=bool(i), site=2 * i), prenorm)
@@ -238,7 +238,7 @@ def test_batch_norm_of_no_step_anywhere():
 
 @dataclass(frozen=True)
 class Noise:
-    """Random sequences with random labels, ragged; of `kind` "classifier", "tagger", "bits" or "retrieval"."""
+    """Random ragged sequences with random labels; `kind` is "classifier", "tagger", "bits" or "retrieval"."""
 
     kind: str = "classifier"
 
@@ -309,7 +309,7 @@ def _noise(monkeypatch):
 
 
 def recipe_of(changes, **training):
-    """A recipe whose settings are changed key by key; a layer's are its own."""
+    """Returns a recipe with changed settings; those of the layer are replaced as a whole."""
     tables = {"task": {"name": "noise"}, **{name: dict(table) for name, table in SETTINGS.items()}}
     for section, table in changes.items():
         tables[section] = table if section == "layer" else tables[section] | table
@@ -318,12 +318,12 @@ def recipe_of(changes, **training):
 
 
 def last(folder):
-    """The arrays of a run's last checkpoint, and its facts."""
+    """Returns the arrays and facts of a run's last checkpoint."""
     return read_checkpoint(folder / "last.safetensors")
 
 
 def carried(recipe, folder, monkeypatch):
-    """How much further apart two runs end than they began, of parameters that differ by 2^-30 at first."""
+    """Returns by which factor a difference of 2^-30 in the initial parameters of two runs grows until their end."""
     ends = []
     for nudge in (0.0, 2.0**-30):
 
@@ -356,7 +356,7 @@ def rounding(recipe, folder, monkeypatch):
 
 
 def assert_close(folder, expected, bound):
-    """The last checkpoints of two runs."""
+    """Compares the last checkpoints of two runs."""
     got, wanted = last(folder)[0], last(expected)[0]
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
@@ -511,7 +511,7 @@ def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """As started by a launcher; nothing of it is left."""
+    """Sets the environment of a process started by a launcher, and restores it."""
     for names in parallel.LAUNCHERS.items():
         for name in names:
             monkeypatch.delenv(name, raising=False)
@@ -567,7 +567,7 @@ def ended(process):
 
 
 def ranks(process):
-    """The ids of the processes that an mpiexec has started, by rank."""
+    """Returns the ids of the processes that an mpiexec has started, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -588,7 +588,7 @@ def wait_for_step(folder, step):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A recipe and the folder of its run by two threads, never stopped."""
+    """Returns a recipe and the folder of its uninterrupted run by two threads."""
     folder = tmp_path_factory.mktemp("toy")
     (folder / "slow.toml").write_text(toy.RECIPE)
     recipe = load_recipe(folder / "slow.toml", ["task.delay=0.02", "training.checkpoint_every=2"])
@@ -638,7 +638,7 @@ def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
 
 
 def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tmp_path):
-    """As Open MPI does when a process dies: SIGTERM to the others, a moment before SIGKILL."""
+    """What Open MPI does when a process dies: it sends SIGTERM to the others, shortly before SIGKILL."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder, "--set", "training.checkpoint_every=0")
     wait_for_step(folder, 2)

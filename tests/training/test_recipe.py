@@ -1,4 +1,4 @@
-"""Recipes: every shipped one builds, and every mistake in one is named."""
+"""Recipes: all recipes of the package can be built, and errors name every mistake in a recipe."""
 
 from __future__ import annotations
 

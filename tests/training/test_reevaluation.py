@@ -1,4 +1,4 @@
-"""Evaluating a run under other settings, and estimating one that was never made."""
+"""Evaluating a run with other settings, and estimating the cost of a run."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
     ],
 )
 def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
-    """These would make other splits of the same examples."""
+    """These settings would give other splits of the same examples."""
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe(recipe).text())
     with pytest.raises(ValueError, match=f"{place.split('=')[0]} decides which examples the run was trained on"):
         reevaluate(Run(tmp_path), overrides=[place])
@@ -197,7 +197,8 @@ def toy_recipe(tmp_path, *overrides):
 
 
 def test_an_estimate_counts_what_training_does(tmp_path):
-    """Sleeping makes a step take 10 ms at least; 40 steps, an evaluation of 30 examples after every 7, two of 30."""
+    """Sleeping makes a step take at least 10 ms. There are 40 steps, an evaluation of 30 examples every 7 steps, and
+    two of 30 at the end."""
     recipe = toy_recipe(tmp_path, "task.delay=0.01", "training.seed=1")
     found = estimate(recipe, 5)
     assert found.seconds_per_step >= 0.01
@@ -215,7 +216,7 @@ def test_an_estimate_counts_what_training_does(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class Kept(Released):
-    """Digits that are read from files, as far as an estimate is concerned."""
+    """Digits, which for an estimate look like data read from files."""
 
     release: ClassVar[Release] = Release({}, ("count.npy",), (".",), None)
 
@@ -251,7 +252,8 @@ def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
 
 
 def test_an_estimate_from_fewer_examples_than_the_task_makes():
-    """ListOps of full length, at its least model: 20 of its 100,000 expressions are made, and all are reckoned with."""
+    """ListOps of full length with a minimal model: 20 of its 100,000 expressions are generated, and the estimate is for
+    all."""
     small = ["model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]
     found = estimate(load_recipe("listops-lru", small), 2, stand_in=20)
     assert (found.val, found.test, found.evaluations) == (2000, 2000, 80)

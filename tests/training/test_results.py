@@ -1,4 +1,4 @@
-"""Tables of results, against numbers that were put into the runs' folders by hand."""
+"""Tables of results, compared with numbers written into the runs' folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = (
 
 
 def put(folder, name, recipe, best=None, last=None, **result):
-    """A run's folder as training leaves it, finished where there are scores."""
+    """Writes a run's folder as training does; the run is finished if scores are given."""
     run = Run(folder / name)
     run.folder.mkdir(parents=True)
     run.write(run.recipe, recipe.text())
@@ -48,7 +48,8 @@ def put(folder, name, recipe, best=None, last=None, **result):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A sweep over two rates: three seeds done; two done, chosen on test, one failed and one not there yet."""
+    """A sweep over two rates. One has three finished seeds; the other has two finished ones, selected on the test
+    split, a failed one and a missing one."""
     (tmp_path / "toy.toml").write_text(toy.RECIPE + '[sweep.published]\n"lr=0.2" = "61.1 % test"\n' + GRID)
     planned = plan(tmp_path / "toy.toml", seeds=[0, 1, 2, 3])
     for seed, best, last in zip((0, 1, 2), BEST, LAST, strict=True):
@@ -217,7 +218,8 @@ def test_by_settings(runs):
 
 @pytest.mark.parametrize("first", ["brackets", "toy"])
 def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
-    """Runs whose scores are unlike: of two tasks, one with a number and a curve more, and of one by two metrics."""
+    """Runs with different scores: of two tasks, one of which has an additional number and a curve, and of two
+    metrics."""
     brackets = load_recipe("brackets-small", ["model.layer=lru", "layer.d_state=4"])
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     for i, override in enumerate(("training.seed=1", "training.seed=2", "training.seed=3", "layer.r_max=0.5")):

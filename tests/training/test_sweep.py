@@ -1,4 +1,4 @@
-"""Sweeps: which runs they are, that they survive every end, and that one run's end is not that of the others."""
+"""Sweeps: their runs, resuming after any interruption, and independence of the runs."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def start(*arguments):
 
 
 def ended(process):
-    """Exit code and output of a sweep."""
+    """Returns exit code and output of a sweep."""
     out, _ = process.communicate(timeout=120)
     return process.returncode, out
 
@@ -329,7 +329,7 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
 
 
 def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
-    """A sweep given again with the right folder takes it."""
+    """Starting a sweep again with another data folder uses this folder."""
     monkeypatch.chdir(tmp_path)
     CIFAR().stand_in("right", 8)
     text = "--steps 1 --set training.batch=4 --set model.d_model=4 --set model.n_layers=1 --set training.eval_every=1"

@@ -1,4 +1,4 @@
-"""A run's log as TensorBoard reads it."""
+"""A run's log, read by TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def toy_recipe(tmp_path, *overrides):
 
 
 def shown(folder):
-    """Tag -> the steps and values that TensorBoard would draw."""
+    """Returns tag -> the steps and values that TensorBoard would draw."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
