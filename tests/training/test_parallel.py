@@ -160,7 +160,7 @@ def test_processes_out_of_step_are_reported():
         except RuntimeError as error:
             return str(error)
 
-    assert all("come apart" in message for message in among(2, run))
+    assert all("out of step" in message for message in among(2, run))
 
     def disagree(world):
         with pytest.raises(ValueError, match=r"colour is 'red' in process 1, expected 'blue' as in process 0"):
@@ -453,7 +453,7 @@ def test_what_does_not_fit_is_refused_by_all(tmp_path):
 
         return among(3, run)
 
-    few = "training.batch is 8 in 3 parts, 2 examples at a time, expected one at least for each of 3 processes"
+    few = "training.batch is 8 in 3 parts, 2 examples at a time, expected at least one for each of 3 processes"
     assert all(few in message for message in errors(recipe_of({}, accumulate=3)))
     assert all("the recipe is " in message for message in errors(None))
     assert all("is not the folder of a run" in message for message in errors(recipe_of({}), resume=True))
@@ -533,7 +533,7 @@ def test_a_process_by_itself_needs_no_mpi(launched, monkeypatch):
 @pytest.mark.parametrize(("rank", "size"), parallel.LAUNCHERS.items())
 def test_several_processes_without_mpi4py_say_what_to_install(launched, monkeypatch, rank, size):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ImportError, match=r"one of 4 processes that MPI started.*pip install 'rotrnn\[mpi\]'"):
+    with pytest.raises(ImportError, match=r"one of 4 processes started by MPI.*pip install 'rotrnn\[mpi\]'"):
         launched(**{rank: 3, size: 4})
 
 
@@ -541,7 +541,7 @@ def test_a_launcher_of_another_mpi_is_refused(launched, monkeypatch):
     alone = SimpleNamespace(Get_size=lambda: 1)
     fake = SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=alone, get_vendor=lambda: ("MPICH", (5, 0, 2))))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(), MPI=fake.MPI))
-    with pytest.raises(ValueError, match=r"started 2 processes, and mpi4py sees 1: it uses MPICH"):
+    with pytest.raises(ValueError, match=r"started 2 processes, but mpi4py sees 1: it uses MPICH"):
         launched(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2)
 
 
@@ -649,7 +649,7 @@ def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tm
     code, _, error = ended(process)
     assert code != 0 or not _cpu.KEEPS_MEMORY  # mpiexec with a sanitizer in it loses the code
     step = last(folder)[1]["step"]
-    assert f"no word of another of the 2 processes; the state after step {step} is saved" in error
+    assert f"another of the 2 processes did not answer; the state after step {step} is saved" in error
     lines = (folder / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == step
 
@@ -659,4 +659,4 @@ def test_only_train_is_a_program_of_several(monkeypatch, capsys, command):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     assert main(command) == 2
-    assert "MPI started 2 of this command, expected one: only train runs on several" in capsys.readouterr().err
+    assert "MPI started 2 processes, expected one: only train runs on several" in capsys.readouterr().err
