@@ -1,9 +1,10 @@
-"""Draws figures 4, 7 and 8 of the LRU paper: why phases start small, recurrences linear, and eigenvalues polar.
+"""Draws figures 4, 7 and 8 of the LRU paper: the reasons for small initial phases, linear recurrences and eigenvalues
+in polar form.
 
 python examples/lru_figures.py [FILE.png] [--small]
 
-Settings, and what of them the paper does not print, are in lru_figures.toml beside this file. The picture is FILE.png
-(lru-figures.png unless given); --small takes seconds.
+The settings are in lru_figures.toml next to this file, which also says which of them the paper does not print. The
+figure is written to FILE.png (default: lru-figures.png); --small takes seconds.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Step = Callable[[Params], tuple[float, Params]]
 
 
 def settings(figure: str, small: bool = False) -> Settings:
-    """The section of a figure, its small variant worked in."""
+    """Returns the section of a figure, with the changes of its small variant if requested."""
     table: Settings = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())[figure]
     return {**table, **(table.pop("small", {}) if small else {})}
 
 
 def adam(params: Params, loss: Step, rate: float, steps: int) -> list[tuple[float, Params]]:
-    """Loss and parameters before each of `steps` updates with Adam at a constant rate."""
+    """Returns loss and parameters before each of `steps` updates with Adam at a constant learning rate."""
     optimiser = AdamW(lr=rate, weight_decay=0, warmup=0, schedule="constant")
     moments, path = optimiser.init(params), []
     for step in range(steps):
@@ -46,7 +47,7 @@ def adam(params: Params, loss: Step, rate: float, steps: int) -> list[tuple[floa
 
 
 def impulse_response(of: Settings, max_phase: float) -> Array:
-    """The state (length, states) after an impulse at the first step."""
+    """Returns the states (length, states) after an impulse at the first step."""
     phase = np.random.default_rng(of["seed"]).uniform(0, max_phase, of["states"])
     u = np.zeros((1, of["length"], of["states"]), np.complex128)
     u[:, 0] = 1
@@ -55,7 +56,7 @@ def impulse_response(of: Settings, max_phase: float) -> Array:
 
 
 def convolution(of: Settings) -> tuple[Array, Array]:
-    """Inputs and outputs (sequences, length, 1) of the kernel 1/10 exp(-0.015 k) cos(0.04 k)^2."""
+    """Returns inputs and outputs (sequences, length, 1) of a convolution with 1/10 exp(-0.015 k) cos(0.04 k)^2."""
     k = np.arange(of["length"])
     a, b = np.random.default_rng(of["seed"]).uniform(*of["inputs"], (2, of["sequences"], 1))
     u = np.sin(0.05 * a * k) * np.cos(0.05 * b * k) ** 2
@@ -65,7 +66,8 @@ def convolution(of: Settings) -> tuple[Array, Array]:
 
 
 def learn_convolution(of: Settings, activation: str, rate: float) -> list[float]:
-    """Mean squared errors on the way; every matrix starts as Glorot has it, and there is no skip."""
+    """Returns the mean squared error at each step. Matrices have Glorot initialisation, and there is no skip
+    connection."""
     u, target = convolution(of)
     N = of["states"]
     rnn = RNN(d_model=1, d_state=N, activation=activation)
@@ -82,14 +84,17 @@ def learn_convolution(of: Settings, activation: str, rate: float) -> list[float]
 
 
 def power_loss(form: str, target: complex, power: int) -> Step:
-    """|lambda^power - target|^2 / 2 of lambda = re + i im or exp(-nu + i theta), parameters of one number each."""
+    """Returns the loss |lambda^power - target|^2 / 2 with lambda = re + i im or exp(-nu + i theta); each parameter is
+    one number."""
 
     def loss(params: Params) -> tuple[float, Params]:
         first, second = (float(value[0]) for value in params.values())
         value = complex(first, second) if form == "real_imag" else np.exp(complex(-first, second))
         error = value**power - target
         dvalue = error * np.conj(power * value ** (power - 1))
-        d = dvalue if form == "real_imag" else dvalue * np.conj(value)  # of log(lambda) = -nu + i theta
+        d = (
+            dvalue if form == "real_imag" else dvalue * np.conj(value)
+        )  # gradient with respect to log(lambda) = -nu + i theta
         grads = (d.real if form == "real_imag" else -d.real), d.imag
         return abs(error) ** 2 / 2, {name: np.array([grad]) for name, grad in zip(params, grads, strict=True)}
 
@@ -97,7 +102,8 @@ def power_loss(form: str, target: complex, power: int) -> Step:
 
 
 def learn_power(of: Settings, form: str, phase: float) -> tuple[list[float], list[complex]]:
-    """Losses and eigenvalues on the way, from the solution's modulus and a phase beside its own."""
+    """Returns losses and eigenvalues at each step, starting from the solution's modulus and a slightly different
+    phase."""
     nu, start = of["nu"], phase + of["start"]
     target = np.exp(of["power"] * complex(-nu, phase))
     places = (np.exp(-nu) * np.cos(start), np.exp(-nu) * np.sin(start)) if form == "real_imag" else (nu, start)
@@ -133,7 +139,7 @@ def draw_powers(axes: Axes, of: Settings) -> None:
 
 
 def draw(small: bool = False) -> Figure:
-    """The three figures."""
+    """Draws the three figures."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 5.2))
         grid = figure.subplots(2, 2)
@@ -146,7 +152,7 @@ def draw(small: bool = False) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", nargs="?", default="lru-figures.png", metavar="FILE.png")
-    parser.add_argument("--small", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--small", action="store_true", help="fewer steps: seconds instead of minutes")
     args = parser.parse_args()
     draw(args.small).savefig(args.path, dpi=DPI)
     print(args.path)

@@ -1,8 +1,9 @@
-"""Draws the rotational memory: angles of age, an exact window beside a fading memory, and its rounding errors.
+"""Plots the rotational memory: angle against age, an exact window and a fading memory, and rounding errors.
 
 python examples/rotational_memory.py [FILE.png] [STEPS]
 
-The picture is FILE.png (rotational-memory.png unless given); errors are followed for so many STEPS (a million).
+The figure is written to FILE.png (default: rotational-memory.png). Errors are measured over STEPS steps (default: a
+million).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ANGLES = {
 
 
 def draw_angles(axes: Axes) -> None:
-    """The angle of each age; RoPE's is one turn and goes around."""
+    """Plots the angle against the age. RoPE's angle makes one turn per L steps and repeats, so only one turn is
+    shown."""
     n = np.arange(5 * LENGTH)
     for form, (label, colour, line) in ANGLES.items():
         turns = wrope_angle(n, LENGTH, form) / np.pi
@@ -40,7 +42,8 @@ def draw_angles(axes: Axes) -> None:
 
 
 def draw_memories(axes: Axes) -> None:
-    """What an input leaves in a memory that turns by 2 pi / L a step: within an exact window, and fading."""
+    """Plots what remains of one input in a memory that rotates by 2 pi / L per step: with an exact window, and
+    fading."""
     steps = int(2.5 * LENGTH)
     impulse = np.zeros((1, steps, 1), np.complex64)
     impulse[0, 0] = 1
@@ -57,13 +60,14 @@ def draw_memories(axes: Axes) -> None:
 
 
 def errors(steps: int, L: int) -> dict[str, np.ndarray]:
-    """|error| of each way to sum the last L inputs of modulus-one ageing in single precision, against double."""
+    """Returns the error of several methods to sum the last L inputs, with eigenvalues of modulus one, in single
+    precision, compared with double precision."""
     rng = np.random.default_rng(0)
     a = np.exp(1j * rng.uniform(-np.pi, np.pi, 8)).astype(np.complex64)
     x = rng.standard_normal((1, steps, 16), dtype=np.float32).view(np.complex64)
     exact = diagonal_scan(a.astype(np.complex128), x.astype(np.complex128), window=L)
     ways = {
-        "one copy for ever": tiir_scan(a, x, window=L, resets=False)[0],
+        "one copy, no resets": tiir_scan(a, x, window=L, resets=False)[0],
         "two copies with resets": tiir_scan(a, x, window=L)[0],
         "blocks, no subtraction": diagonal_scan(a, x, window=L),
     }
@@ -71,7 +75,7 @@ def errors(steps: int, L: int) -> dict[str, np.ndarray]:
 
 
 def draw_errors(axes: Axes, steps: int) -> None:
-    """Root mean square over ever longer stretches of time."""
+    """Plots the root mean square error over intervals of increasing length."""
     edges = np.unique(np.geomspace(LENGTH, steps, 25).astype(int))
     for (label, error), colour in zip(errors(steps, LENGTH).items(), (ORANGE, BLUE, GREEN), strict=True):
         mean = [np.sqrt(np.mean(error[low:high] ** 2)) for low, high in itertools.pairwise(edges)]
@@ -81,7 +85,7 @@ def draw_errors(axes: Axes, steps: int) -> None:
 
 
 def draw(steps: int) -> Figure:
-    """The three pictures beside each other."""
+    """Draws the three plots side by side."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 3.0))
         angles, memories, rounding = figure.subplots(1, 3)

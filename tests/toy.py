@@ -1,4 +1,5 @@
-"""A task and a model small enough to train in milliseconds, with faults on demand; `python toy.py` is then `rotrnn`."""
+"""A task and a model small enough to train in milliseconds, with faults on demand; `python toy.py` runs `rotrnn` with
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ T, F, CLASSES = 5, 4, 3
 
 @dataclass(frozen=True)
 class Toy:
-    """Noisy class means. The model sleeps `delay` seconds a training step and breaks on demand; `fail_at` is for the
+    """Noisy class means. The model sleeps `delay` seconds per training step and fails on demand; `fail_at` is for the
     second of several processes."""
 
     size: int = 70
@@ -52,7 +53,7 @@ class ToyData(Task):
 
 @dataclass(frozen=True)
 class ToyModel:
-    """softmax(W (scale * mean of x) + bias); "scale" plays the recurrent parameter, "running_mean" a buffer."""
+    """softmax(W (scale * mean of x) + bias); "scale" acts as the recurrent parameter, "running_mean" as a buffer."""
 
     settings: Toy
 

@@ -41,11 +41,11 @@ FAILED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code: 0, 2 after an error that is told in one line, 130 after Ctrl-C.
+    """Runs one command. Returns the exit code: 0; 2 after an error, which is reported in one line; 130 after Ctrl-C.
 
-    What is not raised for people (TypeError, KeyError, ...) is a fault of the program, and comes out as a traceback.
+    Any other exception (TypeError, KeyError, ...) is a bug of the program and gives a traceback.
     """
-    for stream in (sys.stdout, sys.stderr):  # what the terminal cannot show is no reason to show nothing
+    for stream in (sys.stdout, sys.stderr):  # characters that the terminal cannot show are escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(arguments)
@@ -53,24 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
             if args.command is not _train and (processes := started()[1]) > 1:
-                raise ValueError(f"MPI started {processes} of this command, expected one: only train runs on several")
+                raise ValueError(f"MPI started {processes} processes, expected one: only train runs on several")
             args.command(args)
     except Interrupted as error:
-        return _tell(str(error), INTERRUPTED)
+        return _report(str(error), INTERRUPTED)
     except KeyboardInterrupt:
-        return _tell("aborted", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to flush at exit
+        return _report("aborted", INTERRUPTED)
+    except BrokenPipeError:  # the reader has closed the pipe; avoid an error when stdout is flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
-        return _tell(f"error: {error}", FAILED)
+        return _report(f"error: {error}", FAILED)
     except MemoryError as error:
-        return _tell(f"error: out of memory. {error}", FAILED)
+        return _report(f"error: out of memory. {error}", FAILED)
     return 0
 
 
-def _tell(message: str, code: int) -> int:
-    if started()[0] == 0:  # of several processes the first speaks
+def _report(message: str, code: int) -> int:
+    if started()[0] == 0:  # with several processes only the first prints
         print(f"rotrnn: {message}", file=sys.stderr)
     return code
 
@@ -93,20 +93,20 @@ def _train(args: argparse.Namespace) -> None:
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
         train(recipe, run.folder, resume=args.resume is not None, among=among)
     if among.first:
-        print(f"done: {run.folder}" + ("" if _can_draw() else f"; with matplotlib, rotrnn plot {run.folder} draws it"))
+        print(f"done: {run.folder}" + ("" if _can_draw() else f"; install matplotlib for rotrnn plot {run.folder}"))
         if _can_draw() and not args.no_plots:
             from rotrnn.plots import plot
 
-            print(f"pictures: {plot(run.folder)[0].parent}")
+            print(f"plots: {plot(run.folder)[0].parent}")
 
 
 def _can_draw() -> bool:
-    """Whether matplotlib, an optional extra, is installed."""
+    """Returns whether matplotlib, an optional extra, is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
-    """What --set says, and the options that stand for a key of [training]."""
+    """Returns the overrides of --set, and those of options that set a key of [training]."""
     return [*args.set, *(f"training.{key}={value}" for key in keys if (value := getattr(args, key)) is not None)]
 
 
@@ -124,7 +124,7 @@ def _sweep(args: argparse.Namespace) -> None:
     print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
     if failed:
-        raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry goes on with those that did")
+        raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry resumes the failed ones")
     if unreadable:
         raise ValueError(f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read")
 
@@ -196,7 +196,7 @@ def _data(args: argparse.Namespace) -> None:
         if args.out is None:
             _check_files(task, "--stand-in --out DIR")
         elif not getattr(task, "resumable", False) and any(_visible(args.out)):
-            raise ValueError(f"--out {args.out}: has files already, which are not replaced; expected an empty folder")
+            raise ValueError(f"--out {args.out}: already has files, which are not replaced; expected an empty folder")
         print(describe(task.write(args.out) if args.out else task.load()))
 
 
@@ -208,13 +208,13 @@ def _stand_in(task: Any, args: argparse.Namespace) -> None:
     if not isinstance(task, Released):
         raise ValueError(f"--stand-in: {args.task} needs no files, expected one of {', '.join(_released())}")
     if args.out is None or args.stand_in < 1:
-        raise ValueError(f"--stand-in {args.stand_in}: expected a positive number, and a folder, --out DIR")
+        raise ValueError(f"--stand-in {args.stand_in}: expected a positive number and a folder, --out DIR")
     task.stand_in(args.out, args.stand_in)
     print(f"random data in {args.out}; use them with: --set task.data_dir={args.out}")
 
 
 def _check_files(task: Any, stand_in: str) -> None:
-    """Raises, with a word on random data, where the files of a released task are not there."""
+    """Raises an error, which suggests random data, if the files of a released task are missing."""
     if isinstance(task, Released) and not task.download:
         try:
             task.folder()
@@ -251,7 +251,7 @@ def _groups(args: argparse.Namespace) -> None:
 
 
 def _about(topic: str) -> list[str]:
-    """The lines that tell about a topic."""
+    """Returns the lines of text about a topic."""
     if topic == "layers":
         width = max(map(len, LAYERS))
         rows = {name: [one.about, one.paper, *_lanes(one)] for name, one in LAYERS.items()}
@@ -317,7 +317,7 @@ def _info(args: argparse.Namespace) -> None:
         "NumPy": f"{have['numpy']}, BLAS {have['blas']}",
         "layers": ", ".join(LAYERS),
         "tasks": ", ".join(TASKS),
-        "recipes": f"{len(recipe_names())}, told by: rotrnn info recipes",
+        "recipes": f"{len(recipe_names())}, listed by: rotrnn info recipes",
     }
     for name, text in rows.items():
         print(f"{name:<9} {text}")
@@ -330,7 +330,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rotrnn",
         description="Linear recurrent sequence models: RotRNN, LRU and others (rotrnn info layers).",
-        epilog="rotrnn COMMAND --help says more about each.",
+        epilog="rotrnn COMMAND --help describes a command.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -356,27 +356,29 @@ def _train_parser(commands: Any) -> None:
         _train,
         "train a recipe, or resume a run",
         """\
-Trains a recipe in a folder of its own and evaluates it on the test split. The folder holds
+Trains a recipe in its own folder and evaluates it on the test split. The folder holds
 
-  recipe.toml          the recipe as resolved: training it again, on a machine of the
-                       same kind, with the same instruction set and NumPy version, gives the same bits
-  log.jsonl            one JSON object a line: each step, each evaluation
-  last.safetensors     at each evaluation: all that resuming needs
+  recipe.toml          the complete recipe: training it again on the same kind of machine, with
+                       the same instruction set and NumPy version, gives the same bits
+  log.jsonl            one JSON object per line: each step, each evaluation
+  last.safetensors     written at each evaluation: everything needed to resume
   best.safetensors     the parameters with the best validation accuracy
   init.safetensors     the initial parameters
-  result.json          at the end: test loss and accuracy
-  sessions.json        of each start: time, command, versions, commit of a source tree, threads, machine
-  failed.json          if it ended with an error: which
-  plots                at the end, where matplotlib is installed: what `rotrnn plot` draws of a run
-  tensorboard          the log as TensorBoard shows it, where the package tensorboard is installed
+  result.json          written at the end: test loss and accuracy
+  sessions.json        for each start: time, command, versions, commit of the source tree, threads, machine
+  failed.json          the error, if the run ended with one
+  plots                written at the end if matplotlib is installed: the plots of `rotrnn plot`
+  tensorboard          the log for TensorBoard, if the package tensorboard is installed
 
-Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. However a run ended
-(kill -9, power, a full disk), --resume goes on from its last checkpoint, or from the start where it has none, and
-ends on the same bytes as if nothing had been. It warns if instruction set or NumPy version are others now: bits may
-differ then. Threads are OpenMP's: OMP_NUM_THREADS sets them. Their number does not change a bit.
+Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. After any interruption (kill -9, power
+failure, full disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the
+same bytes as that of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning:
+bits may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of
+threads does not change the bits.
 
-Under mpirun, with the extra "mpi", several processes share every batch: equal to one to rounding, and always the same
-bits for as many. The first one writes and speaks; if another fails, the last finished step is saved.
+Under mpirun, with the extra "mpi", several processes share every batch. The result equals that of one process up to
+rounding, and has the same bits for the same number of processes. Process 0 writes the files and prints messages. If
+another process fails, the last finished step is saved.
 
 `rotrnn info recipes` lists the recipes.""",
         """\
@@ -392,18 +394,18 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
         metavar="RECIPE",
         help="name of a recipe, or path of a TOML file (it ends in .toml or has a slash)",
     )
-    _add_set(one, "section.key=value", "replace a setting of the recipe; the value is TOML, texts may stand bare")
+    _add_set(one, "section.key=value", "replace a setting of the recipe; the value is TOML, strings need no quotes")
     folder = one.add_mutually_exclusive_group()
     folder.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/RECIPE)")
-    folder.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder, by its recipe")
+    folder.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this folder with its recipe")
     one.add_argument(
         "--until-eof",
         action="store_true",
-        help="stop as at a Ctrl-C when standard input ends: so runs end with the program that started them",
+        help="stop as if by Ctrl-C when standard input is closed, so that a run ends with the program that started it",
     )
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
-    one.add_argument("--no-plots", action="store_true", help="draw nothing at the end")
+    one.add_argument("--no-plots", action="store_true", help="draw no plots at the end")
 
 
 def _sweep_parser(commands: Any) -> None:
@@ -413,12 +415,12 @@ def _sweep_parser(commands: Any) -> None:
         _sweep,
         "train a recipe over seeds, settings and variants",
         """\
-Trains the product of the variants, the grid and the seeds in a recipe's section [sweep], each run in a folder of its
-own below DIR, named by what it has of its own. The options replace or extend what the recipe says.
+Trains the product of the variants, the grid and the seeds in a recipe's section [sweep]. Each run has its own folder
+below DIR, named after the settings that distinguish it. The options replace or extend those of the recipe.
 
-Given again, the command goes on with what is unfinished, however the sweep had ended (Ctrl-C, kill -9, power), and
-leaves alone what is done. A run that fails or crashes is recorded and counted, and the others go on. At the end it
-prints the table of these runs; `rotrnn results DIR` prints that of all below DIR, those of earlier sweeps too.""",
+After any interruption (Ctrl-C, kill -9, power failure), the same command resumes the unfinished runs and does not touch
+the finished ones. A run that fails or crashes is recorded and counted, and the others continue. At the end the command
+prints a table of these runs; `rotrnn results DIR` prints a table of all runs below DIR, including earlier sweeps.""",
         """\
 rotrnn sweep digits-lru --seeds 0..2 --jobs 2
 rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
@@ -426,17 +428,21 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     )
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the recipe's")
-    _add_grid(one, "values that a setting takes, instead of the recipe's or in addition")
+    _add_grid(one, "values of a setting, in place of the recipe's or in addition")
     one.add_argument(
-        "--variant", action="append", default=[], metavar="NAME", help="only this variant; may be given often"
+        "--variant", action="append", default=[], metavar="NAME", help="run only this variant; may be repeated"
     )
     _add_set(one, "section.key=value", "replace a setting in every run")
     _add_steps(one)
     one.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: sweeps/RECIPE)")
     one.add_argument(
-        "--jobs", type=_positive, default=1, metavar="N", help="runs at a time, which share the cores (default: 1)"
+        "--jobs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="number of runs at a time, which share the cores (default: 1)",
     )
-    one.add_argument("--retry", action="store_true", help="go on with failed runs too")
+    one.add_argument("--retry", action="store_true", help="resume failed runs too")
 
 
 def _results_parser(commands: Any) -> None:
@@ -446,25 +452,29 @@ def _results_parser(commands: Any) -> None:
         _results,
         "a table of runs",
         """\
-One row for each configuration, runs that differ in the seed alone taken together: how many are done, failed,
-unfinished; mean ± sample standard deviation on the test split, of the parameters that were best on the validation
-split and of the last ones, beside the published figure; parameters, steps a second of training, peak memory, time.
-A run that cannot be read (damaged, or none) is named below the table.""",
+One row for each configuration, that is, for runs that differ only in the seed: the number of finished, failed and
+unfinished runs; mean ± sample standard deviation on the test split, for the parameters that were best on the validation
+split and for the last ones, next to the published figure; number of parameters, training steps per second, peak memory
+and time. A run that cannot be read is named below the table.""",
         """\
 rotrnn results sweeps/digits-lru
 rotrnn results sweeps runs/digits --out table.md
 rotrnn results sweeps/words --curve --out curves.csv""",
     )
-    one.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="folder of a run, or one with runs below it")
-    one.add_argument("--out", type=Path, metavar="FILE", help="write the table too, as .md, .csv or .json (everything)")
+    one.add_argument(
+        "runs", nargs="+", type=Path, metavar="DIR", help="folder of a run, or a folder with runs below it"
+    )
+    one.add_argument(
+        "--out", type=Path, metavar="FILE", help="also write the table, as .md, .csv or .json (everything)"
+    )
     one.add_argument(
         "--by",
         nargs="+",
         default=[],
         metavar="section.key",
-        help="take runs of a task together that agree in these settings",
+        help="group runs of a task that agree in these settings",
     )
-    one.add_argument("--curve", action="store_true", help="accuracies against length instead")
+    one.add_argument("--curve", action="store_true", help="show accuracies against length instead")
 
 
 def _eval_parser(commands: Any) -> None:
@@ -475,8 +485,8 @@ def _eval_parser(commands: Any) -> None:
         "loss and accuracy of a run on a split",
         """\
 Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers. Settings of the task, the
-layer and the model may be other than in training, as long as every parameter keeps its shape; with --grid, each
-combination of their values is evaluated.""",
+layer and the model may differ from those of the training, as long as every parameter keeps its shape. With --grid, each
+combination of values is evaluated.""",
         """\
 rotrnn eval runs/digits-rotrnn
 rotrnn eval runs/digits-rotrnn --split val --checkpoint last
@@ -484,16 +494,16 @@ rotrnn eval runs/words --set task.test_length=100
 rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/iterations.json""",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    _add_set(one, "section.key=value", "another setting than in training")
-    _add_grid(one, "values of a setting, each of which is evaluated")
-    one.add_argument("--out", type=Path, metavar="FILE", help="write all that was found too, curves included, as JSON")
+    _add_set(one, "section.key=value", "change a setting of the training")
+    _add_grid(one, "evaluate each of these values of a setting")
+    one.add_argument("--out", type=Path, metavar="FILE", help="also write all results, including curves, as JSON")
     one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
     one.add_argument(
         "--checkpoint",
         choices=("init", "last", "best"),
         default="best",
-        help="which parameters; the default, best, are those with the best validation accuracy (a warning tells where "
-        "a data set has no validation part, and the test split chose them)",
+        help="the parameters to evaluate; the default, best, are those with the best validation accuracy (there is a "
+        "warning if the data set has no validation split and they were selected on the test split)",
     )
 
 
@@ -502,11 +512,11 @@ def _estimate_parser(commands: Any) -> None:
         commands,
         "estimate",
         _estimate,
-        "what training a recipe would take",
+        "estimate time and memory of training a recipe",
         """\
-Runs the first steps of a recipe, evaluates a few batches, and reckons the time of the whole training from them. Writes
-nothing. With --stand-in, a task makes few of its examples, and in place of published files, which need not be here,
-random data of their shape do.""",
+Runs the first steps of a recipe, evaluates a few batches, and estimates the time of the whole training. Writes nothing.
+With --stand-in, a generated task generates only a few examples, and a task with published files uses random data of
+the same shape instead, so the files are not needed.""",
         """\
 rotrnn estimate listops-rotrnn
 rotrnn estimate image-lru --stand-in --steps 20""",
@@ -520,7 +530,7 @@ rotrnn estimate image-lru --stand-in --steps 20""",
         nargs="?",
         const=1000,
         metavar="N",
-        help="N examples a split, random ones in place of published files (1000 where no N is given)",
+        help="use N examples per split, and random ones in place of published files (default N: 1000)",
     )
 
 
@@ -530,12 +540,12 @@ def _data_parser(commands: Any) -> None:
         "data",
         _data,
         "describe a task's data, or write them as files",
-        "Makes or reads the data of a task and says what is in them; with --out, writes them as files too.\n\n"
+        "Generates or reads the data of a task and describes them; with --out, also writes them as files.\n\n"
         + textwrap.fill(f"tasks: {', '.join(TASKS)}; their settings are the keys of a recipe's section [task]", 110)
         + "\n\n"
         f"{', '.join(_released())} are read from their published files, in the folder data_dir;\n"
-        "download=true fetches them there. Random data of their format and full length come from --stand-in:\n"
-        "they are to try a recipe with.",
+        "download=true downloads them. --stand-in writes random data of the same format and full length,\n"
+        "to try out a recipe.",
         """\
 rotrnn data digits
 rotrnn data imdb --set data_dir=data --set download=true
@@ -544,14 +554,14 @@ rotrnn data listops --out data/listops --set train=1000 --set min_length=10 --se
 rotrnn data pathfinder --out data/path-x --set resolution=128""",
     )
     one.add_argument("task", metavar="TASK", help="name of a task")
-    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the files, a new or an empty one")
+    one.add_argument("--out", type=Path, metavar="DIR", help="new or empty folder for the files")
     one.add_argument(
         "--stand-in",
         type=int,
         nargs="?",
         const=128,
         metavar="N",
-        help="write N random examples of each part instead (default: 128)",
+        help="write N random examples for each part instead (default N: 128)",
     )
     _add_set(one, "key=value", "a setting of the task")
 
@@ -561,27 +571,27 @@ def _plot_parser(commands: Any) -> None:
         commands,
         "plot",
         _plot,
-        "draw a run, or compare several",
+        "plot a run, or compare several",
         """\
-One run: learning curves and, where its layers have them, eigenvalues in the unit disc before and after training, the
-norm of the hidden states along the sequence and over training, iterations to the fixed point and how far parallel and
-sequential inference are apart; of its best parameters, on the test split, the confusion matrix and, where the task
-tells it, accuracy against length; accuracy against the most iterations at test, if `rotrnn eval RUN --grid
-layer.max_iterations=2,4,8 --out RUN/iterations.json` was run. In RUN/plots.
+For one run, written to RUN/plots: learning curves; if the layers have them, eigenvalues in the unit disc before and
+after training, norms of the hidden states along the sequence and over training, iterations to the fixed point, and the
+difference between parallel and sequential inference; for the best parameters on the test split, the confusion matrix
+and, if the task defines it, accuracy against length; accuracy against the maximum number of iterations, if `rotrnn eval
+RUN --grid layer.max_iterations=2,4,8 --out RUN/iterations.json` was run.
 
-Several runs, or a folder of runs: learning curves, accuracies on the test split, and accuracy against length, hidden
-states and iterations where runs tell them. Runs whose recipes differ in the seed alone are one line, their mean, with
-a band from the least to the largest. In DIR/plots, or in `plots` beside the runs. A warning names those that cannot
+For several runs, or a folder of runs, written to DIR/plots, or to `plots` next to the runs: learning curves, accuracies
+on the test split, and, if the runs have them, accuracy against length, hidden states and iterations. Runs whose recipes
+differ only in the seed form one line, their mean, with a band from minimum to maximum. A warning names runs that cannot
 be read.
 
-Prints where the pictures are. Needs matplotlib (pip install 'rotrnn[plot]').""",
+Prints the paths of the plots. Needs matplotlib (pip install 'rotrnn[plot]').""",
         """\
 rotrnn plot runs/digits-rotrnn
 rotrnn plot runs/lru-0 runs/lru-1 runs/rotrnn-0 runs/rotrnn-1 --out pictures
 rotrnn plot runs/sweep""",
     )
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several")
-    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures")
+    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the plots")
 
 
 def _groups_parser(commands: Any) -> None:
@@ -589,9 +599,9 @@ def _groups_parser(commands: Any) -> None:
         commands,
         "groups",
         _groups,
-        "how the optimiser groups the parameters of a recipe",
-        "Prints the optimiser's groups: how many arrays and numbers, their learning rate, and the share that decays\n"
-        "in a step, at the first step, after the warm-up and at the last step; and the names in each. Needs no data.",
+        "show the parameter groups of a recipe's optimiser",
+        "Prints for each parameter group: the number of arrays and elements; the learning rate and the weight decay\n"
+        "per step, at the first step, after the warm-up and at the last step; and the names. Needs no data.",
         'rotrnn groups listops-s5\nrotrnn groups digits-lru --set \'optimiser.no_decay=["layer", "norm"]\'',
     )
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
@@ -605,7 +615,7 @@ def _info_parser(commands: Any) -> None:
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
         "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
-        "with `layers`, `tasks` or `recipes`, what each is and where it is from; with the name of one, all about it.",
+        "with `layers`, `tasks` or `recipes`, a line on each and its source; with the name of one, its documentation.",
         "rotrnn info\nrotrnn info layers\nrotrnn info lru\nrotrnn info pathfinder\nrotrnn info pathx-s5",
     )
     one.add_argument(
@@ -631,12 +641,12 @@ def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples
 
 def _positive(text: str) -> int:
     if not (text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be given often")
+    parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be repeated")
 
 
 def _add_steps(parser: argparse.ArgumentParser) -> None:
@@ -645,7 +655,7 @@ def _add_steps(parser: argparse.ArgumentParser) -> None:
 
 def _add_grid(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
-        "--grid", action="append", default=[], metavar="section.key=a,b", help=f"{text}; may be given often"
+        "--grid", action="append", default=[], metavar="section.key=a,b", help=f"{text}; may be repeated"
     )
 
 

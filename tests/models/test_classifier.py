@@ -1,4 +1,4 @@
-"""The whole classifier: gradients, ragged batches, chunks, threads, and what it can say of itself."""
+"""The whole classifier: gradients, ragged batches, chunks, threads, and its reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by their heads and blocks: gradients, what labels count, sampling, and streams."""
+"""Models with each head and block: gradients, ignored labels, sampling, and streaming inference."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def test_loss_of_a_tagger_is_the_mean_over_labels_that_count() -> None:
 
 
 def test_loss_of_bits_is_the_mean_over_those_that_count() -> None:
-    """Against minus the logarithms of probabilities, one bit at a time, and against a tagger of the classes 0 and 1."""
+    """Compares with minus the logarithms of probabilities, one bit at a time, and with a tagger of the classes 0 and
+    1."""
     model, classes = model_of("bits"), model_of("tagger")
     _, labels = data_of("bits")
     logits = np.random.default_rng(3).standard_normal((B, T, C))
@@ -248,7 +249,8 @@ def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], fe
 
 @pytest.mark.parametrize("first", [1, 6])
 def test_a_stream_of_a_window_is_saved_and_loaded(first: int, tmp_path: Path) -> None:
-    """After a load its state is a plain tuple of arrays: a token alone and a chunk go on with it, to the same bits."""
+    """After a load the state is a plain tuple of arrays. A single token and a chunk continue from it with the same
+    bits."""
     model = build_model(ModelSettings("lru", 5, 2), {"d_state": 3, "window": 4}, head="tagger", n_classes=C, vocab=V)
     params = prepared(model)
     inputs, _ = data_of("tagger")
@@ -274,7 +276,7 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     inputs, _ = data_of("tagger")
     with pytest.raises(ValueError, match=r"Stream.push: inputs has shape \(3,\), expected \(B,\) or \(B, T\) with B=4"):
         stream.push(inputs[:3, 0])
-    with pytest.raises(ValueError, match="lengths was given with a single step"):
+    with pytest.raises(ValueError, match="got lengths with a single step"):
         stream.push(inputs[:, 0], lengths=[1, 1, 1, 1])
     with pytest.raises(ValueError, match="batch is 0"):
         model.stream(params, 0)
@@ -287,16 +289,16 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model with other settings"):
         other.stream(prepared(other), B).load(path)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="is truncated"):
         stream.load(path)
     with pytest.raises(FileNotFoundError):
         stream.load(tmp_path / "nothing")
     chosen = ModelSettings(layer="lru", d_model=5, n_layers=1)
     both = build_model(chosen, {"d_state": 3, "bidirectional": True}, n_classes=C, vocab=V)
-    with pytest.raises(ValueError, match="both directions"):
+    with pytest.raises(ValueError, match="a layer is bidirectional"):
         both.stream(prepared(both), B).push(inputs)
     pairs = model_of("retrieval")
-    with pytest.raises(ValueError, match="pairs does not stream"):
+    with pytest.raises(ValueError, match="pairs does not support streaming inference"):
         pairs.stream(prepared(pairs), B).push(inputs)
     with pytest.raises(ValueError, match="expected one that runs forward"):
         build_model(chosen, {"d_state": 3, "bidirectional": True}, head="language", n_classes=V, vocab=V)
@@ -305,7 +307,8 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_samples_follow_the_models_probabilities() -> None:
-    """Greedy tokens are forward's on what was sampled so far; a seed decides; draws have the softmax's shares."""
+    """Greedy tokens are those of forward on the tokens sampled so far; samples depend on the seed; their frequencies
+    are the softmax."""
     model = model_of("language", norm="layer")
     assert isinstance(model, LanguageModel)
     params = prepared(model)

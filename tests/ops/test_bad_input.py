@@ -97,7 +97,7 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
                                                    Context(np.array([0, 0]), train=True)), ValueError, "batch_norm"),
     ("token out of range", lambda _: classify(np.full((2, 3), 7)), (ValueError, IndexError), "embedding"),
     ("read-only output", lambda _: diagonal_scan(np.ones(4), X, out=frozen()), ValueError, "out is read-only"),
-    ("truncated checkpoint", truncated, ValueError, "last.safetensors: cut short"),
+    ("truncated checkpoint", truncated, ValueError, "last.safetensors: is truncated"),
     ("tampered checkpoint", tampered, ValueError, "last.safetensors: .* damaged or changed"),
     ("disk full", disk_full, OSError, "checkpoint not written"),
     ("recipe: wrong type", lambda _: load_recipe("digits-lru", ['training.steps="many"']), ValueError,

@@ -1,4 +1,4 @@
-"""The benchmarks run, print what their readers count on, and count no time of a wrong answer."""
+"""The benchmarks run, print the documented form, and do not time wrong results."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def files() -> dict[Path, bytes]:
-    """What a recorded run writes to."""
+    """The path that a recorded run writes to."""
     results = [path for path in (ROOT / "benchmarks" / "results").rglob("*") if path.is_file()]
     pages = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
     return {path: path.read_bytes() for path in (*pages, *results)}
 
 
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step each, of one of the digits' sweeps."""
+    """One step of each run of one of the digits' sweeps."""
     monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
     arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
     folder = training.sweep(arguments, tmp_path / "sweep", 2)
@@ -59,7 +59,7 @@ def test_every_training_is_a_sweep() -> None:
 
 
 def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps of a recipe; a row measured anew replaces the old one, and leaves the others."""
+    """Two steps of a recipe. A new measurement replaces its row and keeps the other rows."""
     monkeypatch.setattr(full_size, "STEPS", 2)
     monkeypatch.setattr(full_size, "WHOLE", 2)
     monkeypatch.setattr(full_size, "RESULTS", tmp_path)
@@ -103,7 +103,7 @@ def test_pictures_that_are_not_kept_are_drawn_again(tmp_path: Path) -> None:
 
 
 def test_quick_run_of_a_convolutional_network() -> None:
-    """Where there is PyTorch; elsewhere it says what is to be installed."""
+    """Runs if PyTorch is installed; otherwise the error says what to install."""
     before = files()
     command = [sys.executable, "-m", "benchmarks.pathfinder_cnn", "--quick", "--json", "--epochs", "2"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -121,7 +121,7 @@ def test_quick_run_of_a_convolutional_network() -> None:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    """Rows of a quick run of everything."""
+    """Returns the rows of a quick run of all benchmarks."""
     before = files()
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it fails, and that help helps."""
+"""The command line: output, errors and help texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsy
     assert out.count("validation loss") == 4
     assert "step 20/20: training loss" in out
     assert "test, last parameters: loss" in out
-    assert f"pictures: {tmp_path / 'run' / 'plots'}" in out
+    assert f"plots: {tmp_path / 'run' / 'plots'}" in out
     names = ("learning", "norms", "norms_over_training", "confusion")
     assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {f"{name}.png" for name in names}
 
@@ -58,12 +58,12 @@ def test_train_draws_nothing_where_it_is_not_to_or_cannot(tmp_path, recipe, caps
     assert main(["train", recipe, "--out", str(tmp_path / "plain"), "--steps", "2", "--no-plots"]) == 0
     monkeypatch.setattr("rotrnn.cli._can_draw", lambda: False)
     assert main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "2"]) == 0
-    assert f"done: {tmp_path / 'run'}; with matplotlib, rotrnn plot" in capsys.readouterr().out
+    assert f"done: {tmp_path / 'run'}; install matplotlib for rotrnn plot" in capsys.readouterr().out
     assert not [*tmp_path.glob("*/plots")]
 
 
 def test_groups(capsys):
-    """Counts, rates and decay at the three points, and which parameters are in each group."""
+    """Counts, rates and decay at the three steps, and the parameters of each group."""
     assert main(["groups", "listops-lru-small", "--set", "model.n_layers=1"]) == 0
     said = capsys.readouterr().out
     recipe = load_recipe("listops-lru-small", ["model.n_layers=1"])
@@ -135,7 +135,7 @@ def test_data_replaces_no_files(tmp_path, capsys):
     before = {path.name: path.read_bytes() for path in Path(out).iterdir()}
     for more in ([], [f"--set=data_dir={out}", "--set=train=2"]):
         assert main(["data", "listops", *small, *more, "--out", out]) == 2
-        assert "has files already, which are not replaced; expected an empty folder" in capsys.readouterr().err
+        assert "already has files, which are not replaced; expected an empty folder" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path(out).iterdir()} == before
 
 
@@ -144,17 +144,20 @@ def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_p
     for name in ("recipe.toml", "log.jsonl", "result.json", "sessions.json", "failed.json", "best.safetensors"):
         for command in ("eval", "results"):
             assert main([command, run, "--out", f"{run}/{name}"]) == 2
-            assert f"--out {run}/{name}: is a file of the run there, expected another name" in capsys.readouterr().err
+            assert (
+                f"--out {run}/{name}: is a file of the run in that folder, expected another name"
+                in capsys.readouterr().err
+            )
     for out in (f"{tmp_path}/nowhere/found.json", run):
         assert main(["eval", run, "--out", out]) == 2
-        assert f"--out {out}: expected a file in a folder that is there" in capsys.readouterr().err
+        assert f"--out {out}: expected a file in an existing folder" in capsys.readouterr().err
     assert main(["eval", run, "--out", f"{run}/found.json"]) == 0
     assert before == {path.name: path.read_bytes() for path in Path(run).iterdir() if path.name in before}
 
 
 def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
     assert main(["train", recipe, "--resume", str(tmp_path / "typo")]) == 2
-    assert "typo: no run is here" in capsys.readouterr().err
+    assert "typo: is not the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "typo").exists()
     assert main(["train", recipe, "--set", "source.note=\udcff", "--out", str(tmp_path / "typo")]) == 2
     assert "'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
@@ -209,8 +212,8 @@ def test_info(capsys):
         (["train", "absent.toml"], "No such file"),
         (["train", "digits-rotrnn", "--set", "training.stepz=3"], "did you mean steps?"),
         (["train", "digits-rotrnn", "--set", "training.batch=100000"], "training.batch is 100000, expected at most"),
-        (["train", "--resume", "."], "no run is here"),
-        (["eval", "."], "no run is here"),
+        (["train", "--resume", "."], "is not the folder of a run"),
+        (["eval", "."], "is not the folder of a run"),
         (["data", "digit"], "did you mean digits?"),
         (["data", "digits", "--set", "sead=3"], "unknown key digits.sead; did you mean seed?"),
         (["data", "digits", "--set", "seed"], "expected key=value"),
@@ -227,11 +230,11 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 
 
 def test_without_files_a_stand_in_is_named_and_works(tmp_path, monkeypatch, capsys):
-    """Every command that reads a released task says how it goes with random data, and it does."""
+    """Every command that reads a released task says how to use random data, and this works."""
     monkeypatch.chdir(tmp_path)
     small = [*("--set", "model.d_model=4"), *("--set", "layer.d_state=16"), *("--set", "model.n_layers=1")]
     train = ["train", "image-rotrnn-small", "--steps", "1", "--set", "training.batch=2", *small]
-    for set_to, told in (("", "data_dir is ''"), ("none", "nothing is in none/")):
+    for set_to, told in (("", "data_dir is ''"), ("none", "no data in none/")):
         for command, hint in (
             (train, "rotrnn data cifar --stand-in --out DIR, then --set task.data_dir=DIR"),
             (["estimate", "image-rotrnn-small"], "--stand-in"),
@@ -250,11 +253,11 @@ def test_without_files_a_stand_in_is_named_and_works(tmp_path, monkeypatch, caps
 
 def test_errors_of_a_run(run, recipe, capsys):
     assert main(["train", recipe, "--out", run]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err
     with open(f"{run}/best.safetensors", "r+b") as file:
         file.truncate(100)
     assert main(["eval", run]) == 2
-    assert "best.safetensors: cut short" in capsys.readouterr().err
+    assert "best.safetensors: is truncated" in capsys.readouterr().err
 
 
 def test_errors_of_training(tmp_path, recipe, capsys):
@@ -279,7 +282,7 @@ def test_faults_of_the_program_come_out_whole(monkeypatch, recipe):
 def test_settings_that_allow_too_few_expressions(monkeypatch, capsys):
     monkeypatch.setattr("rotrnn.tasks.listops.PATIENCE", 1)
     assert main(["data", "listops", "--set", "max_depth=1"]) == 2
-    assert "rotrnn: error: ListOps: found 0 of 100000 distinct expressions" in capsys.readouterr().err
+    assert "rotrnn: error: ListOps: found only 0 of 100000 distinct expressions" in capsys.readouterr().err
 
 
 def test_warnings_are_one_line(monkeypatch, recipe, capsys):
@@ -323,7 +326,9 @@ def test_usage_errors(arguments, capsys):
 def test_as_a_process():
     run = subprocess.run([sys.executable, "-m", "rotrnn", "eval", "no-such-run"], capture_output=True, text=True)
     assert run.returncode == 2
-    assert run.stderr == "rotrnn: error: no-such-run: no run is here, expected a folder with a recipe.toml\n"
+    assert (
+        run.stderr == "rotrnn: error: no-such-run: is not the folder of a run, expected a folder with a recipe.toml\n"
+    )
 
 
 def test_one_is_no_plural():

@@ -1,4 +1,4 @@
-"""The demo's own care: what it may remove. That it trains is for `make demo`."""
+"""The demo removes only its own runs. Training it is tested by `make demo`."""
 
 import runpy
 from pathlib import Path
@@ -16,12 +16,12 @@ def test_an_earlier_demo_is_removed_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_what_is_no_run_stays(tmp_path):
+def test_folders_that_are_not_runs_are_kept(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").touch()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
-    with pytest.raises(SystemExit, match="thesis is in the way and is no run"):
+    with pytest.raises(SystemExit, match="thesis exists and is not a run"):
         remove_runs([tmp_path / "run", tmp_path / "thesis"])
     assert (tmp_path / "run").exists()
     assert (tmp_path / "thesis" / "chapter.tex").exists()

@@ -1,4 +1,4 @@
-"""The example that draws figures of the LRU paper: its losses have their gradients, its settings draw."""
+"""The example that draws figures of the LRU paper: gradients of its losses, and a figure with its settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lru_figur
 
 @pytest.mark.parametrize("form", ["real_imag", "exp"])
 def test_the_loss_of_a_power_and_its_gradient(form: str) -> None:
-    """Central differences: with third derivatives of some power^3 the error is some 1e6 h^2 = 1e-6."""
+    """Central differences: with third derivatives of about power^3 the error is about 1e6 h^2 = 1e-6."""
     target = np.exp(complex(-0.5, 7.0))
     loss = EXAMPLE["power_loss"](form, target, 100)
     first, second = (0.6, 0.79) if form == "real_imag" else (0.005, 0.93)
@@ -35,7 +35,7 @@ def test_the_loss_of_a_power_and_its_gradient(form: str) -> None:
 
 
 def test_the_convolution_is_one() -> None:
-    """The outputs, as a double sum."""
+    """Compares the outputs with a double sum."""
     of = {**EXAMPLE["settings"]("figure7"), "length": 30, "sequences": 2}
     u, y = EXAMPLE["convolution"](of)
     for b in range(2):

@@ -1,4 +1,4 @@
-"""The notebooks run, each in a kernel of its own with this rotrnn, and are stored without what running them gave."""
+"""The notebooks run, each in its own kernel with this rotrnn, and are stored without outputs."""
 
 from __future__ import annotations
 

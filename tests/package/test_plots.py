@@ -1,4 +1,4 @@
-"""Pictures: that the lines drawn are the numbers given, and that run folders alone give them."""
+"""Plots: lines show the given numbers, and figures are drawn from run folders only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
-from rotrnn.training.results import telling
+from rotrnn.training.results import distinguishing
 from rotrnn.training.run import Run
 
 
@@ -37,7 +37,7 @@ def lines(axes: Any) -> dict[str, np.ndarray]:
 
 
 def bands(axes: Any) -> list[np.ndarray]:
-    """Of every band its (least, largest) y."""
+    """Returns (minimum, maximum) y of every band."""
     found = [collection.get_paths()[0].vertices[:, 1] for collection in axes.collections]
     return [(y.min(), y.max()) for y in found]
 
@@ -227,7 +227,7 @@ def test_accuracy_by_length() -> None:
     np.testing.assert_allclose(lines(whole)["a (2 runs)"], [[1, 90], [2, 60], [3, 30]])
     np.testing.assert_allclose(bands(whole), [(20, 100)])
     np.testing.assert_allclose(lines(whole)["longest in training (2)"][:, 0], 2)
-    np.testing.assert_allclose(lines(whole)["median of iterations at test (1.5)"][:, 0], 1.5)
+    np.testing.assert_allclose(lines(whole)["median number of iterations at test (1.5)"][:, 0], 1.5)
     np.testing.assert_allclose(lines(labels)["guessing (20.0 %)"][:, 1], 20)
     assert "guessing (20.0 %)" not in lines(whole)
     assert len(legend(figure)) == 4
@@ -270,7 +270,7 @@ def test_iterations_over_training() -> None:
     left, right = figure.axes
     np.testing.assert_allclose(lines(left)["block 2"][:, 1], steps + 2)
     np.testing.assert_allclose(lines(right)["block 1"][:, 1], (steps + 1) / 100)
-    np.testing.assert_allclose(lines(right)["asked for (0.1)"][:, 1], 0.1)
+    np.testing.assert_allclose(lines(right)["tolerance (0.1)"][:, 1], 0.1)
     np.testing.assert_allclose(right.get_ylim(), [1e-3, 1])  # whole decades around 0.01 and 0.1, with a margin
 
 
@@ -398,7 +398,7 @@ def toy_run(folder: Path, *overrides: str) -> None:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two rates with two seeds each, another that has only begun, and a file that is no run."""
+    """Two rates with two seeds each, a third run without an evaluation, and a file that is not a run."""
     folder = tmp_path_factory.mktemp("sweep")
     for rate in (0.05, 0.2):
         for seed in (0, 1):
@@ -411,7 +411,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sweep_is_drawn(sweep: Path) -> None:
-    with pytest.warns(UserWarning, match="no evaluation yet: .*begun"):
+    with pytest.warns(UserWarning, match="skipped runs without an evaluation: .*begun"):
         figures = plots.comparison_figures([sweep])
     assert list(figures) == ["learning", "scores", "norms_over_training"]
     logs = [(sweep / f"lr=0.2,seed={seed}" / "log.jsonl").read_text().splitlines() for seed in (0, 1)]
@@ -443,12 +443,12 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[2, 80], [8, 60]])
     for text, message in (
         ("{", "iterations.json: is damaged"),
-        ('[{"point": "rank=1", "accuracy": 1}]', "is no accuracy at max_iterations=N"),
-        ('[{"point": "max_iterations=1", "loss": 1}]', "is no accuracy at max_iterations=N"),
-        ("[3]", "3 is no accuracy at max_iterations=N"),
+        ('[{"point": "rank=1", "accuracy": 1}]', "is not accuracy at max_iterations=N"),
+        ('[{"point": "max_iterations=1", "loss": 1}]', "is not accuracy at max_iterations=N"),
+        ("[3]", "3 is not accuracy at max_iterations=N"),
     ):
         (tmp_path / "seed=0" / "iterations.json").write_text(text)
-        with pytest.warns(UserWarning, match=f"left out: .*{message}"):
+        with pytest.warns(UserWarning, match=f"skipped.*: .*{message}"):
             (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
         np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
         with pytest.raises(ValueError, match=message):
@@ -463,8 +463,8 @@ def test_what_cannot_be_read_stops_no_other(sweep: Path, tmp_path: Path, capsys:
     assert main(["plot", str(tmp_path), str(tmp_path / "none"), "--out", str(tmp_path / "plots")]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    assert f"warning: left out, for it cannot be read: {tmp_path}/lr=0.2/log.jsonl, line 1: is damaged" in err
-    assert f"warning: left out, for it cannot be read: {tmp_path}/none: no run is here" in err
+    assert f"warning: skipped a run that cannot be read: {tmp_path}/lr=0.2/log.jsonl, line 1: is damaged" in err
+    assert f"warning: skipped a run that cannot be read: {tmp_path}/none: is not the folder of a run" in err
     shutil.rmtree(tmp_path / "lr=0.05")
     assert main(["plot", str(tmp_path), "--out", str(tmp_path / "plots")]) == 2
 
@@ -477,7 +477,7 @@ def test_the_command_draws_runs_and_sweeps(
     assert out.split() == [
         str(sweep / "plots" / f"{name}.png") for name in ("learning", "scores", "norms_over_training")
     ]
-    assert "rotrnn: warning: left out" in err
+    assert "rotrnn: warning: skipped" in err
     monkeypatch.chdir(sweep)
     runs = ["lr=0.05,seed=0", "lr=0.2,seed=0"]
     assert main(["plot", *runs]) == 0
@@ -513,8 +513,8 @@ def test_the_command_draws_runs_and_sweeps(
         ([{"model.layer": "a", "layer.window": 4}, {"model.layer": "a"}], ["layer.window"]),
     ],
 )
-def test_configurations_are_told_apart_by_little(settings: list[dict[str, Any]], places: list[str]) -> None:
-    assert telling(settings) == places
+def test_configurations_are_named_by_few_settings(settings: list[dict[str, Any]], places: list[str]) -> None:
+    assert distinguishing(settings) == places
 
 
 def test_the_longest_training_example() -> None:
@@ -545,9 +545,9 @@ def test_the_median_of_iterations_is_of_sequences_of_all_lengths() -> None:
 
 
 def test_folders_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no run is here"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         plots.plot(tmp_path)
-    with pytest.raises(ValueError, match="no run is here"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         plots.compare([tmp_path], tmp_path / "plots")
     (tmp_path / "begun").mkdir()
     recipe = load_recipe("digits-lru")

@@ -1,4 +1,5 @@
-"""One Pathfinder image after the published description, slowly: floating point, full-size canvases, Pillow and SciPy.
+"""A slow reference for one Pathfinder image, from the published description: floating point, full-size canvases,
+Pillow, SciPy.
 
 Of the package it shares the random words alone, and in which order they are drawn. What follows is what the original
 script does, and OpenCV's dilation and SciPy's old imresize for it; `Settings` are its arguments.
@@ -68,7 +69,8 @@ def disc(radius):
 
 
 def dilate(picture, kernel):
-    """As OpenCV: the maximum over the kernel around each pixel (not reflected); pixels outside count for nothing."""
+    """Dilates as OpenCV does: the maximum over the kernel around each pixel (not reflected); pixels outside are
+    ignored."""
     reach = len(kernel) // 2
     framed = np.pad(picture.astype(float), reach, constant_values=NOTHING)
     return ndimage.grey_dilation(framed, footprint=kernel[::-1, ::-1], mode="constant", cval=NOTHING)[
@@ -85,7 +87,7 @@ def flip(angle):
 
 
 def paste(picture, at, window):
-    """The picture with its middle at a pixel of an empty window."""
+    """Returns an empty window with the picture centred at a pixel."""
     half = len(picture) // 2
     canvas = np.zeros((window + 4 * half, window + 4 * half))
     top, left = at[0] + half, at[1] + half
@@ -108,7 +110,7 @@ class Generator:
         return (next(self.words) >> 8) / 2**24
 
     def paddle(self, start, angle, contrast, window=None):
-        """Line and mask in the window."""
+        """Returns line and mask in the window."""
         s, m = self.s, self.margin
         half = s.length + math.ceil(s.thickness) + m
         middle = half * SCALE
@@ -124,7 +126,7 @@ class Generator:
     # ---- contours ----
 
     def free_pixels(self, taken, degree):
-        """Where the paddle's own full mask, drawn a pixel off its square's middle, touches nothing."""
+        """Returns where the paddle's full mask, drawn one pixel off the middle of its square, touches nothing."""
         side = self.s.length + self.margin
         _, mask = self.paddle([side + 1, side + 1], math.pi * degree / 180, 1.0, window=2 * side + 1)
         dilated = np.ceil(dilate(taken, mask == 1) - 0.3)

@@ -1,4 +1,4 @@
-"""Bracket arithmetic: the grammar and the law of its values, where the label is, what the settings are."""
+"""Bracket arithmetic: grammar, distribution of values, position of the label, settings."""
 
 import math
 
@@ -23,7 +23,7 @@ def text(tokens, modulus=5):
 
 
 def parse(source):
-    """(value, operators used) of a whole expression; AssertionError where it is none of the grammar."""
+    """Returns (value, operators used) of a complete expression; AssertionError if it does not follow the grammar."""
 
     def expression(at):
         if source[at] == "-":
@@ -47,7 +47,7 @@ def parse(source):
 @pytest.mark.parametrize("modulus", [5, 3, 10])
 @pytest.mark.parametrize("operators", ["+-", "+-*"])
 def test_values_and_labels(modulus, operators):
-    """Every expression is of the grammar, has T - 3 tokens, and its value is the one label, at `=`."""
+    """Every expression follows the grammar and has T - 3 tokens; its value is the only label, at `=`."""
     task = Brackets(operators=operators, modulus=modulus, max_length=60).load()
     assert (task.vocab, task.n_classes) == (modulus + 7, modulus)
     assert task.chance == 1 / modulus
@@ -67,7 +67,8 @@ def test_values_and_labels(modulus, operators):
 
 
 def test_lengths_are_uniform_but_five_at_least():
-    """Token counts T - 1 in training: 4 for T of 3, 4 and 5, then one each; shares within 5 deviations."""
+    """Token counts T - 1 in training: 4 for T = 3, 4 and 5, then one for each T; frequencies within 5 standard
+    deviations."""
     lengths = np.concatenate(
         [list(zip(*rows(Brackets().load().train, i, 1000), strict=True))[2] for i in range(0, N, 1000)]
     )
@@ -118,7 +119,8 @@ def test_values_follow_the_exact_law(operators, low, high, zeros):
 
 
 def test_left_side_and_operators_are_uniform():
-    """Expressions of 9 tokens: the left side has 1 to 5, each as often, and so has each operator; 5 deviations."""
+    """Expressions of 9 tokens: sizes 1 to 5 of the left side are equally frequent, and so are operators; 5
+    deviations."""
     task = Brackets(operators="+-*", val_min_length=12, val_max_length=12, val=N).load()
     left, used = np.zeros(10), dict.fromkeys("+-*", 0)
     for i in range(0, N, 1000):

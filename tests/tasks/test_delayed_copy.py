@@ -1,4 +1,4 @@
-"""The delayed copy: its layout, that its bits are fair, that answers follow from the pattern, and that it is learnt."""
+"""The delayed copy: layout, fair bits, answers that follow from the pattern, and a training run."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ N = 4_000
 
 
 def test_known_layout():
-    """48 steps of 7 bits and a cue: 20 of pattern, 7 of nothing, the cue at step 27, the answer at 28 to 47."""
+    """48 steps of 7 bits and a cue: 20 steps of pattern, 7 empty ones, the cue at step 27, the answer at 28 to 47."""
     task = TASKS["delayed_copy"]().load()
     assert (task.head, task.n_classes, task.n_values, task.n_features, task.vocab) == ("bits", 7, 2, 8, None)
     assert (task.metric, task.chance, task.selected_on) == ("accuracy", 0.5, "validation")
@@ -86,7 +86,7 @@ def test_written_rows(tmp_path):
 def test_the_command_knows_it(tmp_path, capsys):
     assert main(["data", "delayed_copy", "--set", "train=40", "--set", "bits=3", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("delayed_copy: 3 bits a step, 4 feature(s) a step\n")
+    assert out.startswith("delayed_copy: 3 bits per step, 4 feature(s) per step\n")
     assert "\nlabel           0      1\n" in out
     assert main(["info", "tasks"]) == 0
     assert "\ndelayed_copy " in capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_the_command_knows_it(tmp_path, capsys):
 
 
 def test_a_run_learns_it_and_is_drawn(tmp_path):
-    """Of two bits over three steps every one in the end; the confusion matrix is that of zeros and ones."""
+    """With two bits over three steps, all are right in the end; the confusion matrix has the classes zero and one."""
     recipe = read_recipe(
         {
             "task": {"name": "delayed_copy", "bits": 2, "length": 3, "delay": 1, "train": 640, "val": 50, "test": 200},

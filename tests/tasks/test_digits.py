@@ -1,4 +1,4 @@
-"""Sequential digits: whose pixels they are, how they are split and normalised."""
+"""Sequential digits: pixels, split and normalisation."""
 
 import sys
 
@@ -65,7 +65,7 @@ def test_seed_and_fractions():
 
 
 def test_order_is_fixed():
-    """The split is defined by published random numbers, not by a library's shuffle: the first test images of seed 0."""
+    """The split is defined by Philox numbers, not by a library's shuffle: the first test images of seed 0 are fixed."""
     images, _ = sklearn_datasets.load_digits(return_X_y=True)
     first = everything(Digits().load().test).inputs[:5, :, 0]
     lowest = first.min()
@@ -89,7 +89,7 @@ def test_write(tmp_path):
 
 def test_describe():
     text = describe(Digits().load())
-    assert text.startswith("digits: 10 classes, 1 feature(s) a step\n")
+    assert text.startswith("digits: 10 classes, 1 feature(s) per step\n")
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,12 @@ def test_settings_out_of_range(settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"val_fraction": 1e-4}, "val_fraction is 0.0001, no image of the 1797; expected at least one"),
-        ({"test_fraction": 1e-4}, "test_fraction is 0.0001, no image"),
-        ({"val_fraction": 0.5001, "test_fraction": 0.4998}, "1 - val_fraction - test_fraction is .*, no image"),
+        ({"val_fraction": 1e-4}, "val_fraction is 0.0001, which leaves no image of 1797; expected at least 1/1797"),
+        ({"test_fraction": 1e-4}, "test_fraction is 0.0001, which leaves no image"),
+        (
+            {"val_fraction": 0.5001, "test_fraction": 0.4998},
+            "1 - val_fraction - test_fraction is .*, which leaves no image",
+        ),
     ],
 )
 def test_an_empty_split_is_refused(settings, message):

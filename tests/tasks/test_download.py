@@ -1,4 +1,4 @@
-"""Downloads, from a server on loopback: resumed, held to their hash, unpacked whole or not at all."""
+"""Downloads from a local server: resumed, checked against a hash, unpacked completely or not at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
 
 
 class Server:
-    """What is served, how (each may be changed between requests), and what was asked for."""
+    """What is served, how (each may be changed between requests), and what was requested."""
 
     def __init__(self):
         self.files = {"/data.bin": DATA}
@@ -113,7 +113,7 @@ def test_a_cut_connection_is_resumed(server, tmp_path):
     """Two cuts, then the rest: every byte is sent once."""
     server.cut = 20 * CHUNK
     for have in (20 * CHUNK, 40 * CHUNK):
-        with pytest.raises(OSError, match=rf"data\.bin: the connection broke with {have} bytes here .* goes on from"):
+        with pytest.raises(OSError, match=rf"data\.bin: the connection broke after {have} bytes .* resumes from"):
             fetch(f"{server.url}/data.bin", SHA256, tmp_path)
         assert names(tmp_path) == [".data.bin.part", ".data.bin.part.tag"]
     assert fetch(f"{server.url}/data.bin", SHA256, tmp_path).read_bytes() == DATA
@@ -145,7 +145,7 @@ def test_without_a_tag_it_starts_anew(server, tmp_path):
 
 
 def test_a_part_that_is_whole_already(server, tmp_path):
-    """Killed between the last byte and the new name: the server has no such range, and sends the file again."""
+    """Killed between the last byte and the rename: the server has no such range and sends the file again."""
     cut_once(server, tmp_path)
     (tmp_path / ".data.bin.part").write_bytes(DATA)
     assert fetch(f"{server.url}/data.bin", SHA256, tmp_path).read_bytes() == DATA
@@ -155,12 +155,12 @@ def test_a_part_that_is_whole_already(server, tmp_path):
 def test_a_file_that_is_not_there(server, tmp_path):
     with pytest.raises(OSError, match=rf"{server.url}/other\.bin: 404"):
         fetch(f"{server.url}/other.bin", None, tmp_path)
-    with pytest.raises(OSError, match="the connection broke with 0 bytes here"):
-        fetch("http://127.0.0.1:9/data.bin", None, tmp_path)  # nobody listens
+    with pytest.raises(OSError, match="the connection broke after 0 bytes"):
+        fetch("http://127.0.0.1:9/data.bin", None, tmp_path)  # no server listens there
 
 
-def test_an_unpublished_hash_is_told_kept_and_held_to(server, tmp_path):
-    with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; what came has {SHA256}"):
+def test_an_unpublished_hash_is_reported_stored_and_checked_later(server, tmp_path):
+    with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; the download has {SHA256}"):
         path = fetch(f"{server.url}/data.bin", None, tmp_path)
     assert (tmp_path / "data.bin.sha256").read_text() == f"{SHA256.removeprefix('sha256:')}  data.bin\n"
     path.unlink()
@@ -210,8 +210,8 @@ def test_unpacks_a_folder(tmp_path):
 
 
 def test_a_cut_archive_leaves_nothing(tmp_path):
-    """At every kind of place: in the gzip stream, at its very end, and where members end (an uncompressed prefix that
-    was compressed again, whole to gzip but without the end of the tar)."""
+    """Truncated at every kind of position: in the gzip stream, at its end, and where members end (an uncompressed
+    prefix that was compressed again: complete for gzip, but without the end of the tar)."""
     whole = tar_gz(FILES)
     for size in (0, 1, 10, len(whole) // 2, len(whole) - 9, len(whole) - 1):
         (tmp_path / "a.tar.gz").write_bytes(whole[:size])
@@ -261,11 +261,11 @@ def test_absolute_names_stay_inside(tmp_path):
 
 def test_no_such_folder(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(tar_gz(FILES))
-    with pytest.raises(ValueError, match="there is no folder top/on in it"):
+    with pytest.raises(ValueError, match="it has no folder top/on"):
         unpack(tmp_path / "a.tar.gz", "top/on", tmp_path / "new")
 
 
-def test_a_kill_while_unpacking_is_not_taken_for_whole(tmp_path):
+def test_an_incomplete_folder_of_a_killed_process_is_not_used(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(tar_gz(FILES))
     script = (
         "import os, signal, sys, tarfile; from rotrnn.tasks.download import unpack\n"
@@ -287,7 +287,7 @@ def test_a_kill_while_unpacking_is_not_taken_for_whole(tmp_path):
 
 @contextmanager
 def published(server, monkeypatch, kind, files):
-    """`kind`'s release with these files (name -> content) on the server, with their true hashes."""
+    """Puts these files (name -> content) on the server, and sets `kind`'s release to them, with the correct hashes."""
     urls = {f"{server.url}/{name}": f"sha256:{hashlib.sha256(content).hexdigest()}" for name, content in files.items()}
     server.files = {f"/{name}": content for name, content in files.items()}
     monkeypatch.setattr(kind, "release", kind.release._replace(urls=urls))
@@ -310,7 +310,7 @@ def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind, 
     made = tmp_path / "made" / (kind.release.home or kind.release.places[0])
     archive = archive_of(made, kind.release.inner, tmp_path)
     with published(server, monkeypatch, kind, {"archive.tar.gz": archive}):
-        with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: nothing is in .*or download = true"):
+        with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: no data in .*or download = true"):
             kind(data_dir=str(tmp_path / "data"), **settings).load()
         assert server.seen == []
         for _ in range(2):
@@ -369,7 +369,7 @@ def test_pathfinder_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
 
 
 def test_a_second_process_waits_for_the_download(server, tmp_path):
-    """Two threads stand for them: one request is made."""
+    """Two threads stand for two processes: only one request is made."""
     archive = tar_gz({"in/mark": b"here"})
     server.files["/a.tar.gz"] = archive
     release = Release(

@@ -1,4 +1,4 @@
-"""What all generated tasks promise: an example depends on seed, split and index alone, and labels fit the task."""
+"""Properties of all generated tasks: an example depends only on seed, split and index, and labels fit the task."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ def sizes(batch):
 
 
 def digest(split, n=1500):
-    """Of the first examples, as many rows at a time as make the kernels use their threads."""
+    """Returns the first examples, in batches large enough for the kernels to use several threads."""
     batch = split.batch(np.arange(min(n, len(split))))
     return hashlib.sha256(b"".join(a.tobytes() for a in batch if a is not None)).hexdigest()
 
@@ -124,12 +124,14 @@ def test_seeds_differ_and_so_do_splits(case):
     seeds = [type(case)(**changed, seed=seed).load() for seed in (0, 1, 2**32, 2**63 - 1)]
     drawn = [digest(task.train) for task in seeds]
     assert len(set(drawn)) == 4
-    found = [rows(seeds[0], name) for name in splits(seeds[0])]  # long rows: that two agree by chance has no weight
+    found = [
+        rows(seeds[0], name) for name in splits(seeds[0])
+    ]  # rows are so long that equality by chance is negligible
     assert sum(map(len, found)) == len(set.union(*found))
 
 
 @pytest.mark.parametrize("case", [Copy(), Brackets(), *(Regular(language=x) for x in ("parity", "arithmetic"))])
-def test_fresh_streams_go_on(case):
+def test_fresh_streams_continue(case):
     task = case.load()
     assert task.train.fresh
     assert not task.val.fresh
@@ -141,7 +143,8 @@ def test_fresh_streams_go_on(case):
 
 @EVERY
 def test_a_model_trains_on_it(case):
-    """A step goes through: shapes, lengths and labels are what heads expect, and the first loss is that of guessing."""
+    """A training step runs: shapes, lengths and labels are as the heads expect, and the first loss is that of
+    guessing."""
     task = case.load()
     model = build_model(
         ModelSettings(layer="lru", d_model=8, n_layers=1, norm="layer"),
@@ -165,16 +168,16 @@ def test_describe(case):
     task = case.load()
     lines = describe(task).split("\n")
     tagger = f"{task.n_classes} classes, {task.vocab} token ids, tagger"
-    bits = f"{task.n_classes} bits a step, {task.n_features} feature(s) a step"
+    bits = f"{task.n_classes} bits per step, {task.n_features} feature(s) per step"
     assert lines[0] == f"{task.name}: {tagger if task.vocab else bits}"
     assert [line.split()[:2] for line in lines[2:5]] == [
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]
-    assert ("train: counted in 4096 examples, evenly spaced" in lines) == task.train.fresh
+    assert ("train: statistics of 4096 examples, evenly spaced" in lines) == task.train.fresh
 
 
 def test_statistics_of_a_large_split_are_of_all_its_parts():
-    """200,000 examples, of which 131,072 are looked at: a half of them is in the second half."""
+    """200,000 examples, of which 131,072 are counted: half of them are from the second half."""
     labels = np.repeat([0, 1], 100_000)
     split = FeatureSplit(np.zeros((len(labels), 1, 1)), labels)
     task = Task("sorted", split, split, split, 2, None, 1)
@@ -209,7 +212,8 @@ def test_written_rows(case, tmp_path):
 
 @pytest.mark.parametrize("case", [Copy(), Brackets(), Regular()])
 def test_a_stream_is_not_written_whole(case, tmp_path):
-    with pytest.raises(ValueError, match=f"train has {case.train} examples, expected at most {WRITABLE} .*; set train"):
+    message = f"train has {case.train} examples, but at most {WRITABLE} can be written; set train"
+    with pytest.raises(ValueError, match=message):
         case.write(tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -221,7 +225,7 @@ def test_by_length():
 
 
 def test_shuffled_in_chunks():
-    """Above one chunk of random numbers: a permutation, ordered by them."""
+    """More than one chunk of random numbers: the result is a permutation, ordered by them."""
     n = 40_000
     order = shuffled(n, 5, 1)
     assert sorted(order.tolist()) == list(range(n))

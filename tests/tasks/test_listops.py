@@ -1,4 +1,4 @@
-"""ListOps: the law of the generator, the released file format, the tokenisation, and what bad input is told."""
+"""ListOps: distribution of the generator, released file format, tokenisation, and errors for bad input."""
 
 import hashlib
 import math
@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from rotrnn import _cpu
 from rotrnn.tasks import TASKS, ListOps, describe
-from rotrnn.tasks.listops import HEADER, TOKENS, Expressions, generate, parse, read_tsv, render, write_tsv
+from rotrnn.tasks.listops import (
+    HEADER,
+    TOKENS,
+    Expressions,
+    generate,
+    parse,
+    read_expressions,
+    render,
+    write_expressions,
+)
 
 N = 20_000
 
@@ -91,7 +100,7 @@ def test_small_expressions(tokens, source, value):
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "[MAX 1", "1 ]", "[MAX ]", "[MAX 1 ] 2", "] 1", "[MAX 1 2 ] ]"])
-def test_render_refuses_what_is_no_expression(text):
+def test_render_rejects_malformed_expressions(text):
     with pytest.raises(ValueError, match="not one expression"):
         render(by_text(text))
 
@@ -235,7 +244,7 @@ def test_fewer_are_the_beginning_of_more(sample):
     ],
 )
 def test_settings_that_cannot_yield_enough(count, settings, found):
-    with pytest.raises(RuntimeError, match=f"ListOps: found {found} of {count} distinct expressions"):
+    with pytest.raises(RuntimeError, match=f"ListOps: found only {found} of {count} distinct expressions"):
         generate(count, seed=0, **settings)
 
 
@@ -244,7 +253,7 @@ def test_settings_that_cannot_yield_enough(count, settings, found):
 
 def test_round_trip_and_bytes(tmp_path, sample):
     some = sample.part(100, 400)
-    write_tsv(tmp_path / "a.tsv", some)
+    write_expressions(tmp_path / "a.tsv", some)
     text = (tmp_path / "a.tsv").read_bytes()
     lines = text.split(b"\r\n")
     assert lines[0] == b"Source\tTarget"
@@ -253,11 +262,11 @@ def test_round_trip_and_bytes(tmp_path, sample):
     assert text.count(b"\n") == text.count(b"\r") == 301
     assert lines[1] == render(next(some.rows())).encode() + b"\t%d" % some.values[0]
 
-    back = read_tsv(tmp_path / "a.tsv")
+    back = read_expressions(tmp_path / "a.tsv")
     np.testing.assert_array_equal(back.tokens, np.concatenate(list(some.rows())))
     np.testing.assert_array_equal(np.diff(back.offsets), np.diff(some.offsets))
     np.testing.assert_array_equal(back.values, some.values)
-    write_tsv(tmp_path / "b.tsv", back)
+    write_expressions(tmp_path / "b.tsv", back)
     assert (tmp_path / "b.tsv").read_bytes() == text
 
 
@@ -299,7 +308,7 @@ def test_malformed_files(tmp_path, content, message):
     with pytest.raises(
         ValueError, match=f"^{re.escape(str(path))}, {'' if message[0] == 'l' else 'line 2: '}{message}"
     ):
-        read_tsv(path)
+        read_expressions(path)
 
 
 @given(
@@ -323,7 +332,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
     path.write_bytes(b"old")
     broken = Expressions(by_text("3 ]"), np.array([0, 1, 2]), np.array([3, 3], np.uint8))
     with pytest.raises(ValueError, match="not one expression"):
-        write_tsv(path, broken)
+        write_expressions(path, broken)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.tsv"]
 
@@ -398,13 +407,15 @@ def test_written_files_load_as_what_was_generated(tmp_path):
 def test_files_are_not_written_from_files(tmp_path):
     ListOps(**SOME).write(tmp_path)
     before = (tmp_path / "basic_train.tsv").read_bytes()
-    with pytest.raises(ValueError, match=r"ListOps: data_dir is '.*', expected none: its expressions are files"):
+    with pytest.raises(
+        ValueError, match=r"ListOps: data_dir is '.*', expected none: its expressions are already files"
+    ):
         ListOps(**{**SOME, "train": 20}, data_dir=str(tmp_path)).write(tmp_path)
     assert (tmp_path / "basic_train.tsv").read_bytes() == before
 
 
 def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, monkeypatch):
-    """The files of a smaller set of another seed were there; the disk is full at the second new one."""
+    """Files of a smaller set with another seed exist; the disk is full when the second new file is written."""
     ListOps(**SOME, seed=8).write(tmp_path)
     written = []
 
@@ -412,9 +423,9 @@ def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, m
         if written:
             raise OSError(28, "No space left on device", str(path))
         written.append(path)
-        write_tsv(path, expressions)
+        write_expressions(path, expressions)
 
-    monkeypatch.setattr("rotrnn.tasks.listops.write_tsv", write_once)
+    monkeypatch.setattr("rotrnn.tasks.listops.write_expressions", write_once)
     with pytest.raises(OSError, match="No space left"):
         ListOps(**SOME, seed=9).write(tmp_path)
     assert os.listdir(tmp_path) == [written[0].name]

@@ -1,4 +1,4 @@
-"""PyTorch's random order, by what torch.randperm gave (torch 2.13.0, CPU)."""
+"""PyTorch's random order, compared with results of torch.randperm (torch 2.13.0, CPU)."""
 
 import hashlib
 

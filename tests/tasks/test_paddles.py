@@ -1,4 +1,4 @@
-"""What Pathfinder's images are drawn with, held to Pillow and SciPy, bit by bit."""
+"""The pictures of Pathfinder's images, compared bit by bit with Pillow and SciPy."""
 
 import math
 
@@ -34,7 +34,7 @@ def pillow_shrink(picture, side):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 def test_lines_are_those_of_pillow(width):
-    """Every end up to 10 pixels away."""
+    """Every end point up to 10 pixels away."""
     for y in range(2, 23):
         for x in range(2, 23):
             ours = line(25, (12, 12), (y, x), width)
@@ -59,7 +59,7 @@ def test_discs(radius):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_paddles_by_pillow_and_scipy(shape):
-    """All of a shape, drawn as the original draws them."""
+    """Compares all paddles of a shape with those of the original generator."""
     table = paddles(shape)
     length, thickness, margin, _ = shape
     assert len(table.lines) == len(table.masks) == 360 + len(table.ends)
@@ -81,7 +81,7 @@ def test_paddles_by_pillow_and_scipy(shape):
 
 
 def test_a_paddle_by_hand():
-    """Straight right: the line from the middle on, its mask about it, both as they are after shrinking."""
+    """A paddle straight to the right: the line starts in the middle, the mask surrounds it, both after shrinking."""
     drawn, mask = paddle(RING, 0.0)
     assert drawn.shape == mask.shape == (9, 9)
     assert drawn[4].argmax() in (4, 5, 6)
@@ -92,7 +92,7 @@ def test_a_paddle_by_hand():
 
 
 def test_the_law_of_the_next_end():
-    """Straight on is likelier than any bend, backwards is impossible, and left is as likely as right."""
+    """Straight ahead is more likely than any bend, backwards is impossible, and left is as likely as right."""
     for shape in SHAPES:
         table = paddles(shape)
         angles = np.arctan2(*table.ends.T)
@@ -113,7 +113,7 @@ def test_weights_are_sums_that_fit():
 
 @pytest.mark.parametrize("resolution", GEOMETRIES)
 def test_markers_in_a_whole_window(resolution):
-    """By Pillow in the full window, at its edges and anywhere."""
+    """Compares with Pillow in the full window, at its edges and at random positions."""
     radius = GEOMETRIES[resolution].marker_radius
     stamps = markers(radius, resolution)
     side = len(stamps)

@@ -1,4 +1,4 @@
-"""Pathfinder's images: one by one as a slow reference draws them, in their statistics, and what their labels mean."""
+"""Pathfinder's images: equality with a slow reference, statistics, and the meaning of the labels."""
 
 import hashlib
 import math
@@ -64,7 +64,8 @@ def path_x():
     ],
 )
 def test_images_as_the_reference_draws_them(settings, images, fewest):
-    """Bit for bit, by the same random words. Those of few tries, for the reference takes seconds for others."""
+    """Equal bit for bit, from the same random words. Only images with few tries are compared, because the reference is
+    slow."""
     task = Pathfinder(**settings)
     drawn = task.images(np.arange(200))
     order = np.argsort(drawn.pairs, kind="stable")
@@ -109,7 +110,7 @@ def digest():
 
 
 def test_same_bytes_for_any_number_of_threads_and_instruction_set():
-    """And the same as ever: who has trained on image i of a seed finds it again."""
+    """The bytes are also compared with a recorded hash, so that image i of a seed never changes."""
     threads, simd = _cpu.threads(), _cpu.simd()
     try:
         for count in (1, 2, 7):
@@ -146,7 +147,7 @@ IMAGES = {32: 300, 128: 24}
 
 @pytest.mark.parametrize(("resolution", "distractors"), MEASURED)
 def test_statistics_of_the_original(small, path_x, resolution, distractors):
-    """Each within three standard errors of both samples together, and the rounding of what is printed.
+    """Each is within three standard errors of both samples combined, plus the rounding of the printed values.
 
     The spread between images is taken from ours. The deviation of all pixels, sqrt(<x^2> - <x>^2), varies with an
     image's means as (<x^2> - 2 <x> mean) / (2 deviation).
@@ -338,7 +339,7 @@ def test_published_settings_are_the_defaults():
 def test_describe_draws_no_image(monkeypatch):
     monkeypatch.setattr(Pathfinder, "images", None)
     text = describe(Pathfinder(resolution=128).load())
-    assert text.startswith("path-x: 2 classes, 1 feature(s) a step\n")
+    assert text.startswith("path-x: 2 classes, 1 feature(s) per step\n")
     assert re.search(r"^train +160000 +16384 ", text, re.M)
 
 
@@ -346,7 +347,7 @@ def test_describe_draws_no_image(monkeypatch):
     ("settings", "message"),
     [
         ({"resolution": 48}, "resolution is 48, expected one of 16, 32, 64, 128, 256"),
-        ({"distractors": "twice"}, "distractors is 'twice', expected once or recomputed, or how many"),
+        ({"distractors": "twice"}, "distractors is 'twice', expected once or recomputed, or a number"),
         ({"distractors": -1}, "distractors is -1, expected an integer from 0"),
         ({"contour_length": 1}, "contour_length is 1, expected an integer from 2"),
         ({"distractor_length": 0}, "distractor_length is 0, expected an integer from 1"),

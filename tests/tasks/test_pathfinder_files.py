@@ -1,4 +1,4 @@
-"""Pathfinder's folders: what was released is read, what is malformed is told, what is written survives a kill."""
+"""Pathfinder's folders: reading released files, reporting malformed ones, and writing that survives a kill."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def small_batches(monkeypatch):
 
 
 def files_of(folder):
-    """Relative path -> bytes of all that a write makes."""
+    """Returns relative path -> bytes of all files that a write creates."""
     paths = (path for path in Path(folder).rglob("[!.]*") if path.is_file() and ".rotrnn" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -50,7 +50,7 @@ def same(one, other):
 
 
 def release(folder, batches, lines=None, side=32):
-    """A level as published, of random images; `lines` are what the metadata of each batch say instead."""
+    """Writes a level in the published layout with random images; `lines` replaces the metadata of each batch."""
     rng = np.random.default_rng(0)
     pixels, labels = {}, {}
     for batch, count in batches.items():
@@ -67,7 +67,7 @@ def release(folder, batches, lines=None, side=32):
 
 
 def test_a_released_level(tmp_path):
-    """Batches are in the order of their numbers, not of their names; splits are parts of the random order."""
+    """Batches are ordered by number, not by name; splits are parts of the random order."""
     level = tmp_path / "pathfinder32" / "curv_contour_length_14"
     pixels, labels = release(level, {10: 4, 2: 5, 0: 4, 1: 3})
     keys = [(batch, i) for batch, count in ((0, 4), (1, 3), (2, 5), (10, 4)) for i in range(count)]
@@ -114,7 +114,7 @@ def test_prepared_once_and_anew_when_metadata_or_images_change(tmp_path, monkeyp
 
 
 def test_easy_level_and_metadata_of_the_original_script(tmp_path):
-    """curv_baseline; its own metadata are NumPy arrays of texts."""
+    """curv_baseline; the original script writes metadata as NumPy arrays of strings."""
     level = tmp_path / "curv_baseline"
     release(level, {0: 4})
     text = (level / "metadata" / "0.npy").read_text().replace(" 14 4 ", " 6 2 ")
@@ -122,27 +122,30 @@ def test_easy_level_and_metadata_of_the_original_script(tmp_path):
     settings = {"contour_length": 6, "train": 2, "val": 1, "test": 1, "data_dir": str(tmp_path)}
     assert len(Pathfinder(**settings).load().train) == 2
     np.save(level / "metadata" / "0.npy", np.zeros((4, 11)))
-    with pytest.raises(ValueError, match=r"0\.npy: is an array \(4, 11\) of float64, expected rows of texts"):
+    with pytest.raises(ValueError, match=r"0\.npy: is an array \(4, 11\) of float64, expected rows of strings"):
         Pathfinder(**settings).load()
     cells = np.array([line.encode().split() for line in text.splitlines()])
     np.save(level / "metadata" / "0.npy", cells)
     assert len(Pathfinder(**settings).load().train) == 2
     whole = (level / "metadata" / "0.npy").read_bytes()
     for content, message in (
-        (whole.replace(b" 'shape'", b"( 'shape'"), "is no array of texts"),  # what np.load raises is no ValueError
-        (whole[:-3], "is no array of texts"),
+        (
+            whole.replace(b" 'shape'", b"( 'shape'"),
+            "is not an array of strings",
+        ),  # what np.load raises is no ValueError
+        (whole[:-3], "is not an array of strings"),
         (whole[:-2] + b"\xff1", r", line 4: paddle contrasts is '.*xff.*', expected a number"),
     ):
         (level / "metadata" / "0.npy").write_bytes(content)
         with pytest.raises(ValueError, match=rf"0\.npy:? ?{message}"):
             Pathfinder(**settings).load()
     np.save(level / "metadata" / "0.npy", np.array([[None]]), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"0\.npy: is no array of texts \(.*allow_pickle"):
+    with pytest.raises(ValueError, match=r"0\.npy: is not an array of strings \(.*allow_pickle"):
         Pathfinder(**settings).load()
 
 
 def test_the_one_file_that_was_published_empty_is_left_out(tmp_path):
-    """imgs/0/sample_172.png of the easy level at 32, which published loaders leave out; no other."""
+    """imgs/0/sample_172.png of the easy level at 32, which published loaders skip too; no other file is skipped."""
     level = tmp_path / "pathfinder32" / "curv_baseline"
     release(level, {0: 174}, b"".join(b"imgs/0 sample_%d.png %d 1 1.0 6 2 2 0.5 1 1\n" % (i, i) for i in range(174)))
     (level / "imgs" / "0" / "sample_172.png").write_bytes(b"")
@@ -154,7 +157,7 @@ def test_the_one_file_that_was_published_empty_is_left_out(tmp_path):
 
 
 def test_the_inner_copy_of_the_archive_is_found(tmp_path):
-    """The archive has a pathfinder128 in its outer folder too, early versions of which could not be learned."""
+    """The archive has another pathfinder128 in its outer folder, early versions of which could not be learned."""
     outer, inner = (tmp_path / one / "pathfinder32" / "curv_contour_length_14" for one in ("a", "a/lra_release"))
     release(outer, {0: 5})
     release(inner, {0: 4})
@@ -170,8 +173,8 @@ GOOD = b"imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1\n"
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (GOOD[:20], "line 1: is cut, expected a newline at its end"),
-        (GOOD + GOOD.replace(b"_0", b"_1")[:-1], "line 2: is cut, expected a newline at its end"),
+        (GOOD[:20], "line 1: is truncated, expected a newline at its end"),
+        (GOOD + GOOD.replace(b"_0", b"_1")[:-1], "line 2: is truncated, expected a newline at its end"),
         (
             GOOD + b"imgs/0 sample_1.png 1 0 1.0\n",
             r"line 2: has 5 column\(s\), expected 11: folder, file, index, label",
@@ -182,7 +185,7 @@ GOOD = b"imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1\n"
         (GOOD.replace(b"0 1 1.0", b"0 1.0 1.0"), "line 1: label is '1.0', expected 0 or 1"),
         (GOOD.replace(b"0 1 1.0", b"x 1 1.0"), "line 1: index is 'x', expected a number"),
         (GOOD.replace(b"1.0", b"nan"), "line 1: continuity is 'nan', expected a number"),
-        (GOOD.replace(b" 14 ", b" 9 "), "line 1: contour length is 9, expected 14, contour_length"),
+        (GOOD.replace(b" 14 ", b" 9 "), "line 1: contour length is 9, expected 14, the setting contour_length"),
         (GOOD.replace(b"imgs/0", b"imgs/../0"), "line 1: folder is 'imgs/../0', expected imgs/ and a name"),
         (GOOD.replace(b"sample", b"../sample"), r"line 1: file is '\.\./sample_0\.png', expected the name of a \.png"),
         (GOOD.replace(b"sample", b"\xffsample"), r"line 1: file is '.*xffsample_0\.png', expected the name"),
@@ -226,14 +229,14 @@ def damage(path, how):
     ("how", "message"),
     [
         ("empty", "is empty, expected a PNG file"),
-        ("cut", "is no whole image .*, expected a PNG file"),
-        ("text", "is no whole image .*, expected a PNG file"),
-        ("huge", "is no whole image .*, expected a PNG file"),
-        ("long", "is no whole image .*, expected a PNG file"),
-        ("jpeg", "is no whole image .*, expected a PNG file"),
-        ("colour", r"is of mode RGB and 32 x 32 pixels, expected 8-bit grey \(mode L\) and 32 x 32"),
-        ("sixteen bits", r"is of mode I;16 and 32 x 32 pixels, expected 8-bit grey \(mode L\)"),
-        ("small", "is of mode L and 32 x 31 pixels, expected .* 32 x 32"),
+        ("cut", "is not a complete image .*, expected a PNG file"),
+        ("text", "is not a complete image .*, expected a PNG file"),
+        ("huge", "is not a complete image .*, expected a PNG file"),
+        ("long", "is not a complete image .*, expected a PNG file"),
+        ("jpeg", "is not a complete image .*, expected a PNG file"),
+        ("colour", r"has mode RGB and 32 x 32 pixels, expected 8-bit grey \(mode L\) and 32 x 32"),
+        ("sixteen bits", r"has mode I;16 and 32 x 32 pixels, expected 8-bit grey \(mode L\)"),
+        ("small", "has mode L and 32 x 31 pixels, expected .* 32 x 32"),
     ],
 )
 def test_damaged_images(tmp_path, how, message):
@@ -246,7 +249,7 @@ def test_damaged_images(tmp_path, how, message):
 
 
 def test_folders_that_hold_no_level(tmp_path):
-    nothing = r"^Pathfinder: nothing is in .*pathfinder32/curv_contour_length_14, .*expected a folder with metadata"
+    nothing = r"^Pathfinder: no data in .*pathfinder32/curv_contour_length_14, .*expected a folder with metadata"
     with pytest.raises(FileNotFoundError, match=nothing):
         Pathfinder(data_dir=str(tmp_path)).load()
     (tmp_path / "metadata").mkdir()
@@ -276,7 +279,7 @@ def test_what_is_written_is_what_is_drawn(tmp_path):
 
 
 def test_a_line_of_metadata_as_released(tmp_path):
-    """The one line that is known of the released files (its easy level at 32), but for the label."""
+    """The only published line of the released files (from the easy level at 32), except for the label."""
     Pathfinder(contour_length=6, train=1, val=1, test=1).write(tmp_path)
     line = (tmp_path / "metadata" / "0.npy").read_text().splitlines()[0]
     assert re.fullmatch(r"imgs/0 sample_0\.png 0 [01] 1\.0 6 2 2 0\.5 1 1", line)
@@ -295,8 +298,8 @@ Pathfinder(resolution=16, contour_length=3, train=180, val=10, test=10).write(sy
 """
 
 
-def test_a_write_that_is_killed_goes_on(tmp_path):
-    """At any moment there are whole batches alone; what a second call ends with is what one call makes."""
+def test_a_killed_write_is_resumed(tmp_path):
+    """At any moment there are only complete batches, and the result of a second call equals that of a single call."""
     settings = {**SMALL, "train": 180, "val": 10, "test": 10}
     folder = tmp_path / "killed"
     with subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], stderr=subprocess.PIPE) as process:
@@ -308,7 +311,7 @@ def test_a_write_that_is_killed_goes_on(tmp_path):
         process.send_signal(signal.SIGKILL)
     there = len(list((folder / "metadata").glob("*.npy")))
     assert 2 <= there < 20
-    with pytest.raises(ValueError, match=rf"killed: has {10 * there} of 200 images; write the rest of them first"):
+    with pytest.raises(ValueError, match=rf"killed: has {10 * there} of 200 images; write the remaining ones first"):
         read_level(folder, 16, 3, str(folder))
     (folder / "metadata" / "0.npy").unlink()  # as if killed between a batch's images and its metadata
     (folder / "imgs" / "0" / "sample_3.png").write_bytes(b"")
@@ -321,7 +324,7 @@ def test_a_write_that_is_killed_goes_on(tmp_path):
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path):
-    with locked(tmp_path), pytest.raises(ValueError, match="another process writes images here"):
+    with locked(tmp_path), pytest.raises(ValueError, match="another process is writing images here"):
         Pathfinder(**SMALL).write(tmp_path)
 
 
@@ -333,7 +336,7 @@ def test_folders_that_hold_other_images(tmp_path):
     ):
         Pathfinder(**SMALL, seed=1).write(tmp_path / "a")
     release(tmp_path / "b", {0: 1})
-    with pytest.raises(ValueError, match=r"b: holds images of someone else \(it has no pathfinder\.json\)"):
+    with pytest.raises(ValueError, match=r"b: holds images from another source \(it has no pathfinder\.json\)"):
         Pathfinder(**SMALL).write(tmp_path / "b")
     (tmp_path / "a" / "pathfinder.json").write_text("{")
     with pytest.raises(ValueError, match=r"pathfinder\.json: is damaged"):
@@ -346,6 +349,6 @@ def test_folders_that_hold_other_images(tmp_path):
 def test_from_the_command_line(tmp_path, capsys):
     sets = [f"--set={key}={value}" for key, value in SMALL.items()]
     assert main(["data", "pathfinder", "--out", str(tmp_path), *sets]) == 0
-    assert capsys.readouterr().out.startswith("pathfinder: 2 classes, 1 feature(s) a step\n")
+    assert capsys.readouterr().out.startswith("pathfinder: 2 classes, 1 feature(s) per step\n")
     assert main(["data", "pathfinder", "--set", f"data_dir={tmp_path}", *sets]) == 0
     assert "line" not in capsys.readouterr().err

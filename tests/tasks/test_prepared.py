@@ -1,4 +1,4 @@
-"""Prepared data: made once, mapped, never half of them taken for whole."""
+"""Prepared data: made once, memory-mapped, and never used when incomplete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_other_settings_make_it_anew(tmp_path):
 
 
 def test_a_kill_while_what_is_stale_is_removed(tmp_path, monkeypatch):
-    """It goes out of the way in one piece: a folder without its manifest would be taken for somebody's own."""
+    """The stale folder is renamed as a whole: a folder without its manifest would not be recognised as prepared
+    data."""
     prepared(tmp_path, "data", SETTINGS, maker([]))
     remove = shutil.rmtree
 
@@ -69,7 +70,7 @@ def test_a_kill_while_what_is_stale_is_removed(tmp_path, monkeypatch):
 
 
 def test_room_is_kept_before_anything_is_written(tmp_path):
-    """Else a full disk would end the process, by SIGBUS, at some write to what is mapped."""
+    """Otherwise a write to mapped memory on a full disk would end the process with SIGBUS."""
 
     def make(store):
         store.array("x", (2**20,), np.uint8)
@@ -89,7 +90,8 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_what_another_process_replaces_while_it_is_opened(tmp_path, monkeypatch):
-    """Other data take the place between manifest and arrays, or an array is gone: the answer is what was asked for."""
+    """Other data replace the folder between reading manifest and arrays, or an array is gone: the result is as
+    requested."""
     prepared(tmp_path, "data", SETTINGS, maker([]))
     load, replaced = np.load, []
 
@@ -122,7 +124,7 @@ def test_an_error_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_a_kill_in_the_middle_is_not_taken_for_whole(tmp_path):
+def test_incomplete_data_of_a_killed_process_are_not_used(tmp_path):
     script = (
         "import os, signal, sys; from rotrnn.tasks.prepared import prepared\n"
         "def make(store):\n"
@@ -138,7 +140,8 @@ def test_a_kill_in_the_middle_is_not_taken_for_whole(tmp_path):
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):
-    """Started while the first makes the arrays, it maps what that one made: both print the process that did."""
+    """A process that starts while another makes the arrays maps the result of the other: both print the id of the
+    maker."""
     script = (
         "import os, sys, time; from rotrnn.tasks.prepared import prepared\n"
         "def make(store):\n"
@@ -158,17 +161,17 @@ def test_a_second_process_waits_for_the_first(tmp_path):
             assert first.communicate()[0] == second.communicate()[0] == f"{first.pid}\n"
 
 
-def test_what_is_damaged_or_not_ours_is_told_and_kept(tmp_path):
+def test_damaged_and_foreign_data_are_reported_and_kept(tmp_path):
     prepared(tmp_path, "data", SETTINGS, maker([]))
     path = tmp_path / "data" / "x.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"x\.npy: is 139 bytes long, expected 140 bytes; remove .*data to have it"):
+    with pytest.raises(ValueError, match=r"x\.npy: is 139 bytes long, expected 140 bytes; remove .*data to prepare it"):
         prepared(tmp_path, "data", SETTINGS, maker([]))
     path.unlink()
     with pytest.raises(ValueError, match=r"x\.npy: is missing, expected 140 bytes"):
         prepared(tmp_path, "data", SETTINGS, maker([]))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(ValueError, match="mine: is no prepared data of rotrnn"):
+    with pytest.raises(ValueError, match="mine: is not prepared data of rotrnn"):
         prepared(tmp_path, "mine", SETTINGS, maker([]))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"

@@ -1,4 +1,4 @@
-"""Regular languages, against evaluators of their own."""
+"""Regular languages, compared with independent evaluators."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What all loaders share: prepared once, made anew when files change, random data to try recipes with, the command."""
+"""Shared behaviour of all loaders: prepared once, again when files change; stand-in data; the command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = 12
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory):
-    """A folder of random data of each task."""
+    """Writes a folder of random data for each task."""
     folder = tmp_path_factory.mktemp("stand_ins")
     for name in KINDS:
         assert main(["data", name, "--stand-in", str(EXAMPLES), "--out", str(folder / name)]) == 0
@@ -36,7 +36,7 @@ def stand_ins(tmp_path_factory):
 
 @pytest.fixture
 def data(stand_ins, tmp_path):
-    """A copy of the folder of a task."""
+    """Copies the folder of a task."""
     return lambda name: shutil.copytree(stand_ins / name, tmp_path / name)
 
 
@@ -59,9 +59,11 @@ def test_the_shape_is_known_without_the_data(data, name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_least_stand_in(tmp_path, name):
-    """Two examples are read again; one could not be, of two classes or of two splits."""
+    """Two examples can be read; one cannot, because there are two classes or two splits."""
     settings = {"max_length": 10} if name in ("imdb", "aan") else {}
-    with pytest.raises(ValueError, match=f"{KINDS[name].__name__}: the stand-in is to have 1 example.*expected 2"):
+    with pytest.raises(
+        ValueError, match=f"{KINDS[name].__name__}: the stand-in data have 1 example.*expected at least 2"
+    ):
         KINDS[name](**settings).stand_in(tmp_path, 1)
     assert not any(tmp_path.iterdir())
     KINDS[name](**settings).stand_in(tmp_path, 2)
@@ -92,7 +94,7 @@ def test_a_recipe_trains_on_stand_in_data_of_full_length(data, tmp_path, name):
 def test_prepared_once_and_anew_when_a_file_changes(data, monkeypatch, name):
     folder, kind = data(name), KINDS[name]
     first = kind(data_dir=str(folder)).load()
-    with monkeypatch.context() as patch:  # a second making would fail
+    with monkeypatch.context() as patch:  # preparing again would fail
         patch.setattr("rotrnn.tasks.prepared.Store.array", None)
         assert same(kind(data_dir=str(folder)).load(), first)
     every = sorted(path for path in folder.rglob("*") if path.is_file() and ".rotrnn" not in path.parts)
@@ -123,11 +125,11 @@ def test_where_the_data_cannot_be_written_to(data, monkeypatch, tmp_path, name):
     beside = kind(data_dir=str(folder)).load()
     assert same(elsewhere, beside)
     monkeypatch.setattr("rotrnn.tasks.prepared.locked", read_only)
-    assert same(kind(data_dir=str(folder)).load(), beside)  # what is prepared is only read
+    assert same(kind(data_dir=str(folder)).load(), beside)  # prepared data are only read
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kill_while_preparing_is_not_taken_for_whole(data, name):
+def test_incomplete_data_of_a_killed_process_are_prepared_again(data, name):
     folder, kind = data(name), KINDS[name]
     script = (
         "import os, signal, sys; from rotrnn.tasks import TASKS; from rotrnn.tasks.prepared import Store\n"
@@ -174,7 +176,7 @@ def test_two_readings_of_the_same_texts_do_not_replace_one_another(data):
 @pytest.mark.parametrize("name", KINDS)
 def test_published_data_are_not_written(stand_ins, tmp_path, name, capsys):
     assert main(["data", name, "--out", str(tmp_path), "--set", f"data_dir={stand_ins / name}"]) == 2
-    assert "is read from published files and not written" in capsys.readouterr().err
+    assert "is read from published files and cannot be written" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 
@@ -184,7 +186,7 @@ def test_the_command_describes_them(data, capsys):
         warnings.simplefilter("always")
         assert main(["data", "imdb", "--set", f"data_dir={folder}"]) == 0
     seen = capsys.readouterr()
-    assert "imdb: 2 classes, 98 token ids\nthere is no validation part: val is test\n" in seen.out
+    assert "imdb: 2 classes, 98 token ids\nthere is no validation split: val is test\n" in seen.out
     assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err
 
 
@@ -194,8 +196,8 @@ def test_the_command_describes_them(data, capsys):
         (["listops", "--stand-in", "3", "--out", "x"], "--stand-in: listops needs no files, expected one of imdb, aan"),
         (["imdb", "--stand-in", "3"], "--stand-in 3: expected a positive number, and a folder, --out DIR"),
         (["imdb", "--stand-in", "0", "--out", "x"], "--stand-in 0: expected a positive number"),
-        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg; download = true fetches the data there"),
-        (["aan", "--set", "data_dir=none"], "AAN: nothing is in none/lra_release/lra_release/tsv_data, none/lra_"),
+        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg; download = true downloads the data to it"),
+        (["aan", "--set", "data_dir=none"], "AAN: no data in none/lra_release/lra_release/tsv_data, none/lra_"),
     ],
 )
 def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys):
@@ -206,7 +208,7 @@ def test_errors_of_the_command(arguments, message, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_random_data_take_nothings_place(data, name):
+def test_random_data_replace_nothing(data, name):
     folder = data(name)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main(["data", name, "--stand-in", "4", "--out", str(folder)]) == 2

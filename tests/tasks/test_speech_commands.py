@@ -1,4 +1,4 @@
-"""Speech Commands on small files of the published format: partitions, padding, statistics, and what is malformed."""
+"""Speech Commands on small files in the published format: splits, padding, statistics, and malformed files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_clip(path, samples, *, channels=1, width=2, rate=16000):
 
 @pytest.fixture(scope="module")
 def clips():
-    """Samples by name: three clips of each of four words, two of them short; by split, those that are listed."""
+    """Returns samples by name (three clips of each of four words, two of them short), and the listed clips by split."""
     names = [f"{word}/{i:08x}_nohash_{i}.wav" for word in ("zero", "bed", "wow", "happy") for i in range(3)]
     sizes = {"bed/00000001_nohash_1.wav": 11_146, "zero/00000000_nohash_0.wav": 1}
     some = {name: rng.integers(-(2**15), 2**15, sizes.get(name, 16_000), np.int16) for name in names}
@@ -61,7 +61,7 @@ def padded(samples):
     "inside", ["", "speech_commands_v0.02", "SpeechCommands", "SpeechCommands/speech_commands_v0.02"]
 )
 def test_partitions_and_labels(tmp_path, clips, inside):
-    """Every clip is in one of them, in the order of the classes, then of the names."""
+    """Every clip is in exactly one split, ordered by class, then by name."""
     write_folder(tmp_path / inside, clips)
     with pytest.warns(UserWarning, match="train 8 instead of 84843, val 2 instead of 9981, test 2 instead of 11005"):
         task = SpeechCommands(data_dir=str(tmp_path), normalise="data").load()
@@ -85,7 +85,8 @@ def split_names(clips):
 
 
 def test_the_published_normalisation(tmp_path, clips):
-    """S5's: divided by 2**15 again, then step by step with the epsilon, from the training clips alone."""
+    """S5's normalisation: divided by 2**15 again, then normalised at each step with the epsilon, from the training
+    clips."""
     write_folder(tmp_path, clips)
     task = SpeechCommands(data_dir=str(tmp_path)).load()
     train, test = split_names(clips)
@@ -132,7 +133,7 @@ def test_batch(tmp_path, clips):
 
 
 def test_moments_are_exact(clips):
-    """Over several parts of rows: against floats of twice the precision."""
+    """Over several parts of rows, compared with higher precision."""
     x = rng.integers(-(2**15), 2**15, (2500, 3), np.int16)
     x[:, 1] = -(2**15)
     wide = x.astype(np.longdouble) / 2**15
@@ -153,7 +154,7 @@ def test_moments_are_exact(clips):
         ({"width": 1}, r"has 1 channel\(s\) of 8 bits at 16000 Hz"),
         ({"channels": 2}, r"has 2 channel\(s\) of 16 bits at 16000 Hz"),
         ({"width": 4}, r"has 1 channel\(s\) of 32 bits"),
-        ({"size": 16_001}, "has 16001 samples, expected 16000 at most"),
+        ({"size": 16_001}, "has 16001 samples, expected at most 16000"),
     ],
 )
 def test_clips_of_another_kind(tmp_path, clips, about, message):
@@ -173,7 +174,7 @@ def test_cut_and_damaged_clips(tmp_path):
     for size in (0, 3, 20, 43, 44, 45, 1000, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(
-            ValueError, match=rf"^{re.escape(str(path))}: is (no WAV file, or is cut off: .|cut off, with)"
+            ValueError, match=rf"^{re.escape(str(path))}: is (not a WAV file, or is truncated: .|truncated, with)"
         ):
             read_wav(path)
     for content in (
@@ -183,7 +184,7 @@ def test_cut_and_damaged_clips(tmp_path):
         whole[:12] + b"fmtx" + struct.pack("<I", 2**31) + whole[20:],
     ):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is no WAV file"):
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is not a WAV file"):
             read_wav(path)
 
 
@@ -195,10 +196,10 @@ def test_cut_and_damaged_clips(tmp_path):
         ("", "line 3: there is no clip ''"),
         ("zebra/00000000_nohash_0.wav", "line 3: there is no clip 'zebra/"),
         ("../bed/00000000_nohash_0.wav", "line 3: there is no clip '../bed"),
-        ("zero/00000001_nohash_1.wav", "line 3: zero/00000001_nohash_1.wav is listed before, for val"),
+        ("zero/00000001_nohash_1.wav", "line 3: zero/00000001_nohash_1.wav is already listed, for val"),
         (
             "zero/00000002_nohash_2.wav",
-            "testing_list.txt, line 1: zero/00000002_nohash_2.wav is listed before, for val",
+            "testing_list.txt, line 1: zero/00000002_nohash_2.wav is already listed, for val",
         ),
         ("caf\udcc3", r"line 3: there is no clip 'caf\\\\xc3'"),
     ],
@@ -212,10 +213,12 @@ def test_malformed_lists(tmp_path, clips, line, message):
         SpeechCommands(data_dir=str(tmp_path)).load()
 
 
-def test_a_folder_of_no_class_and_a_missing_list(tmp_path, clips):
+def test_unknown_class_folder_and_missing_list(tmp_path, clips):
     write_folder(tmp_path, clips)
     (tmp_path / "zebra").mkdir()
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}/zebra: is no class, expected one of bed, cat"):
+    with pytest.raises(
+        ValueError, match=rf"^{re.escape(str(tmp_path))}/zebra: is not a class, expected one of bed, cat"
+    ):
         SpeechCommands(data_dir=str(tmp_path)).load()
     (tmp_path / "zebra").rmdir()
     (tmp_path / "testing_list.txt").unlink()

@@ -1,4 +1,4 @@
-"""Copying: what examples look like, which places are labelled, how rows are packed, how lengths are drawn."""
+"""The copy task: form of the examples, labelled positions, packed rows, distribution of lengths."""
 
 import re
 import string
@@ -17,7 +17,7 @@ def text(tokens):
 
 
 def answers(labels):
-    """What is labelled, `_` where nothing is."""
+    """Returns the labels as text, `_` where there is none."""
     return "".join("_" if label < 0 else CHARACTERS[label] for label in labels)
 
 
@@ -32,7 +32,8 @@ def rows(split, n):
 
 
 def prompt_of(example, settings, variant=None):
-    """How many characters of a whole example come before its answer; AssertionError if it is not of the variant."""
+    """Returns how many characters of a complete example precede its answer; AssertionError if it is not of the
+    variant."""
     variant = variant or settings.variant
     g, a = settings.gram, settings.answer
     if variant in ("copy", "duplicate"):
@@ -54,7 +55,7 @@ def prompt_of(example, settings, variant=None):
 
 
 def labelled(example, prompt, *, whole):
-    """The text of the labels of an example that stands at the beginning of a row."""
+    """Returns the text of the labels of an example at the beginning of a row."""
     answer = example[prompt:] if whole else example[prompt:-1]
     return ("_" * (prompt - 1) + answer).ljust(len(example), "_")
 
@@ -131,14 +132,14 @@ def test_rows_of_one_length():
 
 
 def test_an_example_that_fits_exactly_is_whole():
-    """Two of 43 in 86: no tail."""
+    """Two examples of 43 tokens in a row of 86: there is no incomplete example."""
     for row, labels in rows(Copy(min_length=20, max_length=20, context=86).load().train, 5):
         assert row.endswith(".")
         assert labels.endswith("._")
         assert len(labels.replace("_", "")) == 2 * 21
 
 
-def test_a_longer_context_goes_on_where_a_shorter_one_ends():
+def test_a_longer_context_continues_a_shorter_one():
     short, long = (Copy(context=context).load().train.batch(np.arange(20)) for context in (110, 300))
     np.testing.assert_array_equal(long.inputs[:, :110], short.inputs)
     assert (long.labels[:, :109][short.labels[:, :109] >= 0] == short.labels[short.labels >= 0]).all()
@@ -172,7 +173,7 @@ def test_questions_are_asked_at_uniform_places(answer, places):
 
 
 def test_a_repeated_stretch_replaces_another():
-    """The duplicate's strings are those of the plain copy with one stretch overwritten by another, everywhere."""
+    """The strings of "duplicate" are those of "copy" with one part overwritten by another part."""
     of = {"letters": 26, "gram": 3, "test_min_length": 12, "test_max_length": 12, "test_each": 300}
     plain, twice = (
         Copy(**of, test_variant=variant).load().test.batch(np.arange(300)).inputs for variant in ("", "duplicate")
@@ -199,13 +200,13 @@ def test_defaults():
         ({"test_variant": "suffix"}, "test_variant is 'suffix' and variant is 'copy', expected"),
         ({"variant": "suffix", "test_variant": "duplicate"}, "test_variant is 'duplicate' and variant is 'suffix'"),
         ({"min_length": 0}, "min_length is 0, expected an integer from 1"),
-        ({"answer": 6}, "min_length is 5, expected answer = 6 at least for variant copy"),
-        ({"variant": "prefix"}, r"min_length is 5, expected gram \+ answer \+ 3 = 6 at least for variant prefix"),
+        ({"answer": 6}, "min_length is 5, expected at least answer = 6 for variant copy"),
+        ({"variant": "prefix"}, r"min_length is 5, expected at least gram \+ answer \+ 3 = 6 for variant prefix"),
         ({"max_length": 4}, "max_length is 4, expected an integer from 5 to 4096"),
         ({"context": 103}, "context is 103, expected an integer from 104"),
         ({"letters": 251}, "letters is 251"),
         ({"test_max_length": 4}, "test_max_length is 4"),
-        ({"test_variant": "duplicate"}, "test_min_length is 5, expected .* = 6 at least for variant duplicate"),
+        ({"test_variant": "duplicate"}, "test_min_length is 5, expected at least .* = 6 for variant duplicate"),
         ({"gram": 0}, "gram is 0"),
         ({"train": 0}, "train is 0"),
         ({"seed": 2**63}, "seed is"),

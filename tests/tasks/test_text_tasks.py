@@ -1,4 +1,4 @@
-"""IMDB and AAN on small files of the published formats: vocabulary, ids, lengths, pairs, and what is malformed."""
+"""IMDB and AAN on small files in the published formats: vocabulary, ids, lengths, pairs, and malformed files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def everything(split):
 
 
 def characters(texts, train, max_length, min_frequency):
-    """Ids by dictionary: specials, then characters of the cut training texts by falling frequency."""
+    """Returns ids by means of a dict: special ids, then characters of the truncated training texts by frequency."""
     counts = Counter(c for text in train for c in text[: max_length - 1])
     kept = [c for c in counts if counts[c] >= min_frequency]
     vocabulary = ["<pad>", "<unk>", "<eos>", *sorted(kept, key=lambda c: (-counts[c], c))]
@@ -51,7 +51,7 @@ def in_bytes(texts, max_length):
 
 
 class Memory(dict):
-    """A store whose arrays lie in memory."""
+    """A store with arrays in memory."""
 
     def array(self, name, shape, dtype):
         self[name] = np.zeros(shape, dtype)
@@ -59,7 +59,7 @@ class Memory(dict):
 
 
 def test_ids_of_another_vocabulary():
-    """Characters keep the id of a model's own training texts; what either side does not know is unknown."""
+    """Characters have the ids of the model's training texts; characters missing on either side become `<unk>`."""
     tasks = []
     for train, cut in ((["abca", "ddaab"], 9), (["bbbc", "eedc"], 4)):
         arrays = Memory()
@@ -75,7 +75,7 @@ def test_ids_of_another_vocabulary():
     assert everything(read.test).inputs.tolist() == [[4, 5, 1, 2], [1, 5, 2, 0]]
     assert everything(read.train).inputs.tolist() == [[4, 4, 4, 2], [1, 1, 5, 2]]
     assert read_as(run, run) is run
-    with pytest.raises(ValueError, match="read_as: texts and texts have fixed ids"):
+    with pytest.raises(ValueError, match="read_as: texts or texts has fixed ids"):
         read_as(run, replace(run, symbols=None))
 
 
@@ -107,7 +107,7 @@ def test_ids_against_a_dictionary(texts, data):
 
 
 def write_imdb(folder, reviews):
-    """Files of {split: {label: [texts]}}; ids run against the order of names (10 before 9)."""
+    """Writes the files of {split: {label: [texts]}}; the order of ids differs from that of the names (10 before 9)."""
     for split, labels in reviews.items():
         for label, texts in labels.items():
             place = folder / split / label
@@ -141,7 +141,7 @@ def test_imdb(tmp_path, reviews, inside):
         assert batch.inputs.dtype == batch.labels.dtype == batch.lengths.dtype == np.int64
     assert task.val is task.test
     assert task.selected_on == "test"
-    assert "there is no validation part: val is test" in describe(task)
+    assert "there is no validation split: val is test" in describe(task)
     assert (task.n_classes, task.n_features, task.head) == (2, None, "classifier")
 
 
@@ -165,11 +165,11 @@ def test_an_order_of_examples_and_a_repeated_one(tmp_path, reviews):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train/neg/100_8.txt", b"x", r"with a rating from 1 to 4, as label 'neg' has it"),
-        ("test/pos/100_4.txt", b"x", r"with a rating from 7 to 10, as label 'pos' has it"),
+        ("train/neg/100_8.txt", b"x", r"with a rating from 1 to 4 for label 'neg'"),
+        ("test/pos/100_4.txt", b"x", r"with a rating from 7 to 10 for label 'pos'"),
         ("test/pos/100.txt", b"x", r"expected a name <id>_<rating>\.txt"),
-        ("test/pos/100_9.txt", b"caf\xc3", r"is no UTF-8: .* position 3: unexpected end of data"),
-        ("train/neg/100_1.txt", b"\xff", r"is no UTF-8: .* position 0"),
+        ("test/pos/100_9.txt", b"caf\xc3", r"is not valid UTF-8: .* position 3: unexpected end of data"),
+        ("train/neg/100_1.txt", b"\xff", r"is not valid UTF-8: .* position 0"),
     ],
 )
 def test_malformed_reviews(tmp_path, reviews, name, content, message):
@@ -202,7 +202,7 @@ def pairs():
 @pytest.mark.parametrize("inside", ["", "tsv_data", "lra_release/lra_release/tsv_data"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_aan(tmp_path, pairs, inside, newline):
-    pairs["train"][3] = ("1", '"quoted', 'to the "end')  # quotation marks join nothing
+    pairs["train"][3] = ("1", '"quoted', 'to the "end')  # quotation marks have no special meaning
     pairs["train"][4] = ("0", '"', '""')
     write_aan(tmp_path / inside, pairs, newline)
     with pytest.warns(UserWarning, match="train 9 instead of 147086, val 5 instead of 18090, test 4 instead of 17437"):
@@ -254,12 +254,12 @@ GOOD = b"1\tA\tB\tone\tother\n"
         (GOOD + b"2\tA\tB\tone\tother\n", r"line 2: the label is '2', expected 0 or 1"),
         (GOOD + b"\tA\tB\tone\tother\n", r"line 2: the label is '', expected 0 or 1"),
         (GOOD + b"label\tA\tB\tone\tother\n", r"line 2: the label is 'label', expected 0 or 1"),
-        (GOOD + GOOD[:-3], r"line 2: the line is cut off, expected a line feed"),
-        (GOOD + GOOD[:6], r"line 2: the line is cut off, expected a line feed"),
+        (GOOD + GOOD[:-3], r"line 2: the line is truncated, expected a line feed"),
+        (GOOD + GOOD[:6], r"line 2: the line is truncated, expected a line feed"),
         (GOOD + b"1\tA\tB\tone\n", r"line 2: the line has 4 column\(s\), expected 5: label, two paper ids, two texts"),
         (b"1\tA\tB\tone\tother\tmore\n", r"line 1: the line has 6 column\(s\), expected 5"),
         (GOOD + b"\n" + GOOD, r"line 2: the line has 1 column\(s\), expected 5"),
-        (GOOD + b"1\tA\tB\tcaf\xc3\tother\n", r"line 2: a text is no UTF-8: .* position 3"),
+        (GOOD + b"1\tA\tB\tcaf\xc3\tother\n", r"line 2: a text is not valid UTF-8: .* position 3"),
     ],
 )
 def test_malformed_pairs(tmp_path, pairs, content, message):
@@ -279,8 +279,8 @@ def test_the_published_last_line_may_lack_its_end(tmp_path, pairs, monkeypatch):
     assert len(AAN(data_dir=str(tmp_path)).load().val) == 5
 
 
-def test_a_whole_data_set_with_another_vocabulary_is_told(tmp_path, pairs, monkeypatch):
-    """With every count as published there is no warning but of the vocabulary."""
+def test_a_complete_data_set_with_another_vocabulary_is_reported(tmp_path, pairs, monkeypatch):
+    """If every count is as published, the only warning is about the vocabulary."""
     write_aan(tmp_path / "tsv_data", pairs)
     monkeypatch.setattr(aan, "PAIRS", {"train": 9, "val": 5, "test": 4})
     with pytest.warns(UserWarning, match=r"AAN: .*: vocabulary \d+ instead of 98$"):
@@ -302,7 +302,7 @@ def test_a_whole_data_set_with_another_vocabulary_is_told(tmp_path, pairs, monke
         (lambda: IMDB(min_frequency=0), "IMDB: min_frequency is 0, expected an integer from 1"),
         (lambda: AAN(tokens=""), "AAN: tokens is ''"),
         (lambda: AAN(max_length=0), "AAN: max_length is 0, expected an integer from 2 to"),
-        (lambda: IMDB().load(), "IMDB: data_dir is '', expected a folder with train/neg; download = true fetches"),
+        (lambda: IMDB().load(), "IMDB: data_dir is '', expected a folder with train/neg; download = true downloads"),
     ],
 )
 def test_settings_out_of_range(make, message):

@@ -1,4 +1,4 @@
-"""Word problems: the groups, what sequences are drawn, what is labelled, the released files."""
+"""Word problems: groups, generated sequences, labels, released files."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rotrnn.tasks import WordProblem
 from rotrnn.tasks.task import majority_baseline
-from rotrnn.tasks.word_problem import COUNTABLE, HEADER, Generated, group, read_csv, write_csv
+from rotrnn.tasks.word_problem import COUNTABLE, HEADER, GeneratedSequences, group, read_csv, write_csv
 
 # ---- groups ----
 
@@ -33,7 +33,7 @@ def permutations(n, even=False):
 
 
 def table(name):
-    """Products a b at (a, b)."""
+    """Returns the table of products: a b at (a, b)."""
     every = np.arange(group(name).order)
     pairs = np.stack(np.meshgrid(every, every, indexing="ij"), -1).reshape(-1, 2)
     return group(name).states(pairs)[:, 1].reshape(len(every), len(every))
@@ -50,7 +50,7 @@ def test_products_apply_the_right_factor_first(name, elements):
 
 @pytest.mark.parametrize(("name", "even"), [("S7", False), ("A7", True), ("A8", True)])
 def test_products_in_larger_groups(name, even):
-    """Of permutations listed and sorted by Python, in sequences long enough to be divided among threads."""
+    """Compares with permutations listed and sorted by Python, in sequences long enough for several threads."""
     n = int(name[1:])
     elements = [p for p in itertools.permutations(range(n)) if not even or determinant(p) == 1]
     number = {p: at for at, p in enumerate(elements)}
@@ -69,7 +69,7 @@ def determinant(p):
 
 @pytest.mark.parametrize("name", ["S12", "A12", "Z2147483647", "A4xZ5xS9", "S1xA1xZ1"])
 def test_the_largest_groups(name):
-    """Too many for lists: the identity, inverses by powers, and what products of three have in common."""
+    """These groups are too large for lists: tests the identity, inverses as powers, and associativity."""
     G = group(name)
     a, b, c = np.random.default_rng(0).integers(0, G.order, (3, 200))
 
@@ -83,7 +83,7 @@ def test_the_largest_groups(name):
     if "S" in name or "A" in name:  # the order of every element divides lcm(1, ..., 12), here of Z5 too
         np.testing.assert_array_equal(product(*[a] * math.lcm(*range(1, 13))), identity)
     last = np.array([G.order - 1])
-    if name == "S12":  # it turns the order of things round
+    if name == "S12":  # it reverses the order of the items
         assert product(last, last) == 0
     if name.startswith("Z"):
         assert product(last, last) == G.order - 2
@@ -160,25 +160,25 @@ def test_groups_that_are_too_large(name):
 @given(order=st.integers(1, 60), length=st.integers(1, 9), seed=st.integers(0, 2**63 - 1))
 def test_no_sequence_comes_twice(order, length, seed):
     count = min(order**length, 3000)
-    rows = Generated(order, length, count, seed).at(np.arange(count))
+    rows = GeneratedSequences(order, length, count, seed).at(np.arange(count))
     assert 0 <= rows.min() <= rows.max() < order
     assert len(np.unique(rows, axis=0)) == count
 
 
 def test_all_sequences_where_as_many_are_wanted():
-    rows = Generated(3, 5, 243, seed=1).at(np.arange(243))
+    rows = GeneratedSequences(3, 5, 243, seed=1).at(np.arange(243))
     assert sorted(map(tuple, rows.tolist())) == list(itertools.product(range(3), repeat=5))
     assert rows.tolist() != sorted(rows.tolist())
-    assert not np.array_equal(rows, Generated(3, 5, 243, seed=2).at(np.arange(243)))
+    assert not np.array_equal(rows, GeneratedSequences(3, 5, 243, seed=2).at(np.arange(243)))
 
 
 @pytest.mark.parametrize("length", [10, 11])
 def test_elements_are_uniform_and_independent(length):
-    """On both sides of what can be numbered: at every place, and for every pair of neighbours modulo 6, shares are
-    within 5 deviations."""
+    """For lengths with and without numbered sequences: at every position, and for every pair of neighbours modulo 6,
+    shares are within 5 deviations."""
     assert (60**length < COUNTABLE) == (length == 10)
     n = 40_000
-    rows = Generated(60, length, n, seed=3).at(np.arange(n))
+    rows = GeneratedSequences(60, length, n, seed=3).at(np.arange(n))
     for t in range(length):
         share = np.bincount(rows[:, t], minlength=60) / n
         assert np.abs(share - 1 / 60).max() <= 5 * math.sqrt(1 / 60 * (59 / 60) / n)
@@ -188,9 +188,9 @@ def test_elements_are_uniform_and_independent(length):
 
 
 def test_permuted_sequences_keep_no_order():
-    """Rows i and i + 1 of what is numbered share an element at a place as often as chance has it."""
+    """Rows i and i + 1 of numbered sequences share an element at a position as often as by chance."""
     n = 40_000
-    rows = Generated(60, 4, n, seed=0).at(np.arange(n))
+    rows = GeneratedSequences(60, 4, n, seed=0).at(np.arange(n))
     same = (rows[1:] == rows[:-1]).mean(0)
     assert np.abs(same - 1 / 60).max() <= 5 * math.sqrt(1 / 60 * (59 / 60) / n)
 
@@ -228,7 +228,7 @@ def test_published_sizes_are_the_defaults():
     assert task.test.batch(np.array([9_999])).inputs.shape == (1, 51)
 
 
-def test_training_and_validation_share_nothing_and_lose_nothing():
+def test_training_and_validation_are_a_partition():
     task = WordProblem(group="S3", length=4, samples=10_000, test_length=5, test=5, val_fraction=0.25).load()
     assert (len(task.train), len(task.val)) == (972, 324)  # 6^4 in all
     rows = [{row.tobytes() for row in everything(split).inputs} for split in (task.train, task.val)]
@@ -236,7 +236,7 @@ def test_training_and_validation_share_nothing_and_lose_nothing():
 
 
 def test_shorter_sequences():
-    """All of them where there are fewer than samples; padded with PAD, which counts or not."""
+    """All sequences are used if there are fewer than `samples`; padding is PAD, which counts or not."""
     of = {"group": "S3", "length": 5, "samples": 300, "test_length": 7, "test": 3}
     assert len(WordProblem(**of).load().train) == 240
     assert len(WordProblem(**of, shorter="two").load().train) == 36 + 240
@@ -278,7 +278,7 @@ def test_baselines_are_near_zero():
 
 def test_bytes_of_a_file(tmp_path):
     path = tmp_path / "A5=6.csv"
-    words = Generated(60, 6, 2, seed=7)
+    words = GeneratedSequences(60, 6, 2, seed=7)
     write_csv(path, group("A5"), words, 7)
     rows = words.at(np.arange(2))
     products, expected = table("A5"), "seed,input,target\n"
@@ -327,7 +327,9 @@ def test_files_are_not_written_from_files(tmp_path):
     of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20}
     WordProblem(**of).write(tmp_path)
     before = (tmp_path / "Z7=4.csv").read_bytes()
-    with pytest.raises(ValueError, match=r"WordProblem: data_dir is '.*', expected none: its sequences are files"):
+    with pytest.raises(
+        ValueError, match=r"WordProblem: data_dir is '.*', expected none: its sequences are already files"
+    ):
         WordProblem(**{**of, "samples": 20}, data_dir=str(tmp_path)).write(tmp_path)
     assert (tmp_path / "Z7=4.csv").read_bytes() == before
 
@@ -340,7 +342,7 @@ def test_the_largest_seed_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("elements", [[[-1, 3]], [[0, 120]]])
-def test_states_of_what_is_no_element(elements):
+def test_states_rejects_numbers_that_are_not_elements(elements):
     with pytest.raises(ValueError, match=rf"states: elements has {min(elements[0]) or 120}, expected 0 to 119 for S5"):
         group("S5").states(np.array(elements))
 

@@ -1,4 +1,4 @@
-"""Checkpoints: deterministic bytes, every kind of damage found, and nothing lost when writing fails."""
+"""Checkpoints: deterministic bytes, detection of every kind of damage, and no loss when writing fails."""
 
 import os
 import subprocess
@@ -62,19 +62,19 @@ def test_any_truncation_is_found(path):
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
-        with pytest.raises(ValueError, match=r"last\.safetensors: cut short"):
+        with pytest.raises(ValueError, match=r"last\.safetensors: is truncated"):
             read_checkpoint(path)
     path.write_bytes(data + b"\0")
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="is truncated"):
         read_checkpoint(path)
 
 
 def test_a_value_exchanged_inside_is_found(path):
-    """One array in the place of another: a valid safetensors file, but not the one that was written."""
+    """Two arrays exchanged: a valid safetensors file, but not the one that was written."""
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     path.write_bytes(save({**ARRAYS, "m.w": ARRAYS["params.w"]}, metadata))
-    with pytest.raises(ValueError, match="do not match its checksum"):
+    with pytest.raises(ValueError, match="does not match its checksum"):
         read_checkpoint(path)
 
 
@@ -99,14 +99,14 @@ def test_what_is_not_expected(path, like, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "cut short, or no safetensors"),
-        (b"not a checkpoint at all", "cut short, or no safetensors"),
-        (save({"x": np.zeros(2)}), "no checkpoint of rotrnn"),
-        (save({"x": np.zeros(2)}, {"rotrnn": ""}), "do not match its checksum"),
-        (save({"x": np.zeros(2)}, {"rotrnn": "0" * 64 + " {}"}), "do not match its checksum"),
+        (b"", "is truncated, or is not a safetensors"),
+        (b"not a checkpoint at all", "is truncated, or is not a safetensors"),
+        (save({"x": np.zeros(2)}), "is not a checkpoint of rotrnn"),
+        (save({"x": np.zeros(2)}, {"rotrnn": ""}), "does not match its checksum"),
+        (save({"x": np.zeros(2)}, {"rotrnn": "0" * 64 + " {}"}), "does not match its checksum"),
     ],
 )
-def test_what_is_no_checkpoint(path, data, message):
+def test_files_that_are_not_checkpoints(path, data, message):
     path.write_bytes(data)
     with pytest.raises(ValueError, match=rf"last\.safetensors: .*{message}"):
         read_checkpoint(path)
@@ -121,14 +121,14 @@ def test_no_file(tmp_path):
 def test_what_is_not_finite_is_neither_written_nor_read(path, value, monkeypatch):
     before = path.read_bytes()
     bad = {**ARRAYS, "m.w": np.full((2, 3), value, np.float32)}
-    with pytest.raises(ValueError, match=r"not written, because m\.w is not finite"):
+    with pytest.raises(ValueError, match=r"not written, because m\.w has values that are not finite"):
         write_checkpoint(path, bad, FACTS)
     assert path.read_bytes() == before
 
     monkeypatch.setattr(np, "isfinite", lambda x: np.ones_like(x, bool))
     write_checkpoint(path, bad, FACTS)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"m\.w is not finite"):
+    with pytest.raises(ValueError, match=r"m\.w has values that are not finite"):
         read_checkpoint(path)
 
 
@@ -147,7 +147,7 @@ except OSError as error:
 def test_a_full_disk_keeps_the_checkpoint_before(path):
     before = path.read_bytes()
     run = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
-    assert "checkpoint not written (File too large); what was there before is untouched" in run.stdout
+    assert "checkpoint not written (File too large); the previous checkpoint is unchanged" in run.stdout
     assert str(path) in run.stdout
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
@@ -167,5 +167,5 @@ def test_a_failure_at_the_end_keeps_the_checkpoint_before(path, monkeypatch, cal
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(OSError, match=r"checkpoint not written .*; nothing was there before"):
+    with pytest.raises(OSError, match=r"checkpoint not written .*; there was no previous checkpoint"):
         write_checkpoint(tmp_path / "no" / "such", ARRAYS, FACTS)

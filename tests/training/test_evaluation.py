@@ -1,4 +1,4 @@
-"""Accuracies of whole splits and curves over length, against loops over the sequences."""
+"""Accuracies of whole splits and curves over length, compared with loops over the sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N, T, CLASSES = 23, 6, 3
 
 
 class Tagged(Split):
-    """Random tags of sequences of 1 to T tokens; some do not count. The tokens are what a model will answer."""
+    """Random tags for sequences of 1 to T tokens; some do not count. The tokens are the answers of the model."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -36,7 +36,7 @@ class Tagged(Split):
 
 
 class Echo:
-    """Answers with its inputs; each label that counts costs its class."""
+    """A model that answers with its inputs; the loss of a label that counts is its class."""
 
     def forward(self, params, inputs, ctx):
         return inputs, None
@@ -91,7 +91,7 @@ def test_accuracies_and_curves_are_those_of_a_loop(batch, curve, bos):
             assert sequence_accuracy == np.mean([all(ok for s, ok in rows[i] if s <= t) for i in there])
 
 
-def test_no_validation_part_is_told():
+def test_a_missing_validation_split_is_reported():
     split, other = Tagged(), Tagged()
     assert task_of(split).selected_on == "test"
     task = Task("tagged", split, other, split, CLASSES, CLASSES, None)
@@ -123,7 +123,7 @@ def test_confusion_counts_every_label_that_counts(batch):
 
 
 def test_what_is_answered_by_nan_is_wrong_and_no_class():
-    """Class 0 comes first: NaN must not pass for it."""
+    """argmax of NaN would be class 0: NaN must not count as this class."""
 
     class Partly(Sure):
         def forward(self, params, inputs, ctx):
@@ -140,7 +140,7 @@ def test_what_is_answered_by_nan_is_wrong_and_no_class():
 
 
 @pytest.mark.parametrize("head", ["classifier", "tagger", "bits"])
-def test_nan_is_no_right_answer(head):
+def test_nan_is_not_a_right_answer(head):
     model = build_model(
         ModelSettings(layer="lru", d_model=2, n_layers=1), {"d_state": 2}, head=head, n_classes=3, vocab=2
     )
@@ -155,7 +155,8 @@ def test_nan_is_no_right_answer(head):
 
 
 class Bits(Split):
-    """Random bits of sequences of 1 to T steps, some of which do not count; the features are the logits of answers."""
+    """Random bits for sequences of 1 to T steps, some of which do not count; the features are the logits of the
+    answers."""
 
     def __init__(self):
         rng = np.random.default_rng(1)
@@ -185,7 +186,7 @@ class Passing(BitTagger):
 @pytest.mark.parametrize("batch", [5, 100])
 @pytest.mark.parametrize("curve", ["length", "prefix"])
 def test_bits_are_those_of_a_loop(batch, curve):
-    """A step is right when all of its bits that count are; one with none that counts is not there."""
+    """A step is right if all of its bits that count are right; a step without such bits is ignored."""
     split, model = Bits(), Passing(None, None, None)
     task = Task("bits", split, split, split, CLASSES, None, CLASSES, head="bits", curve=curve)
     found = evaluate(model, {}, task, split, batch=batch, dtype="float64")

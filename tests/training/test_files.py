@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files are written atomically."""
 
 import os
 import subprocess

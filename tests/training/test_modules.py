@@ -1,4 +1,4 @@
-"""Modules that recipes import: where they are found, what of them a run keeps, and the errors of those that are not."""
+"""Modules that recipes import: where they are searched, what a run records of them, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ d_state = 8
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules, their path and the layers that they register are those of the test alone."""
+    """Restores imported modules, the import path and the registered layers after each test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules, layers = set(sys.modules), dict(LAYERS)
     yield
@@ -136,16 +136,16 @@ def test_where_modules_lie_makes_no_other_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ('["nowhere"]', r"there is no module 'nowhere' in {0}, .*expected it beside the recipe or in the working"),
+        ('["nowhere"]', r"there is no module 'nowhere' in {0}, .*next to the recipe or in the working"),
         ('["code/nowhere"]', r"there is no module 'nowhere' in {0}/code, {0}, "),
         ('["broken"]', r"broken fails with ModuleNotFoundError: No module named 'absent' \({0}/broken\.py, line 2\)"),
         ('["garbled"]', r"import: {0}/garbled fails with SyntaxError: .*garbled\.py, line 1"),
         ('["faulty"]', r"import: {0}/faulty fails with KeyError: 'x' \({0}/faulty\.py, line 1\)"),
         ('["json"]', r"import: 'json' is .*/json/__init__\.py in this process, expected {0}/json\.py; rename one"),
-        ('["mine.py"]', r"import: 'mine\.py' is no module, expected a name as \"my_layers\""),
-        ('["a b"]', r"import: 'a b' is no module"),
-        ('["../"]', r"import: '\.\./' is no module"),
-        ('"mine"', r"import is 'mine', expected a list of modules, as \[\"my_layers\"\]"),
+        ('["mine.py"]', r"import: 'mine\.py' is not a module name, expected one such as \"my_layers\""),
+        ('["a b"]', r"import: 'a b' is not a module name"),
+        ('["../"]', r"import: '\.\./' is not a module name"),
+        ('"mine"', r"import is 'mine', expected a list of modules, such as \[\"my_layers\"\]"),
         ("[1]", r"import is \[1\], expected a list of modules"),
     ],
 )  # fmt: skip

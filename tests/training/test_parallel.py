@@ -1,4 +1,4 @@
-"""Training on several processes: equal to one, the same bits each time, and what happens when one of them fails.
+"""Training on several processes: equal to one process, the same bits in every run, and the failure of a process.
 
 Most worlds here are of threads, which exchange by a table and a barrier; the last tests start processes by mpiexec.
 """
@@ -46,7 +46,7 @@ PATIENCE = 60  # seconds after which a thread that waits in vain fails its test
 
 
 class Threads(World):
-    """One of the threads of this process that make a world."""
+    """A rank of a world whose ranks are threads of this process."""
 
     def __init__(self, rank: int, table: list, barrier: threading.Barrier) -> None:
         self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
@@ -69,7 +69,7 @@ class Threads(World):
 
 
 def among(size, run):
-    """What `run(world)` returns in each of the threads of a world."""
+    """Returns the results of `run(world)` in the threads of a world, one for each rank."""
     table, barrier = [None] * size, threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, Threads(rank, table, barrier)) for rank in range(size)]
@@ -98,7 +98,7 @@ def test_what_processes_tell_each_other():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_total_is_added_in_the_order_of_the_processes(size):
-    """Numbers of many sizes, so that another order gives other bits."""
+    """Numbers of very different sizes, so that another order of the sum gives other bits."""
     rng = np.random.default_rng(0)
 
     def draw(*shape):
@@ -151,7 +151,7 @@ def test_all_may_fail_at_once_or_at_the_end():
     assert among(3, last) == [Fallen, Fallen, OSError]
 
 
-def test_processes_that_come_apart_are_told():
+def test_processes_out_of_step_are_reported():
     def run(world):
         try:
             with world.together():
@@ -162,7 +162,7 @@ def test_processes_that_come_apart_are_told():
         except RuntimeError as error:
             return str(error)
 
-    assert all("come apart" in message for message in among(2, run))
+    assert all("out of step" in message for message in among(2, run))
 
     def disagree(world):
         with pytest.raises(ValueError, match=r"colour is 'red' in process 1, expected 'blue' as in process 0"):
@@ -177,14 +177,14 @@ def test_processes_that_come_apart_are_told():
 B, T, D = 7, 9, 4
 LENGTHS = np.array([9, 3, 1, 7, 0, 0, 5])
 SHARES = {2: [slice(0, 4), slice(4, 7)], 3: [slice(0, 4), slice(4, 6), slice(6, 7)]}
-"""Of three, the middle one has no valid step at all."""
+"""The middle one of three processes has no valid step."""
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("prenorm", [True, False])
 def test_batch_norm_of_a_batch_that_is_spread(size, fused, prenorm):
-    """A stack of two blocks with dropout, forward, running averages and backward, against the whole batch."""
+    """A stack of two blocks with dropout: forward, running averages and backward equal those of the whole batch."""
     rng = np.random.default_rng(0)
     blocks = [
         ResidualBlock(BatchNorm(D), LRU(D, d_state=3), Gate(D, dropout=0.3, over_time=bool(i), site=2 * i), prenorm)
@@ -243,7 +243,7 @@ def test_batch_norm_of_no_step_anywhere():
 
 @dataclass(frozen=True)
 class Noise:
-    """Random sequences with random labels, ragged; of `kind` "classifier", "tagger", "bits" or "retrieval"."""
+    """Random ragged sequences with random labels; `kind` is "classifier", "tagger", "bits" or "retrieval"."""
 
     kind: str = "classifier"
 
@@ -263,7 +263,7 @@ class NoiseSplit(Split):
         return self.n
 
     def batch(self, index, dtype=np.float32):
-        """Example i depends on i alone; of taggers and bits every third one has no label that counts."""
+        """Example i depends only on i. For taggers and bits, every third example has no label that counts."""
         examples = [self.example(int(i)) for i in index]
         lengths = np.array([one[1] for one in examples])
         longest = lengths.max()
@@ -314,7 +314,7 @@ def _noise(monkeypatch):
 
 
 def recipe_of(changes, **training):
-    """A recipe whose settings are changed key by key; a layer's are its own."""
+    """Returns a recipe with changed settings; those of the layer are replaced as a whole."""
     tables = {"task": {"name": "noise"}, **{name: dict(table) for name, table in SETTINGS.items()}}
     for section, table in changes.items():
         tables[section] = table if section == "layer" else tables[section] | table
@@ -323,12 +323,12 @@ def recipe_of(changes, **training):
 
 
 def last(folder):
-    """The arrays of a run's last checkpoint, and its facts."""
+    """Returns the arrays and facts of a run's last checkpoint."""
     return read_checkpoint(folder / "last.safetensors")
 
 
 def carried(recipe, folder, monkeypatch):
-    """How much further apart two runs end than they began, of parameters that differ by 2^-30 at first."""
+    """Returns by which factor a difference of 2^-30 in the initial parameters of two runs grows until their end."""
     ends = []
     for nudge in (0.0, 2.0**-30):
 
@@ -348,7 +348,7 @@ def carried(recipe, folder, monkeypatch):
 
 
 def rounding(recipe, folder, monkeypatch):
-    """What 20 steps in another order of sums may differ by.
+    """The largest difference after 20 steps that another order of sums can make.
 
     A sum over B T steps and over processes, of terms below one and some 100 roundings each, is off by (B T + 100) EPS.
     AdamW makes of it lr / eps times as much in a parameter, and each of 20 steps carries that as far as runs part that
@@ -361,7 +361,7 @@ def rounding(recipe, folder, monkeypatch):
 
 
 def assert_close(folder, expected, bound):
-    """The last checkpoints of two runs."""
+    """Compares the last checkpoints of two runs."""
     got, wanted = last(folder)[0], last(expected)[0]
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
@@ -391,7 +391,7 @@ def train_in(recipe, folder, world, **settings):
 
 
 def contents(folder):
-    """The bytes of a run's files, its log and sessions less what tells the time and the machine."""
+    """Returns the bytes of a run's files; from log and sessions, the fields of time and machine are removed."""
     files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     timed = ("elapsed", "seconds", "peak_memory")
@@ -458,10 +458,10 @@ def test_what_does_not_fit_is_refused_by_all(tmp_path):
 
         return among(3, run)
 
-    few = "training.batch is 8 in 3 parts, 2 examples at a time, expected one at least for each of 3 processes"
+    few = "training.batch is 8 in 3 parts, 2 examples at a time, expected at least one for each of 3 processes"
     assert all(few in message for message in errors(recipe_of({}, accumulate=3)))
     assert all("the recipe is " in message for message in errors(None))
-    assert all("no run is here" in message for message in errors(recipe_of({}), resume=True))
+    assert all("is not the folder of a run" in message for message in errors(recipe_of({}), resume=True))
     assert not list((tmp_path / "run").glob("[!.]*"))
 
 
@@ -516,7 +516,7 @@ def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """As started by a launcher; nothing of it is left."""
+    """Sets the environment of a process started by a launcher, and restores it."""
     for names in parallel.LAUNCHERS.items():
         for name in names:
             monkeypatch.delenv(name, raising=False)
@@ -536,9 +536,9 @@ def test_a_process_by_itself_needs_no_mpi(launched, monkeypatch):
 
 
 @pytest.mark.parametrize(("rank", "size"), parallel.LAUNCHERS.items())
-def test_several_without_mpi4py_are_told_how_to_get_it(launched, monkeypatch, rank, size):
+def test_several_processes_without_mpi4py_say_what_to_install(launched, monkeypatch, rank, size):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ImportError, match=r"one of 4 processes that MPI started.*pip install 'rotrnn\[mpi\]'"):
+    with pytest.raises(ImportError, match=r"one of 4 processes started by MPI.*pip install 'rotrnn\[mpi\]'"):
         launched(**{rank: 3, size: 4})
 
 
@@ -546,7 +546,7 @@ def test_a_launcher_of_another_mpi_is_refused(launched, monkeypatch):
     alone = SimpleNamespace(Get_size=lambda: 1)
     fake = SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=alone, get_vendor=lambda: ("MPICH", (5, 0, 2))))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(), MPI=fake.MPI))
-    with pytest.raises(ValueError, match=r"started 2 processes, and mpi4py sees 1: it speaks MPICH"):
+    with pytest.raises(ValueError, match=r"started 2 processes, but mpi4py sees 1: it uses MPICH"):
         launched(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2)
 
 
@@ -563,7 +563,7 @@ def mpiexec(*arguments, processes=2):
 
 
 def ended(process):
-    """(exit code, standard output, standard error) of what has less than a minute to end."""
+    """Returns (exit code, standard output, standard error) of a process that must end within a minute."""
     try:
         said, error = process.communicate(timeout=60)
     finally:
@@ -572,7 +572,7 @@ def ended(process):
 
 
 def ranks(process):
-    """The ids of the processes that an mpiexec has started, by rank."""
+    """Returns the ids of the processes that an mpiexec has started, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -593,7 +593,7 @@ def wait_for_step(folder, step):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A recipe and the folder of its run by two threads, never stopped."""
+    """Returns a recipe and the folder of its uninterrupted run by two threads."""
     folder = tmp_path_factory.mktemp("toy")
     (folder / "slow.toml").write_text(toy.RECIPE)
     recipe = load_recipe(folder / "slow.toml", ["task.delay=0.02", "training.checkpoint_every=2"])
@@ -603,7 +603,8 @@ def straight(tmp_path_factory):
 
 
 def test_processes_of_mpi_end_on_the_bits_of_threads_and_all_can_be_killed(straight, tmp_path):
-    """kill -9 of the second: mpiexec ends the first, the last checkpoint stays, and two go on from it."""
+    """kill -9 of the second process: mpiexec ends the first, the last checkpoint remains, and two processes resume from
+    it."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder)
     wait_for_step(folder, 9)
@@ -641,8 +642,8 @@ def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
     assert "Traceback" not in error
 
 
-def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tmp_path):
-    """As Open MPI does when a process dies: SIGTERM to the others, a moment before SIGKILL."""
+def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tmp_path):
+    """What Open MPI does when a process dies: it sends SIGTERM to the others, shortly before SIGKILL."""
     folder = tmp_path / "run"
     process = mpiexec("train", straight / "slow.toml", "--out", folder, "--set", "training.checkpoint_every=0")
     wait_for_step(folder, 2)
@@ -653,7 +654,7 @@ def test_a_first_process_told_to_end_saves_though_another_is_silent(straight, tm
     code, _, error = ended(process)
     assert code != 0 or not _cpu.KEEPS_MEMORY  # mpiexec with a sanitizer in it loses the code
     step = last(folder)[1]["step"]
-    assert f"no word of another of the 2 processes; the state after step {step} is saved" in error
+    assert f"another of the 2 processes did not answer; the state after step {step} is saved" in error
     lines = (folder / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == step
 
@@ -663,4 +664,4 @@ def test_only_train_is_a_program_of_several(monkeypatch, capsys, command):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     assert main(command) == 2
-    assert "MPI started 2 of this command, expected one: only train runs on several" in capsys.readouterr().err
+    assert "MPI started 2 processes, expected one: only train runs on several" in capsys.readouterr().err

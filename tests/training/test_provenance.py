@@ -1,4 +1,4 @@
-"""What a run says of where it came from."""
+"""The provenance that a run records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def git(folder, *arguments):
 
 
 def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
-    """A package that lies in a repository without being tracked there, as in a virtual environment, has none."""
+    """A package in a repository that does not track it, such as in a virtual environment, has no commit."""
     package = tmp_path / "python" / "rotrnn"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

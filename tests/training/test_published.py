@@ -1,4 +1,4 @@
-"""Recipes of published runs say what the papers' tables and the released scripts say."""
+"""Recipes of published runs have the settings of the papers' tables and the released scripts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ROTRNN = {  # D, N, rates in units of 1e-3, batch, decay, dropout, thousands of 
 
 @pytest.mark.parametrize("task", ROTRNN)
 def test_rotrnn(task):
-    """Table 3; appendix B.2 says of all: 6 layers, 32 heads, batch norm, both directions on Pathfinder and Path-X."""
+    """Table 3; appendix B.2 for all: 6 layers, 32 heads, batch norm, both directions on Pathfinder and Path-X."""
     D, N, lr, recurrent, batch, decay, dropout, steps, gamma, theta = ROTRNN[task]
     recipe = load_recipe(f"{task}-rotrnn")
     model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
@@ -80,7 +80,7 @@ LRU = {  # H, N, thousands of steps, batch, factor, dropout, ring, phase, base r
 
 @pytest.mark.parametrize("task", LRU)
 def test_lru(task):
-    """Tables 8 and 9 and appendix D; base rates are not the paper's."""
+    """Tables 8 and 9 and appendix D; the paper does not print base learning rates."""
     H, N, steps, batch, factor, dropout, ring, phase, lr = LRU[task]
     recipe = load_recipe(f"{task}-lru")
     model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
@@ -98,7 +98,7 @@ def test_lru(task):
 
 @cache
 def parameters(name):
-    """Flattened parameters of a recipe's model."""
+    """Returns the flattened parameters of a recipe's model."""
     recipe = load_recipe(name)
     params = recipe.build(recipe.task.shape).init(np.random.default_rng(0))
     return {name: array for name, array in flatten(params) if is_parameter(name)}
@@ -140,7 +140,7 @@ B, C = {"B_re", "B_im"}, {"C_re", "C_im", "C_re_reverse", "C_im_reverse"}
 
 @pytest.mark.parametrize("task", S5)
 def test_s5(task):
-    """Its released scripts: the settings."""
+    """The settings of the released scripts."""
     layers, H, states, blocks, c, glu, dt_min, batch, epochs, warm, ssm, factor, decay, dropout = S5[task]
     recipe = load_recipe(f"{task}-s5")
     model, layer, optimiser, training = recipe.model, recipe.layer, recipe.optimiser, recipe.training
@@ -267,8 +267,8 @@ ALL_OF_THEM = {"bedouin-1", "bedouin-2", "bedouin-4", "lstm", "transformer", "ma
     ],
 )
 def test_what_does_not_decay_in_the_fixed_point_paper(name, variants):
-    """Its code spares nothing in copying, A_log and D (Bedouin's omega, D) in arithmetic, and norms and biases too in
-    word problems."""
+    """Its code exempts nothing from decay in copying, A_log and D (Bedouin's omega, D) in arithmetic, and norms and
+    biases too in word problems."""
     runs = {run.split(",")[0]: recipe for run, recipe in plan(name).items() if run.endswith("seed=0")}
     assert runs.keys() == variants
     for variant, recipe in runs.items():
@@ -324,7 +324,8 @@ def test_fixed_point_paper(name, rates, training, task, clip):
 
 
 def test_table_1_of_the_fixed_point_paper():
-    """Eight rows differ in what of the recurrence reads the output; that of all four has its figure."""
+    """Eight rows differ in the parts of the recurrence that read the output; the row with all four has a published
+    figure."""
     rows = {name.partition(",")[0]: recipe for name, recipe in plan("copy-ablations").items()}
     reads = {name: set(recipe.layer.feedback) for name, recipe in rows.items()}
     assert len({frozenset(one) for one in reads.values()}) == 8
@@ -336,7 +337,7 @@ def test_table_1_of_the_fixed_point_paper():
 
 
 def test_figures_of_the_fixed_point_paper():
-    """It does not say for how many reflections Table 1 is; arithmetic is scaled, and in no percentages."""
+    """It does not state the number of reflections of Table 1; arithmetic accuracies are scaled and not percentages."""
     copying = {name.partition(",")[0]: recipe.source.accuracy for name, recipe in plan("copy-small").items()}
     assert {name for name, figure in copying.items() if figure.startswith("0.94 +- 0.03")} == {
         "bedouin-1",
@@ -358,7 +359,7 @@ LADDER = ["rnn-relu", "rnn-tanh", "rnn-linear", "real-imag", "exp", "stable-exp"
 
 @pytest.mark.parametrize("task", ["scifar", "listops", "text", "retrieval", "pathfinder"])
 def test_lru_ladder(task):
-    """Tables 6 to 8: each row changes what the one before leaves."""
+    """Tables 6 to 8: each row adds one change to the previous row."""
     rows = [row for row in LADDER if (task, row) != ("listops", "ring")]
     runs = plan(f"{task}-ladder")
     assert list(runs) == [f"{row},seed={seed}" for row in rows for seed in (0, 1, 2)]

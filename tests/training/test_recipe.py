@@ -1,4 +1,4 @@
-"""Recipes: every shipped one builds, and every mistake in one is named."""
+"""Recipes: all recipes of the package can be built, and errors name every mistake in a recipe."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_an_override_may_lead_into_a_table():
     tables = {"layer": {"inner": {"tol": 1.0}}}
     change(tables, [("layer.inner.tol", 0.5), ("layer.inner.more.key", 2), ("task.seed", 3)])
     assert tables == {"layer": {"inner": {"tol": 0.5, "more": {"key": 2}}}, "task": {"seed": 3}}
-    with pytest.raises(ValueError, match=r"'layer\.d_state\.x': layer\.d_state is no section"):
+    with pytest.raises(ValueError, match=r"'layer\.d_state\.x': layer\.d_state is not a section"):
         load_recipe("digits-lru", ["layer.d_state.x=1"])
 
 
@@ -271,7 +271,7 @@ MISTAKES = [
     ("optimiser.weight_decy=3", r"did you mean weight_decay\?"),
     ("layer.head=3", r"unknown key layer\.head; did you mean heads\?"),
     ("layer.r_max=0.9", r"unknown key layer\.r_max"),
-    ("layer.d_model=3", r"layer\.d_model is set in the section \[model\]"),
+    ("layer.d_model=3", r"layer\.d_model cannot be set: the layer's width is model\.d_model"),
     ("task.sede=3", r"unknown key task\.sede; did you mean seed\?"),
     ("task.name=digit", r"task\.name is 'digit', expected one of listops, digits.*; did you mean digits\?"),
     ("task.name=3", r"task\.name is 3, expected one of"),
@@ -326,7 +326,7 @@ def test_mistakes(override, message):
     ("text", "message"),
     [
         ("", r"task\.name is missing, expected one of"),
-        ("[task", "no valid TOML: "),
+        ("[task", "not valid TOML: "),
         ("task = 3", r"task is 3, expected a section \[task\]"),
         (toy.RECIPE.replace("steps = 40\n", ""), r"training\.steps is missing, expected an integer"),
         (toy.RECIPE.replace("d_model = 4\n", ""), r"model\.d_model is missing, expected an integer"),

@@ -1,4 +1,4 @@
-"""Evaluating a run under other settings, and estimating one that was never made."""
+"""Evaluating a run with other settings, and estimating the cost of a run."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def run(tmp_path_factory):
     return Run(folder / "run")
 
 
-def test_parameters_that_the_test_split_chose_are_told(tmp_path, recwarn):
-    """IMDB has no validation part."""
+def test_parameters_selected_on_the_test_split_are_reported(tmp_path, recwarn):
+    """IMDB has no validation split."""
     kind = TASKS["imdb"]
     kind(max_length=20).stand_in(tmp_path / "data", 4)
     settings = [f"task.data_dir={tmp_path / 'data'}", "task.max_length=20", "training.steps=2", "training.batch=2"]
     train(load_recipe("text-lru-small", settings), tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
-    with pytest.warns(UserWarning, match="the test split chose the best parameters"):
+    with pytest.warns(UserWarning, match="the best parameters were selected on the test split"):
         reevaluate(run)
     recwarn.clear()
     reevaluate(run, checkpoint="last")
     reevaluate(run, split="train")
-    assert not [one for one in recwarn if "chose" in str(one.message)]
+    assert not [one for one in recwarn if "selected on" in str(one.message)]
 
 
 def test_without_changes_it_is_what_training_found(run):
@@ -118,14 +118,14 @@ def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
     ],
 )
 def test_what_was_trained_on_is_not_evaluated(tmp_path, recipe, place):
-    """These would make other splits of the same examples."""
+    """These settings would give other splits of the same examples."""
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe(recipe).text())
     with pytest.raises(ValueError, match=f"{place.split('=')[0]} decides which examples the run was trained on"):
         reevaluate(Run(tmp_path), overrides=[place])
 
 
 def test_another_seed_makes_other_examples(tmp_path):
-    """Where all are generated; of files the seed tells nothing."""
+    """Only if all examples are generated: for files the seed has no such meaning."""
     run = Run(tmp_path)
     recipe = load_recipe("listops-lru-small", ["task.train=50", "task.val=4", "task.test=4", "training.steps=1"])
     train(recipe, tmp_path / "run", progress=False)
@@ -139,12 +139,12 @@ def test_another_seed_makes_other_examples(tmp_path):
 
 def test_a_split_without_an_end_is_not_evaluated(tmp_path):
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
-    with pytest.raises(ValueError, match=r"--split train: has no end, .* expected val or test"):
+    with pytest.raises(ValueError, match=r"--split train: is endless, .* expected val or test"):
         reevaluate(Run(tmp_path), split="train")
 
 
 def test_ids_are_those_of_training(tmp_path):
-    """Longer expressions, whose own vocabulary has another order: as if the run's ids had been given to each token."""
+    """Longer expressions, whose own vocabulary has another order, are read with the token ids of the run."""
     run = Run(tmp_path)
     settings = ["train=200", "val=40", "test=50", "min_length=5", "max_length=20"]
     recipe = load_recipe("listops-lru-small", [*(f"task.{one}" for one in settings), "training.steps=2"])
@@ -159,10 +159,10 @@ def test_ids_are_those_of_training(tmp_path):
     assert evaluate(model, params, task, task.test, batch=batch, dtype=dtype) != expected
 
 
-def test_a_setting_of_initial_values_alone_is_told(run, recwarn):
-    """And no other: neither one that changes what comes out, nor one that changes nothing at all."""
+def test_a_setting_that_only_changes_initial_values_is_reported(run, recwarn):
+    """Only for such a key: not for one that changes the results, and not for one that changes nothing at all."""
     init = ("layer.lambda_init", [[0.9, 0.999], [0.1, 0.5]])
-    with pytest.warns(UserWarning, match=r"^layer\.lambda_init changes initial values and nothing else"):
+    with pytest.warns(UserWarning, match=r"^layer\.lambda_init only changes initial values"):
         found = reevaluate(run, grid=[init])
     assert found[0][1] == found[1][1]
     recwarn.clear()
@@ -197,7 +197,8 @@ def toy_recipe(tmp_path, *overrides):
 
 
 def test_an_estimate_counts_what_training_does(tmp_path):
-    """Sleeping makes a step take 10 ms at least; 40 steps, an evaluation of 30 examples after every 7, two of 30."""
+    """Sleeping makes a step take at least 10 ms. There are 40 steps, an evaluation of 30 examples every 7 steps, and
+    two of 30 at the end."""
     recipe = toy_recipe(tmp_path, "task.delay=0.01", "training.seed=1")
     found = estimate(recipe, 5)
     assert found.seconds_per_step >= 0.01
@@ -206,14 +207,16 @@ def test_an_estimate_counts_what_training_does(tmp_path):
     assert found.parameters == train(recipe, tmp_path / "run", progress=False)["parameters"]
     assert found.peak_memory > 2**20
     text = found.text()
-    assert text.startswith(f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} a step, peak ")
+    assert text.startswith(
+        f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} per step, peak "
+    )
     assert "6 evaluations of 30 examples and 2 of 30: " in text
     assert estimate(toy_recipe(tmp_path, "training.steps=2"), 5).steps_run == 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept(Released):
-    """Digits that are read from files, as far as an estimate is concerned."""
+    """Digits, which for an estimate look like data read from files."""
 
     release: ClassVar[Release] = Release({}, ("count.npy",), (".",), None)
 
@@ -249,7 +252,8 @@ def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
 
 
 def test_an_estimate_from_fewer_examples_than_the_task_makes():
-    """ListOps of full length, at its least model: 20 of its 100,000 expressions are made, and all are reckoned with."""
+    """ListOps of full length with a minimal model: 20 of its 100,000 expressions are generated, and the estimate is for
+    all."""
     small = ["model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]
     found = estimate(load_recipe("listops-lru", small), 2, stand_in=20)
     assert (found.val, found.test, found.evaluations) == (2000, 2000, 80)
@@ -257,7 +261,7 @@ def test_an_estimate_from_fewer_examples_than_the_task_makes():
 
 
 def test_a_task_without_stand_in_says_so(tmp_path):
-    with pytest.raises(ValueError, match="Toy: makes its data itself, and needs no stand-in"):
+    with pytest.raises(ValueError, match="Toy: needs no stand-in data, because it needs no files"):
         estimate(toy_recipe(tmp_path), 3, stand_in=10)
 
 

@@ -1,4 +1,4 @@
-"""Tables of results, against numbers that were put into the runs' folders by hand."""
+"""Tables of results, compared with numbers written into the runs' folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = (
 
 
 def put(folder, name, recipe, best=None, last=None, **result):
-    """A run's folder as training leaves it, finished where there are scores."""
+    """Writes a run's folder as training does; the run is finished if scores are given."""
     run = Run(folder / name)
     run.folder.mkdir(parents=True)
     run.write(run.recipe, recipe.text())
@@ -48,7 +48,8 @@ def put(folder, name, recipe, best=None, last=None, **result):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A sweep over two rates: three seeds done; two done, chosen on test, one failed and one not there yet."""
+    """A sweep over two rates. One has three finished seeds; the other has two finished ones, selected on the test
+    split, a failed one and a missing one."""
     (tmp_path / "toy.toml").write_text(toy.RECIPE + '[sweep.published]\n"lr=0.2" = "61.1 % test"\n' + GRID)
     planned = plan(tmp_path / "toy.toml", seeds=[0, 1, 2, 3])
     for seed, best, last in zip((0, 1, 2), BEST, LAST, strict=True):
@@ -118,8 +119,8 @@ def test_runs_that_were_copied_elsewhere(runs, tmp_path):
     assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
 
 
-def test_runs_of_one_recipe_that_ended_otherwise_are_told(runs, tmp_path, recwarn):
-    """The recipe does not tell what data lay there."""
+def test_different_results_of_one_recipe_are_reported(runs, tmp_path, recwarn):
+    """The recipe does not record which data were in the folder."""
     shutil.copytree(runs / "lr=0.1,seed=1", tmp_path / "again")
     rows(runs, tmp_path / "again")
     assert not recwarn
@@ -127,7 +128,9 @@ def test_runs_of_one_recipe_that_ended_otherwise_are_told(runs, tmp_path, recwar
     result = run.read_json(run.result)
     result["test"]["best"]["accuracy"] /= 2
     run.write(run.result, json.dumps(result))
-    with pytest.warns(UserWarning, match="again: left out, its recipe and seed are those of .*lr=0.1,seed=1; yet it"):
+    with pytest.warns(
+        UserWarning, match="again: skipped, because it has the recipe and seed of .*lr=0.1,seed=1; its result is"
+    ):
         assert len(rows(runs, tmp_path / "again")) == len(rows(runs))
 
 
@@ -139,7 +142,7 @@ def test_the_same_run_twice_counts_once(runs, tmp_path):
     assert rows(tmp_path / "copy", runs / "lr=0.1,seed=1") == [row]
 
 
-def test_runs_of_no_sweep_are_called_by_what_differs(tmp_path):
+def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):
         put(tmp_path / "runs", str(i), load_recipe(tmp_path / "toy.toml", [override]), 0.5, 0.5)
@@ -157,7 +160,7 @@ def test_recipes_are_named_where_there_are_several(runs, tmp_path):
 
 
 def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
-    """Trained alone, in a sweep, and with a recipe that is based on one."""
+    """A run by itself, a run of a sweep, and a run of a recipe that is based on a small variant."""
     (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n')
     mine = plan(tmp_path / "mine.toml", seeds=[0])["seed=0"]
     swept = plan("listops-lru-small", seeds=[0])["seed=0"]
@@ -173,7 +176,7 @@ def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite(runs, loss):
-    """Of a fixed point that diverged in two test sets: accuracies are told all the same."""
+    """A fixed point diverged on two test sets: accuracies are reported nevertheless."""
     for seed in (0, 1):
         run = Run(runs / f"lr=0.1,seed={seed}")
         result = run.read_json(run.result)
@@ -187,9 +190,9 @@ def test_a_loss_that_is_not_finite(runs, loss):
         assert render(rows(runs), kind)
 
 
-def test_several_commits_are_told(runs):
+def test_several_commits_are_reported(runs):
     folders = sorted(one.parent for one in runs.rglob("recipe.toml"))
-    note = "trained by several commits of rotrnn"
+    note = "trained with several commits of rotrnn"
     for folder, commit in zip(folders, [40 * "a"] * (len(folders) - 1) + [None], strict=True):
         (folder / "sessions.json").write_text(json.dumps([{"commit": commit}]))
     assert note not in render(rows(runs))
@@ -215,7 +218,8 @@ def test_by_settings(runs):
 
 @pytest.mark.parametrize("first", ["brackets", "toy"])
 def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
-    """Runs whose scores are unlike: of two tasks, one with a number and a curve more, and of one by two metrics."""
+    """Runs with different scores: of two tasks, one of which has an additional number and a curve, and of two
+    metrics."""
     brackets = load_recipe("brackets-small", ["model.layer=lru", "layer.d_state=4"])
     (tmp_path / "toy.toml").write_text(toy.RECIPE)
     for i, override in enumerate(("training.seed=1", "training.seed=2", "training.seed=3", "layer.r_max=0.5")):
@@ -251,7 +255,7 @@ def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
     assert [row["configuration"] for row in rows(tmp_path / "toy" / "0", by=["model.layer"])] == ["layer=lru"]
 
 
-def test_what_runs_differ_in_is_no_number_of_all(tmp_path):
+def test_numbers_in_which_runs_differ_have_no_common_value(tmp_path):
     text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
     (tmp_path / "toy.toml").write_text(text)
     for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
@@ -291,7 +295,7 @@ def test_the_command(runs, tmp_path, capsys):
     assert (tmp_path / "curves.csv").read_text() == render(rows(runs), ".csv", curve=True)
     capsys.readouterr()
     for arguments, message in (
-        ([str(tmp_path / "nowhere")], "nowhere: no run is here, expected a folder with a recipe.toml"),
+        ([str(tmp_path / "nowhere")], "nowhere: is not the folder of a run, expected a folder with a recipe.toml"),
         ([str(runs), "--out", "table.txt"], "--out: the file ends in '.txt', expected .md, .csv or .json"),
         ([str(runs), "--by", "lr"], "--by lr: "),
     ):
@@ -310,7 +314,7 @@ def test_a_damaged_result_is_named(runs, tmp_path):
 @pytest.mark.parametrize("line", [
     "x", "3", "[]", '{"loss": 1.0}', '{"step": "x"}', '{"step": 1.5}', '{"step": true}', '{"step": 1, "elapsed": "x"}',
 ])  # fmt: skip
-def test_a_line_of_the_log_that_is_no_record_is_named(runs, line):
+def test_a_malformed_line_of_the_log_is_named(runs, line):
     run = Run(runs / "lr=0.1,seed=0")
     run.log.write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged, expected a record with its step"):
@@ -350,15 +354,15 @@ def test_json_that_is_too_deep_is_named(runs):
 RESULT = '{"metric": "accuracy", "selected_on": "validation", "best_step": 1}'
 PART = '"test": {"best": {"accuracy": 1}}}'
 DAMAGES = {
-    "recipe.toml": ('[task]\nname = "to', "/recipe.toml: no valid TOML"),
+    "recipe.toml": ('[task]\nname = "to', "/recipe.toml: not valid TOML"),
     "log.jsonl": ('{"step": 1}\nx\n', "/log.jsonl, line 2: is damaged"),
-    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected what"),
+    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected the format of training"),
     "failed.json": ("{", "/failed.json: is damaged, expected JSON"),
 }
 
 
 def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path, capsys):
-    """Each kind of damage in a run of its own, a folder of something else, and one that is not there."""
+    """A run for each kind of damage, a folder without a run, and a missing folder."""
     names = [f"lr=0.1,seed={seed}" for seed in (0, 1, 2)] + ["lr=0.2,seed=0"]
     for name, (file, (text, _)) in zip(names, DAMAGES.items(), strict=True):
         (runs / name / file).write_text(text)
@@ -368,10 +372,14 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
     out = capsys.readouterr().out
     assert out == (tmp_path / "table.md").read_text()
-    told = [line for line in out.splitlines() if line.startswith("unreadable, in no row (")]
+    told = [line for line in out.splitlines() if line.startswith("cannot be read, skipped (")]
     expected = [str(runs / name) + message for name, (_, message) in zip(names, DAMAGES.values(), strict=True)]
-    expected = [f"{runs}/foreign/recipe.toml: unknown section [cake]", *expected, f"{tmp_path}/nowhere: no run is here"]
-    assert [line.startswith(f"unreadable, in no row ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
+    expected = [
+        f"{runs}/foreign/recipe.toml: unknown section [cake]",
+        *expected,
+        f"{tmp_path}/nowhere: is not the folder of a run",
+    ]
+    assert [line.startswith(f"cannot be read, skipped ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
     for line, message in zip(told, expected, strict=True):
         assert message in line
     (row,) = [line for line in out.splitlines() if line.startswith("| lr=0.2")]
@@ -381,7 +389,7 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert main(["results", *folders]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("/recipe.toml: no valid TOML") == 4
+    assert err.count("/recipe.toml: not valid TOML") == 4
 
 
 def test_a_task_without_curves_says_so(tmp_path):

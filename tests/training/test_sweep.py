@@ -1,4 +1,4 @@
-"""Sweeps: which runs they are, that they survive every end, and that one run's end is not that of the others."""
+"""Sweeps: their runs, resuming after any interruption, and independence of the runs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
 
 
 def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
-    """Another layer or task starts its section anew, and only then is the section set."""
+    """Another layer or task resets its section before the section's keys are set."""
     overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
     runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
     tables = [recipe.tables()["layer"] for recipe in runs.values()]
@@ -139,7 +139,7 @@ def test_seeds():
     assert parse_seeds("7") == (7,)
     assert parse_seeds("0,3,5") == (0, 3, 5)
     for text in ("2..0", "a", "-1", "1..", ""):
-        with pytest.raises(ValueError, match=r"--seeds .*: expected integers from 0, as"):
+        with pytest.raises(ValueError, match=r"--seeds .*: expected integers from 0, such as"):
             parse_seeds(text)
 
 
@@ -154,7 +154,7 @@ def test_names_of_folders_are_plain_and_their_own(tmp_path):
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9.,=+_~-]{,110}", name) for name in names)
 
 
-def test_keys_with_one_ending_are_told_apart(tmp_path):
+def test_keys_with_the_same_ending_are_distinguished(tmp_path):
     sweep = '[sweep.grid]\n"a.b.c" = [1]\n"a.c" = [2]\n"a.d" = [3]\n'
     with pytest.raises(ValueError, match=r"toy\.toml, a\.b\.c=1,a\.c=2,d=3,seed=0: unknown section"):
         plan(written(tmp_path, toy.RECIPE + sweep))
@@ -165,22 +165,22 @@ def test_keys_with_one_ending_are_told_apart(tmp_path):
     [
         ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants or published"),
         ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
-        ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected each once"),
+        ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected distinct ones"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
         ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
         ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
         ('grid = {"layer.d_state" = []}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
         ("variants = [1]", r"sweep\.variants is \[1\], expected \[sweep\.variants\.NAME\]"),
-        ("published = {lru = [1]}", r"sweep\.published is .*, expected NAME = a number or a text"),
+        ("published = {lru = [1]}", r"sweep\.published is .*, expected NAME = a number or a string"),
         ("published = {lru = 1}", r"sweep\.published is 'lru', expected one of"),
-        ('grid = {"training.seed" = [1]}', r"training\.seed is varied by seeds"),
-        ('variants.a = {"training.seed" = 1}', r"training\.seed is varied by seeds"),
+        ('grid = {"training.seed" = [1]}', r"training\.seed can only be varied with --seeds"),
+        ('variants.a = {"training.seed" = 1}', r"training\.seed can only be varied with --seeds"),
         ('grid = {"layer.d_stat" = [1]}', "toy.toml, d_stat=1,seed=0: unknown key layer.d_stat; did you mean d_state"),
-        ('grid = {"layer.d_state" = [1, "1"]}', "two configurations of the sweep are called d_state=1"),
+        ('grid = {"layer.d_state" = [1, "1"]}', "two configurations of the sweep have the name d_state=1"),
         ("variants = {a = {}, b = {}}", "the runs a,seed=0 and b,seed=0 would be the same"),
     ],
 )
-def test_what_is_no_sweep(tmp_path, sweep, message):
+def test_malformed_sweeps(tmp_path, sweep, message):
     with pytest.raises(ValueError, match=message):
         plan(written(tmp_path, f"{toy.RECIPE}[sweep]\n{sweep}\n"))
 
@@ -190,18 +190,18 @@ def test_options_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="--variant is 'lrv', expected one of lru, rotrnn; did you mean lru"):
         plan(path, variants=["lrv"])
     for place, instead in (("optimiser.lr", r"--grid optimiser\.lr=\.\.\."), ("training.seed", "--seeds")):
-        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies it; say {instead}$"):
+        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies this setting; use {instead}$"):
             plan(path, overrides=[f"{place}=1"])
-    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed is varied by seeds alone: --seeds"):
+    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed can only be varied with --seeds"):
         plan(path, grid=[parse_grid("training.seed=3")])
     with pytest.raises(ValueError, match=r"--grid optimiser\.lr is given twice, expected all its values in one: "):
         plan(path, grid=[parse_grid("optimiser.lr=0.5"), parse_grid("optimiser.lr=0.1")])
-    with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected each once"):
+    with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected distinct ones"):
         plan(path, seeds=parse_seeds("0,1,0"))
     for section in ("sweep", "small", "base"):
         with pytest.raises(ValueError, match=rf"unknown section \[{section}\]"):
             plan(path, overrides=[f"{section}.seeds=3"])
-    with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected one at least"):
+    with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected at least one"):
         plan(path, grid=[parse_grid("optimiser.lr=")])
     with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
         plan(written(tmp_path, toy.RECIPE), variants=["lru"])
@@ -221,7 +221,7 @@ def start(*arguments):
 
 
 def ended(process):
-    """Exit code and output of a sweep."""
+    """Returns exit code and output of a sweep."""
     out, _ = process.communicate(timeout=120)
     return process.returncode, out
 
@@ -231,13 +231,13 @@ def children(process):
 
 
 def table(folder):
-    """What `results` tells of a sweep, less times and memory."""
+    """Returns the output of `results` for a sweep, without times and memory."""
     rows = [one.row() for one in collect(find_runs([folder]))]
     return [{**row, "steps_per_second": None, "seconds": None, "peak_memory": None} for row in rows]
 
 
-def test_killed_at_any_moment_a_sweep_goes_on_to_the_table_of_one_that_was_not(tmp_path):
-    """Once the sweep alone is killed, and its runs end by themselves; once with all its runs."""
+def test_a_sweep_killed_at_any_moment_resumes_to_the_same_table(tmp_path):
+    """Kills only the sweep, whose runs then stop by themselves; or kills it with all its runs."""
     text = toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.004')
     path = written(tmp_path, text.replace("eval_every = 7", "eval_every = 3").replace("steps = 40", "steps = 80"))
     options = (path, "--seeds", "0..2", "--jobs", "2", "--out", tmp_path / "sweep")
@@ -261,7 +261,7 @@ def test_killed_at_any_moment_a_sweep_goes_on_to_the_table_of_one_that_was_not(t
         assert contents(tmp_path / "sweep" / folder.name) == contents(folder)
 
 
-def test_runs_that_fail_or_crash_are_told_and_the_others_go_on(tmp_path):
+def test_runs_that_fail_or_crash_are_reported_and_the_others_continue(tmp_path):
     variants = """
 [sweep.variants]
 nan = {"task.nan_at" = 20}
@@ -274,7 +274,7 @@ fine = {"task.size" = 71}
     code, out = ended(start(*options))
     assert code == 2
     assert "4 runs in " in out
-    assert "rotrnn: error: 3 of 4 runs failed; --retry goes on with those that did" in out
+    assert "rotrnn: error: 3 of 4 runs failed; --retry resumes the failed ones" in out
     errors = {name: (Run(tmp_path / "sweep" / f"{name},seed=0")) for name in ("nan", "crash", "fault")}
     errors = {name: run.read_json(run.failed)["error"] for name, run in errors.items()}
     assert errors["nan"].startswith("step 21: the loss is nan")
@@ -299,13 +299,13 @@ def test_ctrl_c_saves_every_run(tmp_path):
     process = start(*options)
     for seed in (0, 1):
         wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
-    with pytest.raises(ValueError, match="another sweep is at work here"):
+    with pytest.raises(ValueError, match="another sweep is running here"):
         run_sweep({}, tmp_path / "sweep")
     process.send_signal(signal.SIGINT)
     code, out = ended(process)
     assert code == 130
     assert "stopping 2 runs after this step" in out
-    assert "rotrnn: stopped, every run is saved; to go on, give the same command again" in out
+    assert "rotrnn: stopped, every run is saved; to resume, repeat the same command" in out
     for seed in (0, 1):
         run = Run(tmp_path / "sweep" / f"seed={seed}")
         assert run.checkpoint("last").exists()
@@ -322,14 +322,14 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
     said = []
     run_sweep(plan(path), tmp_path / "sweep", say=said.append)
     assert said == [f"1 run in {tmp_path / 'sweep'}, ended: 1"]
-    with pytest.raises(ValueError, match=r"steps is 50, expected 40 .*; the recipe has changed: take another folder"):
+    with pytest.raises(ValueError, match=r"steps is 50, expected 40 .*; the recipe has changed: use another folder"):
         run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
     with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
 
 
 def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
-    """A sweep given again with the right folder takes it."""
+    """Starting a sweep again with another data folder uses this folder."""
     monkeypatch.chdir(tmp_path)
     CIFAR().stand_in("right", 8)
     text = "--steps 1 --set training.batch=4 --set model.d_model=4 --set model.n_layers=1 --set training.eval_every=1"
@@ -345,7 +345,7 @@ def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
     path = written(tmp_path, toy.RECIPE + '[sweep.variants]\na = {}\nb = {"training.steps" = 9}\n')
     assert main(["sweep", str(path), "--steps", "2", "--set", "training.seed=1", "--out", str(tmp_path / "no")]) == 2
-    assert "the sweep varies it" in capsys.readouterr().err
+    assert "the sweep varies this setting" in capsys.readouterr().err
     assert main(["sweep", str(path), "--steps", "2", "--variant", "b", "--out", str(tmp_path / "sweep")]) == 0
     assert Run(tmp_path / "sweep" / "b,seed=0").load_recipe().training.steps == 2
     assert main(["sweep", str(path), "--steps", "2", "--out", str(tmp_path / "sweep")]) == 2
@@ -365,10 +365,10 @@ def test_a_sweep_prints_its_own_runs_and_results_those_of_earlier_ones_too(tmp_p
     assert rows("results", folder) == ["lr=0.1", "lr=0.2"]
     with pytest.raises(SystemExit):
         main(["sweep", "--help"])
-    assert "results DIR` prints that of all below DIR, those of earlier sweeps too" in capsys.readouterr().out
+    assert "results DIR` prints a table of all runs below DIR, including earlier sweeps" in capsys.readouterr().out
 
 
-def test_runs_share_the_cores_and_their_warnings_are_told(tmp_path, monkeypatch):
+def test_runs_share_the_cores_and_their_warnings_are_reported(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("rotrnn.training.sweep.cores", lambda: 6)
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))

@@ -1,4 +1,4 @@
-"""A run's log as TensorBoard reads it."""
+"""A run's log, read by TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def toy_recipe(tmp_path, *overrides):
 
 
 def shown(folder):
-    """Tag -> the steps and values that TensorBoard would draw."""
+    """Returns tag -> the steps and values that TensorBoard would draw."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def logged(run, key):
-    """What `shown` must hold of a number in the log, in float32."""
+    """Returns the float32 value that `shown` must have for a number in the log."""
     return [(record["step"], float(np.float32(record[key]))) for record in run.records() if key in record]
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_warns_and_ends_no_training(tmp_path):
     run = Run(tmp_path / "run")
     run.folder.mkdir()
     (run.folder / "tensorboard").write_text("in the way")
-    with pytest.warns(UserWarning, match=r"tensorboard: cannot be written, and is left out from here on: .*exists"):
+    with pytest.warns(UserWarning, match=r"tensorboard: cannot be written, and is not updated from now on: .*exists"):
         train(toy_recipe(tmp_path), run.folder, progress=False)
     assert contents(run.folder) == contents(tmp_path / "straight")
 
@@ -87,7 +87,7 @@ board.close()
     command = ["bash", "-c", 'ulimit -f 1; exec "$0" -c "$1"', sys.executable, code]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0
-    assert run.stderr.count("cannot be written, and is left out from here on: [Errno 27] File too large") == 1
+    assert run.stderr.count("cannot be written, and is not updated from now on: [Errno 27] File too large") == 1
     assert "Traceback" not in run.stderr
 
 

@@ -1,4 +1,4 @@
-"""Optimiser, schedule and loop: known answers, exact resuming, and what happens when something goes wrong."""
+"""Optimiser, schedule and training loop: known answers, exact resume, and error handling."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def toy_recipe(tmp_path, *overrides):
 
 
 def adamw_loop(p, m, v, g, lr, beta1, beta2, eps, decay, scale, step):
-    """The definition, number by number in float64."""
+    """Compares with the definition, element by element in float64."""
     p, m, v = (x.astype(np.float64) for x in (p, m, v))
     for i in np.ndindex(p.shape):
         gi = scale * float(g[i])
@@ -79,7 +79,7 @@ def test_adamw_equals_its_definition(dtype, shape):
 
 
 def test_adamw_first_step_is_the_sign_of_the_gradient():
-    """At step 1 m_hat / sqrt(v_hat) = g / |g|, so p moves by lr (sign(g) + decay p), whatever the size of g."""
+    """At step 1 m_hat / sqrt(v_hat) = g / |g|, so p moves by lr (sign(g) + decay p), for any size of g."""
     p = np.array([1.0, 1.0, -2.0, 5.0])
     adamw(p, np.zeros(4), np.zeros(4), np.array([0.5, -300.0, 1e-3, 0.0]), lr=0.1, step=1, eps=1e-30, decay=0.05)
     np.testing.assert_allclose(p, [0.895, 1.095, -2.09, 4.975], rtol=1e-15)
@@ -190,7 +190,8 @@ def test_other_schedules(schedule, step, height):
 
 @pytest.mark.parametrize(("epochs", "warmup"), [(4, 1), (3, 0), (5, 2)])
 def test_s5_schedule_is_that_of_its_loop_over_epochs(epochs, warmup):
-    """The released loop, in its own terms: a rate is in force, and after each update the epoch's function sets it."""
+    """The loop of the released code: a rate is used for an update, and after each update the epoch's function sets
+    it."""
     each, peak = 7, 3e-3
     rate, step, seen = peak, 0, []
     for epoch in range(epochs):
@@ -207,7 +208,7 @@ def test_s5_schedule_is_that_of_its_loop_over_epochs(epochs, warmup):
 
 
 def test_groups():
-    """The names, the rates and the decay of both groups, at the three moments."""
+    """Names, rates and decay of both groups at the three steps."""
     recipe = load_recipe("digits-rotrnn", ["optimiser.lr=1e-2", "optimiser.recurrent_factor=0.25"])
     model = recipe.build(recipe.task.load())
     params = initial_state(model, recipe).params
@@ -228,7 +229,7 @@ def test_groups():
 
 
 def test_groups_by_name():
-    """Parts of names and patterns; `no_decay` is of its own or follows `recurrent`."""
+    """Entries match parts of names, or patterns; `no_decay` has its own entries or follows `recurrent`."""
     names = ("encoder.w", "blocks.0.norm.bias", "blocks.0.layer.B_re", "blocks.0.layer.C_re")
     layer = lambda name: name.endswith("B_re")  # noqa: E731
     for settings, expected in (
@@ -247,8 +248,8 @@ def test_groups_by_name():
 def test_a_name_that_means_no_parameter():
     params = {"a": {"b": np.ones(1)}}
     for settings, message in (
-        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' is no part of any parameter's name"),
-        ({"no_decay": ("a.b",)}, r"optimiser\.no_decay: 'a\.b' is no part"),
+        ({"recurrent": ("b", "c*")}, r"optimiser\.recurrent: 'c\*' matches no part of any parameter's name"),
+        ({"no_decay": ("a.b",)}, r"optimiser\.no_decay: 'a\.b' matches no part"),
     ):
         optimiser = AdamW(**settings)
         with pytest.raises(ValueError, match=message):
@@ -295,7 +296,7 @@ def test_update_groups_buffers_and_clipping():
 
 
 def contents(folder):
-    """Every file of a run, the log without its times."""
+    """Returns every file of a run, with the times removed from the log."""
     run = Run(folder)
     files = {path.name: path.read_bytes() for path in run.files() if path != run.log}
     times = {"seconds": None, "elapsed": None, "peak_memory": None}
@@ -370,7 +371,7 @@ class ParitySplit(Split):
 
 @pytest.mark.parametrize("layer", ["lru", "lru both ways"])
 def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer):
-    """Means run over the tags that count, whatever the number of parts."""
+    """Means are over the tags that count, for any number of parts."""
     monkeypatch.setitem(TASKS, "parity", Parity)
     text = toy.RECIPE.replace('"toy"', '"parity"')
     if layer == "lru both ways":
@@ -390,7 +391,7 @@ def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer)
 
 
 def test_data_order_follows_from_the_step_alone(tmp_path):
-    """70 examples and batches of 16: four a epoch, the rest dropped, each epoch in an order of its own."""
+    """70 examples in batches of 16: four batches per epoch, the rest is dropped, and each epoch has its own order."""
     recipe = toy_recipe(tmp_path)
     split = recipe.task.load().train
     seen = [Loader(split, recipe.training).index(step) for step in (7, 3, 0, 5, 1, 2, 4, 6)]
@@ -403,8 +404,9 @@ def test_data_order_follows_from_the_step_alone(tmp_path):
     assert not np.array_equal(batch_order(70, 0, 0), batch_order(70, 1, 0))
 
 
-def test_a_fresh_split_goes_on_in_order_and_seeds_see_other_parts(tmp_path):
-    """Of 2**40 strings, 1000 steps of 16 for each of 50 seeds: none is seen twice. Of 70: around and around."""
+def test_a_fresh_split_is_read_in_order_and_seeds_start_elsewhere(tmp_path):
+    """With 2**40 strings, 1000 steps of 16 for each of 50 seeds repeat none. With 70 strings, they are read
+    cyclically."""
     training = toy_recipe(tmp_path).training
     split = Copy().load().train
     starts = []
@@ -457,7 +459,7 @@ def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("recipe", ["digits-rotrnn", "digits-lru"])
 def test_same_bits_for_any_number_of_threads(tmp_path, recipe):
-    """Fifty steps of a real model, large enough that its kernels do use threads."""
+    """Fifty steps of a real model that is large enough for its kernels to use threads."""
     sizes = ["model.n_layers=1", "model.dropout=0.1"]
     splits = ["task.test_fraction=0.02", "task.val_fraction=0.02"]
     small = load_recipe(recipe, ["training.steps=50", "training.eval_every=50", *sizes, *splits])
@@ -483,7 +485,7 @@ def start(*arguments):
 
 
 def wait_for_step(folder, step):
-    """Until the log has so many steps; how a process is caught at work."""
+    """Waits until the log has so many steps, to interrupt a process while it works."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (folder / "log.jsonl").exists() and (folder / "log.jsonl").read_bytes().count(b"grad_norm") >= step:
@@ -493,7 +495,7 @@ def wait_for_step(folder, step):
 
 
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
-    """Three kills at moments nobody chose: in a step, an evaluation, or the middle of writing a file."""
+    """Three kills at random moments: in a step, an evaluation, or while writing a file."""
     recipe = toy_recipe(tmp_path, "task.delay=0.004", "training.eval_every=3", "training.steps=120")
     (tmp_path / "run.toml").write_text(recipe.text())
     train(recipe, tmp_path / "straight", progress=False)
@@ -515,7 +517,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
 
 
 def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
-    """Batch norm's buffers, dropout, accumulation and a checkpoint at every other step."""
+    """Batch norm's buffers, dropout, accumulation, and a checkpoint every second step."""
     settings = ["model.dropout=0.1", "training.accumulate=2", "training.checkpoint_every=2", "training.steps=40"]
     small = ["model.d_model=16", "layer.d_state=16", "training.eval_every=15", "task.test_fraction=0.8"]
     recipe = load_recipe("digits-rotrnn", [*settings, *small])
@@ -656,7 +658,8 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
 
 
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
-    """With finite parameters it is told, and training goes on: evaluation may see what training did not."""
+    """If the parameters are finite, it is reported and training continues: evaluation may read data that training does
+    not."""
     whole = train(toy_recipe(tmp_path), tmp_path / "whole", progress=False)
     found = iter([{"loss": math.nan, "accuracy": 0.0}])
     evaluate = loop.evaluate
@@ -720,7 +723,7 @@ def test_a_real_layer_with_a_parameter_that_is_nan(tmp_path):
 
 
 def test_a_second_moment_that_overflows_is_found_at_the_update():
-    """The gradient is finite and its square is not, in float32; the parameter would stand still from here on."""
+    """The gradient is finite in float32, but its square is not; the parameter would not change from then on."""
     params = {"a": np.ones(3, np.float32)}
     moments = AdamW().init(params)
     with pytest.raises(NonFinite, match=r"second moment of a \(group global\) is not finite"):
@@ -741,7 +744,7 @@ def test_what_is_not_finite_at_once(tmp_path, override, message):
 
 
 def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
-    """The limit on file sizes lets the first checkpoints through, then the log or a checkpoint hits it."""
+    """The limit on file sizes allows the first checkpoints; later the log or a checkpoint exceeds it."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=5")
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
@@ -759,7 +762,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
-    """The log outgrows 2 KiB long before a checkpoint is due; a checkpoint fits."""
+    """The log exceeds 2 KiB long before the next checkpoint; a checkpoint fits."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=1000")
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
@@ -787,7 +790,7 @@ def test_a_foreign_best_is_refused(tmp_path, seed):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     train(toy_recipe(tmp_path, seed), tmp_path / "other", progress=False)
     shutil.copy(tmp_path / "other" / "best.safetensors", tmp_path / "run" / "best.safetensors")
-    with pytest.raises(ValueError, match=r"best\.safetensors: was written by another recipe"):
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written with another recipe"):
         Run(tmp_path / "run").load_params("best")
 
 
@@ -814,7 +817,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start
         patch.setattr(Stepper, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
         with pytest.raises(OSError, match="no data"):
             train(recipe, tmp_path / "run", progress=False)
-    with pytest.raises(ValueError, match="resume it \\(from the start, where it has no checkpoint yet\\)"):
+    with pytest.raises(ValueError, match="resume it \\(from the start if it has no checkpoint yet\\)"):
         train(recipe, tmp_path / "run", progress=False)
     train(recipe, tmp_path / "run", resume=True, progress=False)
     train(recipe, tmp_path / "straight", progress=False)
@@ -825,7 +828,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     before = contents(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"run: holds a run already \(recipe\.toml\)"):
+    with pytest.raises(ValueError, match=r"run: already holds a run \(recipe\.toml\)"):
         train(recipe, tmp_path / "run", progress=False)
     assert contents(tmp_path / "run") == before
 
@@ -836,7 +839,7 @@ def test_another_recipe_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"training\.steps is 50, expected 40 as in the run's recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
     Run(tmp_path / "run").recipe.write_text(other.text())
-    with pytest.raises(ValueError, match=r"last\.safetensors: was written by another recipe"):
+    with pytest.raises(ValueError, match=r"last\.safetensors: was written with another recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
 
 
@@ -859,7 +862,7 @@ def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, 
 
 
 def test_files_may_have_moved(tmp_path):
-    """The run is the same one, wherever its data lie now; and its two seeds are one configuration."""
+    """A run does not depend on the location of its data; and its two seeds are one configuration."""
     old, new = tmp_path / "old", tmp_path / "new"
     settings = ["training.steps=2", "training.eval_every=1", "model.n_layers=1", "model.d_model=4", "training.batch=4"]
     recipe = load_recipe("image-lru", [*settings, f"task.data_dir={old}"])
@@ -870,7 +873,7 @@ def test_files_may_have_moved(tmp_path):
     before = run.read_json(run.result)
     run.result.unlink()
     old.rename(new)
-    with pytest.raises(FileNotFoundError, match="nothing is in"):
+    with pytest.raises(FileNotFoundError, match="no data in"):
         train(recipe, run.folder, resume=True, progress=False)
     moved = run.load_recipe([f"task.data_dir={new}"])
     with pytest.warns(UserWarning, match="not the whole published data set"):
@@ -903,7 +906,7 @@ def test_an_ended_run_without_its_checkpoint_is_not_begun_anew(tmp_path):
     assert run.checkpoint("last").exists()
 
 
-def test_a_log_that_lost_steps_is_told(tmp_path):
+def test_a_log_with_missing_steps_is_reported(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
@@ -915,7 +918,7 @@ def test_a_log_that_lost_steps_is_told(tmp_path):
 
 
 def test_nothing_to_resume(tmp_path):
-    with pytest.raises(ValueError, match="no run is here"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         train(toy_recipe(tmp_path), tmp_path / "empty", resume=True, progress=False)
 
 
@@ -923,7 +926,7 @@ def test_a_damaged_checkpoint_is_not_resumed(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     last = Run(tmp_path / "run").checkpoint("last")
     last.write_bytes(last.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"last\.safetensors: cut short"):
+    with pytest.raises(ValueError, match=r"last\.safetensors: is truncated"):
         train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
 
 

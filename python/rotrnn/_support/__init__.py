@@ -1,1 +1,1 @@
-"""What the rest of the package stands on and users need not know: files, checkpoints, provenance, text."""
+"""Internal helpers of the package: files, checkpoints, provenance, text."""

@@ -1,7 +1,7 @@
-"""Checkpoints: one safetensors file of arrays and facts, there whole or not at all, whose bytes are checked on reading.
+"""Checkpoints: one safetensors file of arrays and facts, written atomically and verified by a checksum when read.
 
-The same content gives the same bytes. The file's metadata have one key, "rotrnn": a SHA-256 over everything, a space,
-and the facts (step, recipe, ...) as JSON.
+Equal content gives equal bytes. The file's metadata have one key, "rotrnn". Its value is a SHA-256 over everything, a
+space, and the facts (step, recipe, ...) as JSON.
 """
 
 from __future__ import annotations
@@ -25,62 +25,63 @@ KEY = "rotrnn"
 FORMAT = 2
 
 Facts = dict[str, Any]
-"""What JSON can hold: numbers, texts, lists and dicts of them, none of it dependent on time or machine."""
+"""JSON values: numbers, strings, lists and dicts of them. None of them may depend on the time or the machine."""
 
 
 def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Facts) -> None:
-    """Writes a checkpoint in the place of the one before, which stays if anything fails.
+    """Writes a checkpoint and replaces the previous one, which is kept if anything fails.
 
     Raises
     ------
     ValueError
-        An array holds numbers that are not finite. Nothing is written.
+        An array has values that are not finite. Nothing is written.
     OSError
-        The file could not be written, because the disk is full for instance; the error names it.
+        The file could not be written, for example because the disk is full; the error names it.
     """
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ValueError(f"{path}: not written, because {name} is not finite everywhere")
+            raise ValueError(f"{path}: not written, because {name} has values that are not finite")
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
     text = json.dumps({**facts, "format": FORMAT}, sort_keys=True)
     try:
         with atomic_file(path) as file:
             file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
     except OSError as error:
-        kept = "what was there before is untouched" if Path(path).exists() else "nothing was there before"
+        kept = "the previous checkpoint is unchanged" if Path(path).exists() else "there was no previous checkpoint"
         raise OSError(error.errno, f"checkpoint not written ({error.strerror}); {kept}", str(path)) from error
 
 
 def read_checkpoint(
     path: str | os.PathLike[str], like: Mapping[str, Array] | None = None
 ) -> tuple[dict[str, Array], Facts]:
-    """The arrays and facts of a checkpoint, checked.
+    """Reads and verifies the arrays and facts of a checkpoint.
 
     Parameters
     ----------
     like : dict of arrays, optional
-        What is expected: the same names, shapes and dtypes.
+        The arrays must have the same names, shapes and dtypes as these.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is no such file.
     ValueError
-        The file is cut short or no safetensors file, was changed after it was written, lacks an array or has one too
-        many, or one is of another shape or dtype or not finite; the error names the file and what is wrong.
+        The file is truncated or not a safetensors file, was changed after it was written, lacks an array or has an
+        unexpected one, or an array has another shape or dtype or values that are not finite. The error names the file
+        and the problem.
     """
     arrays, metadata = _read(path)
     if KEY not in metadata:
-        raise ValueError(f"{path}: no checkpoint of rotrnn, its metadata have no '{KEY}'")
+        raise ValueError(f"{path}: is not a checkpoint of rotrnn: its metadata have no '{KEY}'")
     digest, _, text = metadata[KEY].partition(" ")
     if digest != _digest(arrays, text):
-        raise ValueError(f"{path}: its contents do not match its checksum; it was damaged or changed")
+        raise ValueError(f"{path}: its content does not match its checksum; the file was damaged or changed")
     facts = json.loads(text)
     if facts.pop("format", None) != FORMAT:
-        raise ValueError(f"{path}: has another format than {FORMAT}, the one this version of rotrnn reads")
+        raise ValueError(f"{path}: does not have format {FORMAT}, the one that this version of rotrnn reads")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ValueError(f"{path}: {name} is not finite everywhere")
+            raise ValueError(f"{path}: {name} has values that are not finite")
     if like is not None:
         check_like(path, arrays, like)
     return arrays, facts
@@ -93,11 +94,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path}: cut short, or no safetensors file ({error})") from error
+        raise ValueError(f"{path}: is truncated, or is not a safetensors file ({error})") from error
 
 
 def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
-    """Raises ValueError where names, shapes or dtypes are not those of `like`."""
+    """Raises ValueError if names, shapes or dtypes are not those of `like`."""
     for name, expected in like.items():
         if name not in arrays:
             raise ValueError(f"{path}: lacks {name}")
@@ -113,7 +114,7 @@ def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: 
 
 
 def _digest(arrays: Mapping[str, Array], facts: str) -> str:
-    """SHA-256 over the facts, and over name, dtype, shape and bytes of each array in the order of names."""
+    """Returns a SHA-256 of the facts, and of name, dtype, shape and bytes of each array, sorted by name."""
     digest = hashlib.sha256(facts.encode())
     for name, array in sorted(arrays.items()):
         digest.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())

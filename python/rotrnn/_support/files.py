@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and folders that one process holds."""
+"""Atomic file writes, and folder locks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file open for writing that takes the name `path` only when the block has ended without an error.
+    """Opens a binary file for writing that gets the name `path` only if the block ends without an error.
 
-    It is written beside its place under a temporary name, fsynced and renamed, so that whatever happens in between (a
-    full disk, a kill) `path` stays as it was. An OSError of writing names `path`.
+    The file is written next to `path` under a temporary name, fsynced and renamed. If anything goes wrong in between (a
+    full disk, a kill), `path` is unchanged. An OSError while writing names `path`.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -34,17 +34,18 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def clear(paths: Iterable[Path]) -> None:
-    """Removes the files of a set that is written anew, so that no stop leaves old ones beside new ones."""
+    """Removes the files of a set before it is rewritten, so that an interruption cannot leave old files among new
+    ones."""
     for path in paths:
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterator[None]:
-    """Creates a folder and holds it for this process.
+    """Creates a folder and locks it for this process.
 
-    While another process does, it waits, or raises a ValueError with the message if there is one. However a process
-    ends, it holds nothing any more.
+    If another process has the lock, it waits, or raises a ValueError with `message` if one is given. The lock is
+    released however the process ends.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterat
 
 
 def synced(path: str | os.PathLike[str]) -> None:
-    """Waits until a file, or the names in a folder, are on disk."""
+    """Flushes a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What a program ran with: versions, processor, threads, and the commit of a source tree."""
+"""Provenance of a run: versions, processor, threads, and the commit of the source tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rotrnn import __version__, _cpu
 
 
 def session() -> dict[str, Any]:
-    """When and as what this process was started, and the `versions` it runs with; what JSON can hold."""
+    """Returns start time and command of this process, and its `versions`, as JSON values."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -27,10 +27,10 @@ def session() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """All that the bits of a run may depend on besides its recipe, and what its speed does.
+    """Returns everything besides the recipe that the bits of a run, or its speed, may depend on.
 
-    "commit" is that of the source tree that rotrnn is imported from, with "-dirty" where tracked files are changed;
-    None where it is installed.
+    "commit" is the commit of the source tree that rotrnn is imported from, with "-dirty" if tracked files are modified;
+    None if rotrnn is installed.
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
@@ -49,12 +49,13 @@ def versions() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _commit(package: Path) -> str | None:
-    """A package in a virtual environment may lie in a repository that is not its own: it is not tracked there."""
+    """Returns the commit of the package's repository. A package in a virtual environment may lie inside an unrelated
+    repository; it is not tracked there, and the result is None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]

@@ -1,4 +1,4 @@
-"""A model from its settings: what the [model] and [layer] sections of a recipe mean."""
+"""Builds a model from its settings, the [model] and [layer] sections of a recipe."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rotrnn.nn.registry import LAYERS
 
 BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
-    "plain": "norm, layer, dropout: Mamba, whose layer has a gate of its own",
-    "transformer": "norm, layer, dropout, and after a second norm a feed-forward net",
+    "plain": "norm, layer, dropout: Mamba, whose layer includes a gate",
+    "transformer": "norm, layer, dropout, then a second norm and a feed-forward net",
 }
 
 
@@ -32,10 +32,10 @@ BLOCKS = {
 class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
 
-    `block` is one of `BLOCKS`; `glu`, in a gated block, "full", "half1" or "half2" as `rotrnn.nn.Gate` has them, or
-    "gelu" for none. `prenorm` off puts the norm behind the sum. `final_norm` adds one after the last block.
-    `norm_momentum` is batch norm's: what its running averages keep of themselves in a step. `norm_eps` is what either
-    norm adds to the variance, 1e-5 if it is not given.
+    `block` is one of `BLOCKS`. `glu` is the gate of a gated block: "full", "half1" or "half2" (see `rotrnn.nn.Gate`),
+    or "gelu" for no gate. With ``prenorm=False`` the norm follows the residual sum. `final_norm` adds a norm after the
+    last block. `norm_momentum` is the momentum of batch norm: the share that its running averages keep in each step.
+    `norm_eps` is added to the variance by either norm; the default is 1e-5.
     """
 
     layer: str
@@ -75,13 +75,13 @@ class ModelSettings:
             raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
 
     def make_norm(self) -> BatchNorm | LayerNorm:
-        """The norm of each block."""
+        """Returns the norm of a block."""
         kind = NORMS[self.norm]
         own = {"momentum": self.norm_momentum} if kind is BatchNorm else {}
         return kind(self.d_model, **own, **({} if self.norm_eps is None else {"eps": self.norm_eps}))
 
     def make_block(self, layer: Recurrent, place: int) -> Block:
-        """Block number `place` of the stack; its dropouts are the sites 2 `place` and 2 `place` + 1."""
+        """Returns block number `place` of the stack. Its dropouts use the sites 2 `place` and 2 `place` + 1."""
         D, site = self.d_model, 2 * place
         dropout = Dropout(self.dropout, self.dropout_over_time, site)
         if self.block == "gated":
@@ -95,7 +95,8 @@ class ModelSettings:
 
 
 def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
-    """The layer of that name; one that has no setting `bidirectional` of its own is put in `Bidirectional` by it."""
+    """Returns the layer of that name. If the layer itself has no setting `bidirectional`, ``bidirectional=True`` wraps
+    it in `Bidirectional`."""
     kind = LAYERS[name]
     own = dict(settings)
     wrap = False if has_directions(kind) else own.pop("bidirectional", False)
@@ -114,10 +115,10 @@ def build_model(
     vocab: int | None = None,
     n_features: int | None = None,
 ) -> SequenceModel:
-    """The model of `vocab` token ids, or of `n_features` a step.
+    """Returns a model for sequences of `vocab` token ids, or of `n_features` per step.
 
-    `layer` is the recurrent layer of every block, or its settings, as in the [layer] section. `head` is one of `HEADS`;
-    `n_classes` of "bits" is how many there are a step.
+    `layer` is the recurrent layer of every block, or its settings as in the [layer] section. `head` is one of `HEADS`.
+    For the head "bits", `n_classes` is the number of bits per step.
     """
     if head not in HEADS:
         raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
@@ -138,7 +139,7 @@ def build_model(
 
 
 def _at(layer: Recurrent, place: int) -> Recurrent:
-    """The layer in block number `place`: one that draws at random draws by itself there (its setting `site`)."""
+    """Returns the layer for block number `place`: a layer that draws random numbers gets its own stream (`site`)."""
     if isinstance(layer, Bidirectional):
         return replace(layer, layer=_at(layer.layer, place))
     return replace(layer, **{"site": place}) if any(one.name == "site" for one in fields(layer)) else layer
@@ -162,7 +163,7 @@ def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualSt
 
 def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     if getattr(stack.blocks[0].layer, "bidirectional", False):
-        raise ValueError("build_model: head 'language' with a bidirectional layer, expected one that runs forward")
+        raise ValueError("build_model: head 'language' with a bidirectional layer, expected a layer that runs forward")
     return LanguageModel(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
 
 

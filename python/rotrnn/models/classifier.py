@@ -13,7 +13,7 @@ from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
 
 @dataclass(frozen=True)
 class SequenceClassifier(SequenceModel):
-    """Logits (B, C), one class a sequence. Params of the head: "head", a `Dense`."""
+    """Logits (B, C), one class per sequence. Params of the head: "head", a `Dense`."""
 
     pool: MeanPool | LastPool
     head: Dense
@@ -33,6 +33,6 @@ class SequenceClassifier(SequenceModel):
         return trusted(self.pool.backward)({}, pool, dpooled)[0], {"head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
-        """Logits (B, C) of the sequences so far."""
+        """Returns logits (B, C) of the sequences read so far."""
         pooled, state = self.pool.extend(state, x, lengths)
         return self.head.forward(params["head"], pooled, TRUSTED)[0], state

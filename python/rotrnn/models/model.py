@@ -1,4 +1,4 @@
-"""What all models share: an encoder, a stack of blocks, perhaps a norm after it, and a head that a subclass gives."""
+"""The base class of all models: an encoder, a stack of blocks, an optional norm, and a head given by a subclass."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
-"""A label that counts for nothing."""
+"""A label that is ignored by losses and accuracies."""
 
 
 class Loss(NamedTuple):
-    """Mean cross-entropy over the labels that count, its gradient, and which of the answers count and are right.
+    """Mean cross-entropy over the labels that count, its gradient, and two masks.
 
-    These are (B, 1), or of a tagger's labels' shape: (B, T), of bits (B, T, K).
+    `counted` marks the labels that count, `right` those of them that are predicted correctly. The masks are (B, 1), or
+    have the shape of a tagger's labels: (B, T), for bits (B, T, bits).
     """
 
     mean: float
@@ -36,12 +37,12 @@ class Loss(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many labels `mean` is of."""
+        """The number of labels that `mean` is the mean of."""
         return int(np.count_nonzero(self.counted))
 
 
 class ModelSaved(NamedTuple):
-    """What each part saved."""
+    """What each part of the model saved for the backward pass."""
 
     encoder: Any
     blocks: StackSaved
@@ -62,40 +63,40 @@ class SequenceModel(Module, ABC):
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
 
-    # ---- what a head is ----
+    # ---- the head, implemented by subclasses ----
 
     @property
     @abstractmethod
     def heads(self) -> dict[str, Dense]:
-        """The maps of the head, by the names of their parameters beside "encoder" and "blocks"; the logits' last."""
+        """The dense maps of the head by name, next to "encoder" and "blocks" in the parameters; the last gives the logits."""
 
     @abstractmethod
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
-        """(logits, saved) from the last block's output (B, T, D)."""
+        """Returns (logits, saved) from the last block's output (B, T, D)."""
 
     @abstractmethod
     def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
-        """(dx, gradients of the head's parameters)."""
+        """Returns (dx, gradients of the head's parameters)."""
 
     @abstractmethod
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
-        """(logits, the head's state) of a stream that goes on with x (B, T, D)."""
+        """Returns (logits, new state of the head) when a stream continues with x (B, T, D)."""
 
     def answers(self, logits: Array) -> Array:
-        """The most probable labels; `IGNORED`, which none is, where a logit is NaN."""
+        """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""
         return np.where(np.isnan(logits).any(-1), IGNORED, logits.argmax(-1))
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Of logits (B, C) and labels (B,)."""
+        """Returns the `Loss` of logits (B, C) for labels (B,)."""
         mean, dlogits = cross_entropy(logits, labels)
         right = (self.answers(logits) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
-        """How many labels `loss` is the mean of."""
+        """Returns the number of labels that `loss` is the mean of."""
         return len(labels)
 
-    # ---- what follows ----
+    # ---- the same for all models ----
 
     @property
     def modules(self) -> dict[str, Any]:
@@ -112,13 +113,13 @@ class SequenceModel(Module, ABC):
         return args.array(name, x, self.encoder.input_forms[0], kinds=self.encoder.input_kinds)
 
     def init(self, rng: np.random.Generator) -> Params:
-        """Random parameters, float32; `rotrnn.nn.astype` makes float64 ones."""
+        """Returns random parameters in float32; `rotrnn.nn.astype` converts them to float64."""
         return {name: one.init(rng) for name, one in self.modules.items()}
 
     def encode(
         self, params: Params, inputs: Array, ctx: Context, state: State = None
     ) -> tuple[Array, tuple[Any, StackSaved, Any]]:
-        """(x (B, T, D) that the head reads, what encoder, blocks and norm saved)."""
+        """Returns (the head's input x (B, T, D), what encoder, blocks and norm saved)."""
         x, encoder = self.encoder.forward(params["encoder"], inputs, ctx)
         x, blocks = self.stack.forward(params["blocks"], x, ctx, state)
         if self.norm is None:
@@ -127,14 +128,13 @@ class SequenceModel(Module, ABC):
         return x, (encoder, blocks, norm)
 
     def forward(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> tuple[Array, ModelSaved]:
-        """(logits, saved)."""
+        """Returns (logits, saved)."""
         x, saved = self.encode(params, inputs, ctx)
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
 
     def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
-        """Gradients of all parameters, nested as `params`; `gather` is that of forward's context, needed where it had
-        one."""
+        """Returns the gradients of all parameters, nested like `params`. `gather` is that of forward's context."""
         grads: Params = {}
 
         def below_head() -> Array:
@@ -144,24 +144,25 @@ class SequenceModel(Module, ABC):
                 dx, grads["norm"] = norm_backward(self.norm, params["norm"], saved.norm, dx, gather)
             return dx
 
-        # passed on without a name here, so that each gradient is gone as soon as the next one is there
+        # passed on without a local name, so that each gradient is freed as soon as the next one is computed
         dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head(), None, gather)
         _, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
         return {"encoder": dencoder, "blocks": dblocks, **grads}
 
     def stream(self, params: Params, batch: int = 1) -> Stream:
-        """Inference that goes on: an object that takes a token or a chunk at a time and keeps its state."""
+        """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
         return Stream(self, params, batch)
 
     def is_recurrent(self, name: str) -> bool:
-        """Whether a flattened parameter name belongs to a recurrence: learning rate times a factor, no decay."""
+        """Returns whether a flattened parameter name belongs to a recurrence. Such parameters have their own
+        learning-rate factor and no weight decay."""
         path = name.split(".")
         if path[0] != "blocks" or path[2] != "layer":
             return False
         return path[3] in self.stack.blocks[int(path[1])].layer.recurrent
 
     def report(self, saved: ModelSaved) -> dict[str, float]:
-        """What the layers report of a forward (`Recurrent.report`), as "block.name"."""
+        """Returns the layers' reports of a forward pass (`Recurrent.report`), with the keys "block.name"."""
         return {
             f"{i}.{name}": value
             for i, (block, one) in enumerate(self._blocks(saved))
@@ -169,11 +170,12 @@ class SequenceModel(Module, ABC):
         }
 
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
-        """(L, T): |h_t| of each block's recurrence (forward direction), mean over the sequences that reach t.
+        """Returns |h_t| (blocks, T) of each block's recurrence (forward direction), the mean over sequences that reach
+        t.
 
-        L counts the blocks whose layer has one vector h_t (`Recurrent.state_norms`).
+        Only blocks whose layer has one vector h_t have a row (see `Recurrent.state_norms`).
         """
-        _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # fused, no states are kept
+        _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # the fused pass keeps no states
         found = [block.state_norms(one) for block, one in self._blocks(saved)]
         norms = [one for one in found if one is not None]
         if not norms:
@@ -185,11 +187,11 @@ class SequenceModel(Module, ABC):
         return mean
 
     def flat_lengths(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Lengths of the sequences that the stack sees."""
+        """Returns the lengths of the sequences that the stack sees."""
         return lengths
 
     def eigenvalues(self, params: Params) -> list[Array]:
-        """The transition of each block's recurrence, (N,) complex."""
+        """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence."""
         return [
             block.layer.eigenvalues(params["blocks"][str(i)]["layer"])
             for i, block in enumerate(self.stack.blocks)

@@ -1,4 +1,4 @@
-"""Two towers: do two sequences belong together?"""
+"""A two-tower model: do two sequences belong together?"""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rotrnn.ops.boundary import Boundary
 class Retrieval(SequenceModel):
     """Logits (B, C) from pairs of sequences: ids (B, 2, T) or features (B, 2, T, F), lengths (B, 2).
 
-    Both sequences pass the same encoder, stack and pool, as one batch of 2B (all first ones, then all second ones);
-    of the two results u and v, ``head(GELU(hidden([u, v, u - v, u * v])))`` decides (the retrieval head of S4 and S5).
-    Params of the head: "hidden" and "head", each a `Dense`.
+    Both sequences pass through the same encoder, stack and pool, as one batch of 2B (all first ones, then all second
+    ones). From the two results u and v, the logits are ``head(GELU(hidden([u, v, u - v, u * v])))``, the retrieval head
+    of S4 and S5. Params of the head: "hidden" and "head", each a `Dense`.
     """
 
     pool: MeanPool | LastPool
@@ -72,7 +72,7 @@ class Retrieval(SequenceModel):
         return trusted(self.pool.backward)({}, pool, dpooled)[0], {"hidden": dhidden, "head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
-        raise ValueError("Retrieval.read: a model of pairs does not stream")
+        raise ValueError("Retrieval.read: a model of pairs does not support streaming inference")
 
     def stream(self, params: Params, batch: int = 1) -> Stream:
-        raise ValueError("Retrieval.stream: a model of pairs does not stream")
+        raise ValueError("Retrieval.stream: a model of pairs does not support streaming inference")

@@ -1,4 +1,4 @@
-"""Inference that goes on: a model's state between tokens, kept, saved and loaded."""
+"""Streaming inference: a model's state between tokens, which can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A batch of sequences that a model reads as they come, in memory that does not grow with time.
+    """Streaming inference: reads a batch of sequences token by token or in chunks, in constant memory.
 
-    (One layer's does: attention keeps every key and value.) `model.stream(params)` makes one. What it gives is what
-    the model's forward gives in evaluation mode on all that was pushed so far, to rounding (of layers that iterate to a
-    fixed point, to their `tol`; of FPMamba, another of its fixed points: `inference_gap`). What time does
-    not touch is folded once here: after a change of `params`, make a new stream.
+    (Memory grows with one layer: attention keeps every key and value.) `model.stream(params)` creates a stream. Its
+    output equals that of the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers
+    that iterate to a fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see
+    `inference_gap`). Everything that does not depend on time is computed once, when the stream is created: after a
+    change of `params`, create a new stream.
 
     Attributes
     ----------
     state : tuple or None
-        State of the stack and of the head: arrays with the batch axis first; None before the first token.
+        State of the stack and of the head: arrays whose first axis is the batch; None before the first token.
     tokens : (B,) int64
-        How many tokens each sequence has seen.
+        Number of tokens that each sequence has read.
     """
 
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1) -> None:
@@ -44,29 +45,29 @@ class Stream:
         self.reset()
 
     def reset(self) -> None:
-        """Back to before the first token."""
+        """Resets the stream to its state before the first token."""
         self.state: State = None
         self.tokens = np.zeros(self.batch, np.int64)
 
     def push(self, inputs: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
-        """Goes on with one token of each sequence, or with a chunk of them.
+        """Reads the next token of each sequence, or the next chunk of tokens.
 
         Parameters
         ----------
         inputs : (B,) token ids or (B, F) features of one step; (B, T) or (B, T, F) of a chunk
         lengths : (B,) integers in [0, T], optional
-            With a chunk: how many of its steps each sequence has.
+            With a chunk: the number of valid steps of each sequence.
 
         Returns
         -------
         logits : array
-            Of a classifier (B, C), of the sequences so far. Of a tagger (of classes, bits or a language) (B, C) of
-            the step, or (B, T, C) of the chunk.
+            From a classifier (B, C), for the sequences read so far. From a tagger (of classes, bits or a language) (B,
+            C) for one step, or (B, T, C) for a chunk.
 
         Raises
         ------
         ValueError
-            The shape does not fit, or a layer runs in both directions.
+            The shape does not fit, or a layer is bidirectional.
         """
         features = isinstance(self.model.encoder, Dense)
         x = np.asarray(inputs)
@@ -75,7 +76,7 @@ class Stream:
             raise ValueError(f"Stream.push: inputs has shape {x.shape}, expected {forms} with B={self.batch}")
         one = x.ndim == 1 + features
         if one and lengths is not None:
-            raise ValueError("Stream.push: lengths was given with a single step, expected it with a chunk alone")
+            raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
         stack, head = (None, None) if self.state is None else self.state
         if one:
             y, stack = self._step(x, stack)
@@ -89,7 +90,7 @@ class Stream:
             y, saved = self.model.encode(self.params, x, ctx, stack)
             stack = saved[1].state
             if any(state is None for state in stack):
-                raise ValueError("Stream.push: a layer runs in both directions, and keeps no state")
+                raise ValueError("Stream.push: a layer is bidirectional and has no state to keep")
             steps = ctx.lengths
             n = x.shape[1] if steps is None else steps
         logits, head = self.model.read(self.params, head, y, steps)
@@ -98,7 +99,7 @@ class Stream:
         return logits[:, 0] if one and logits.ndim == 3 else logits
 
     def _step(self, x: Array, state: State) -> tuple[Array, State]:
-        """(output of the trunk (B, 1, D), state of the stack) after one step."""
+        """Returns (the head's input (B, 1, D), state of the stack) after one step."""
         model, params = self.model, self.params
         model.stack.check_streams(Boundary("Stream.push"))
         z, _ = model.encoder.forward(params["encoder"], x[:, None], TRUSTED)
@@ -107,9 +108,9 @@ class Stream:
         return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state as safetensors, there whole or not at all; with a digest of the model's settings.
+        """Writes the state atomically as a safetensors file, with a digest of the model's settings.
 
-        The parameters are not in it. Complex arrays are stored as real ones with an axis of two more.
+        The parameters are not included. A complex array is stored as a real one with an additional last axis of size 2.
         """
         arrays = {"tokens": self.tokens}
         for name, leaf in flatten_state(self.state):
@@ -118,19 +119,20 @@ class Stream:
         write_checkpoint(path, arrays, {"stream": self._digest(), "dtypes": kinds})
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Goes on from a state that `save` wrote, on this machine or another.
+        """Loads a state that `save` wrote, on this machine or another, and continues from it.
 
         Raises
         ------
         FileNotFoundError
-            There is none.
+            The file does not exist.
         ValueError
-            The file is damaged, is no state of a stream, or one of a model with other settings or another batch.
+            The file is damaged, is not a stream's state, or belongs to a model with other settings or to another batch
+            size.
         """
         arrays, facts = read_checkpoint(path)
         if facts.get("stream") != self._digest():
-            what = "of a model with other settings" if "stream" in facts else "no state of a stream"
-            raise ValueError(f"{path}: is {what}, expected a state that this model's stream saved")
+            what = "from a model with other settings" if "stream" in facts else "not a stream's state"
+            raise ValueError(f"{path}: is {what}, expected a state saved by a stream of this model")
         tokens = arrays.pop("tokens")
         if tokens.shape != (self.batch,):
             raise ValueError(f"{path}: holds {len(tokens)} sequences, expected {self.batch}")

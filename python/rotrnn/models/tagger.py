@@ -1,4 +1,4 @@
-"""A class for each token, bits for each step, and language models."""
+"""Models with an output per step: taggers (a class per token), bit taggers and language models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rotrnn.ops.pointwise import INTEGERS, binary_cross_entropy, cross_entropy
 
 @dataclass(frozen=True)
 class Tagger(SequenceModel):
-    """Logits (B, T, C), one class a token. Params of the head: "head", a `Dense`."""
+    """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`."""
 
     head: Dense
 
@@ -38,11 +38,11 @@ class Tagger(SequenceModel):
         return dx, {"head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
-        """Logits (B, T, C) of the tokens of x alone."""
+        """Returns logits (B, T, C) of the tokens of x only."""
         return self.head.forward(params["head"], x, TRUSTED.checked(lengths))[0], None
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Mean over the tokens of logits (B, T, C) with labels (B, T), less padding and labels `IGNORED` (-1)."""
+        """Returns the `Loss` of logits (B, T, C) for labels (B, T). Padding and labels `IGNORED` (-1) do not count."""
         args = Boundary(f"{type(self).__name__}.loss")
         labels = np.asarray(labels)
         counted = self._counted(args, labels, lengths)
@@ -59,7 +59,7 @@ class Tagger(SequenceModel):
         return int(np.count_nonzero(self._counted(args, np.asarray(labels), lengths)))
 
     def _counted(self, args: Boundary, labels: Array, lengths: Array | None) -> Array:
-        """Which labels count, of their shape."""
+        """Returns a mask of the labels that count."""
         args.array("labels", labels, self.labels_form, kinds=INTEGERS)
         steps = args.lengths(lengths)
         counted: Array = labels != IGNORED
@@ -70,9 +70,9 @@ class Tagger(SequenceModel):
 
 @dataclass(frozen=True)
 class BitTagger(Tagger):
-    """A `Tagger` with K bits a token, each by itself: logits (B, T, K), labels (B, T, K) of 0, 1 and `IGNORED`.
+    """A `Tagger` with K independent bits per token: logits (B, T, K), labels (B, T, K) with values 0, 1 and `IGNORED`.
 
-    A logit is that of a one against a zero. The loss is the mean over the bits that count, `binary_cross_entropy`.
+    A logit is the log-odds of a one. The loss is `binary_cross_entropy`, the mean over the bits that count.
     """
 
     labels_form: ClassVar[str] = "B T K"
@@ -80,17 +80,17 @@ class BitTagger(Tagger):
     entropy = staticmethod(binary_cross_entropy)
 
     def answers(self, logits: Array) -> Array:
-        """1 where it is more probable than 0; `IGNORED` where the logit is NaN."""
+        """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
         return np.where(np.isnan(logits), IGNORED, logits > 0)
 
 
 @dataclass(frozen=True)
 class LanguageModel(Tagger):
-    """A `Tagger` whose classes are the tokens: the next one. Its layers must run forward in time."""
+    """A `Tagger` that predicts the next token; its classes are the tokens. Its layers must run forward in time."""
 
     @staticmethod
     def targets(tokens: Array, lengths: Array | None = None) -> Array:
-        """The labels of tokens (B, T): at each place the next token, after the last one `IGNORED`."""
+        """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`."""
         args = Boundary("LanguageModel.targets")
         tokens = args.array("tokens", tokens, "B T", kinds=INTEGERS)
         steps = args.lengths(lengths)
@@ -110,16 +110,16 @@ class LanguageModel(Tagger):
         temperature: float = 1.0,
         top_k: int | None = None,
     ) -> Array:
-        """The tokens (B, steps) int64 that continue prompts (B, T), T >= 1, drawn one after the other.
+        """Samples tokens (B, steps) int64 that continue prompts (B, T), T >= 1, one after the other.
 
         Parameters
         ----------
         seed : int
-            Of the draws: the same seed gives the same tokens.
+            Seed of the draws: the same seed gives the same tokens.
         temperature : float
-            Divides the logits; 0 takes the most probable token.
+            Divides the logits; 0 always takes the most probable token.
         top_k : int, optional
-            Draw among the k most probable tokens alone.
+            Draw only from the `top_k` most probable tokens.
         """
         prompt = np.asarray(prompt)
         if prompt.ndim != 2 or not prompt.shape[1]:
@@ -140,10 +140,10 @@ class LanguageModel(Tagger):
 
 
 def draw(rng: np.random.Generator, logits: Array, temperature: float, top_k: int | None) -> Array:
-    """A class for each row of logits (B, C), by softmax(logits / temperature), by the Gumbel trick."""
+    """Draws a class for each row of logits (B, C) from softmax(logits / temperature), with the Gumbel trick."""
     if top_k is not None and top_k < logits.shape[1]:
         least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
         logits = np.where(logits >= least, logits, -np.inf)
-    noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too: what follows does not depend on it
+    noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too, so that `rng` advances equally
     drawn: Array = (logits + temperature * noise).argmax(1)
     return drawn

@@ -1,8 +1,8 @@
-"""Pictures of training runs. Drawing functions take arrays and return matplotlib figures; `run_figures` and
-`comparison_figures` feed them from run folders; `plot` and `compare` write those as PNG files.
+"""Plots of training runs. Drawing functions take arrays and return matplotlib figures. `run_figures` and
+`comparison_figures` draw the figures of run folders; `plot` and `compare` write them as PNG files.
 
-matplotlib is an optional extra: it is imported when something is drawn, and never through pyplot, so figures are no
-global state and no display is needed.
+matplotlib is an optional extra and is imported only when something is drawn. pyplot is never used, so there is no
+global state, and no display is needed.
 """
 
 from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length

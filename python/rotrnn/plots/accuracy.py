@@ -1,4 +1,4 @@
-"""Accuracy against what a model was not trained for: other lengths, and another number of iterations."""
+"""Accuracy outside the training conditions: at other lengths, and with another number of iterations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curve = Mapping[str, Sequence[float]]
-"""What evaluation tells by length: lists "length", "n", "accuracy" and "sequence_accuracy"."""
-ACCURACIES = {"accuracy": "Labels that are right", "sequence_accuracy": "Sequences that are right throughout"}
+"""Evaluation results by length: the lists "length", "n", "accuracy" and "sequence_accuracy"."""
+ACCURACIES = {"accuracy": "Accuracy of labels", "sequence_accuracy": "Accuracy of whole sequences"}
 LEAST = 100
-"""Sequences behind a point of a curve: neighbouring lengths with fewer are taken together."""
+"""Minimum number of sequences for a point of a curve; neighbouring lengths with fewer are merged."""
 
 
 def merged(curve: Curve, least: int = LEAST) -> dict[str, list[float]]:
-    """The curve with neighbouring lengths put together until each has `least` sequences: means weighted by them.
+    """Merges neighbouring lengths of a curve until each point has at least `least` sequences.
 
-    What is left at the end joins the last.
+    Values are means weighted by the number of sequences. Remaining lengths at the end are merged into the last point.
     """
     ends, behind = [0], 0
     for i, n in enumerate(curve["n"]):
@@ -51,18 +51,19 @@ def accuracy_by_length(
     chance: float | None = None,
     iterations: float | None = None,
 ) -> Figure:
-    """Accuracy of labels, and of whole sequences where that is another, against length (Fixed-Point RNNs, Figs. 3, 4).
+    """Draws the accuracy of labels, and of whole sequences if it differs, against length (Fixed-Point RNNs, Figs. 3,
+    4).
 
     Parameters
     ----------
     curves : dict
-        By configuration, one `Curve` a run; a line is their mean, its band goes from the least to the largest.
+        For each configuration, one `Curve` per run. The line is their mean; the band spans their minimum and maximum.
     trained : sequence of int
-        The longest sequences of the training data, marked.
+        Longest sequence lengths of the training data; drawn as vertical lines.
     chance : float, optional
         Accuracy of guessing.
     iterations : float, optional
-        How many a fixed point took at test, marked beside the lengths.
+        Number of iterations that a fixed point took in the test; drawn as a vertical line.
     """
     every = [merged(one) for runs in curves.values() for one in runs]
     same = all(np.allclose(one["accuracy"], one["sequence_accuracy"]) for one in every)
@@ -77,7 +78,7 @@ def accuracy_by_length(
         for length in sorted(set(trained)):
             axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest in training ({length})")
         if iterations is not None:
-            text = f"median of iterations at test ({iterations:.3g})"
+            text = f"median number of iterations at test ({iterations:.3g})"
             axes.axvline(iterations, color=GREY, linestyle=":", linewidth=1.2, label=text)
         if chance is not None and name == "accuracy":
             text = f"guessing ({100 * chance:.1f} %)"
@@ -92,20 +93,20 @@ def accuracy_by_length(
 def accuracy_by_iterations(
     groups: Groups, *, length: int | None = None, trained: int | None = None, name: str = "accuracy"
 ) -> Figure:
-    """Accuracy (0 to 1) against the most iterations that a fixed point is given at test (Fixed-Point RNNs, Fig. 7).
+    """Draws accuracy (0 to 1) against the maximum number of iterations in the test (Fixed-Point RNNs, Fig. 7).
 
-    `length` marks the longest sequence, `trained` the most iterations in training.
+    `length` marks the longest sequence, `trained` the maximum number of iterations in training.
     """
     figure, ((axes,),) = new_figure(5.2, height_for(len(groups) + 2, 2.9))
     draw_groups(axes, counted(groups), factor=100.0)
     if length is not None:
         axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest sequence ({length})")
     if trained is not None:
-        axes.axvline(trained, color=GREY, linestyle=":", linewidth=1.2, label=f"most in training ({trained})")
+        axes.axvline(trained, color=GREY, linestyle=":", linewidth=1.2, label=f"maximum in training ({trained})")
     caps = sorted({int(cap) for runs in groups.values() for at, _ in runs for cap in at})
     axes.set_xscale("log", base=2)
     axes.set_xticks(caps, [str(cap) for cap in caps])
     axes.minorticks_off()
-    axes.set(title="Fixed points cut short", xlabel="most iterations at test", ylabel=f"{name} (%)", ylim=(-2, 102))
+    axes.set(title="Limited iterations", xlabel="maximum iterations at test", ylabel=f"{name} (%)", ylim=(-2, 102))
     side_legend(figure, [axes])
     return figure

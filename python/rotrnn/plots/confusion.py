@@ -1,4 +1,4 @@
-"""Which class is taken for which."""
+"""Confusion matrices."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW = 12
-"""Up to so many classes, every cell says its share."""
+"""Up to this many classes, every cell shows its number."""
 MOST = 40
-"""The most classes in a picture."""
+"""Maximum number of classes in a figure."""
 
 
 def most_confused(counts: Array) -> Array:
-    """Classes that are there or were answered, in their order if they are few, else from the most confused on."""
+    """Returns the classes that occur as a label or an answer: in order if they are few, otherwise the most confused
+    first."""
     there = np.flatnonzero(counts.sum(0) + counts.sum(1))
     if len(there) <= FEW:
         return there
     n = counts.sum(1)[there]
-    right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # never there, only answered: at the end
+    right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # classes that occur only as answers come last
     return there[np.argsort(right, kind="stable")][:MOST]
 
 
 @styled
 def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, title: str = "Confusion matrix") -> Figure:
-    """Shares of the answers to each class, in per cent of its row.
+    """Draws a confusion matrix, in per cent of each row.
 
     Parameters
     ----------
     counts : (C, C) int
-        How often class i was answered by j, `rotrnn.training.evaluation.confusion`. Of more than 12 classes, the most
-        confused come first; of more than 40, the others are left out.
+        ``counts[i, j]`` is how often class i was answered by j (`rotrnn.training.evaluation.confusion`). With more than
+        12 classes, the most confused come first; with more than 40, only these are shown.
     labels : sequence of str, optional
-        What the C classes are called; by default their numbers.
+        Names of the C classes. The default is their numbers.
 
     Raises
     ------
     ValueError
-        `counts` is not square, or `labels` are not C.
+        `counts` is not square, or `labels` does not have C entries.
     """
     from matplotlib.colors import PowerNorm
 
@@ -54,7 +55,7 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
         raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C)")
     names = [str(i) for i in range(C)] if labels is None else list(labels)
     if len(names) != C:
-        raise ValueError(f"confusion_matrix: {plural(len(names), 'label')}, expected {C} as of counts")
+        raise ValueError(f"confusion_matrix: {plural(len(names), 'label')}, expected {C}, one for each row of counts")
     order = most_confused(counts)
     shares = 100 * counts[order] / np.maximum(counts[order].sum(1, keepdims=True), 1)
     shares = shares[:, order]
@@ -62,7 +63,9 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
     cell = 0.34 if few else 0.18
     width = max(cell * len(order) + 1.9, 3.7)
     figure, ((axes,),) = new_figure(width, cell * len(order) + 1.4)
-    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.5, 0, 100))  # so that rare ones are seen
+    image = axes.imshow(
+        shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.5, 0, 100)
+    )  # makes rare confusions visible
     size = 8 if few else 6
     chosen = [names[i] for i in order]
     upright = max(map(len, chosen), default=0) <= 2

@@ -1,4 +1,4 @@
-"""How fixed points were reached."""
+"""Convergence of fixed-point iterations."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 def iterations_over_training(
     iterations: Series, largest: Series, residual: Series, *, tol: float | None = None
 ) -> Figure:
-    """Iterations and residuals of each block at each training step.
+    """Draws iterations and residuals of each block over training.
 
     Parameters
     ----------
-    iterations, largest : (K,) and (K, L)
-        Mean and largest number of iterations over the sequences of a batch, of L blocks; means are smoothed.
-    residual : (K,) and (K, L)
-        Largest residual of the last iteration.
+    iterations, largest : (n,) and (n, blocks)
+        Training steps, and the mean and maximum number of iterations over the sequences of a batch. Both are smoothed.
+    residual : (n,) and (n, blocks)
+        Training steps, and the largest residual of the last iteration.
     tol : float, optional
-        The residual that was asked for.
+        The requested residual.
     """
     figure, ((left, right),) = new_figure(7.6, 2.9, 1, 2)
     steps, means = iterations
@@ -54,7 +54,7 @@ def iterations_over_training(
     left.set(title="Iterations to the fixed point", xlabel="training step", ylabel="iterations", ylim=(0, None))
     right.set(title="Residual of the last iteration", xlabel="training step", ylabel="largest of a batch")
     if tol is not None:
-        right.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"asked for ({tol:g})")
+        right.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")
     for axes in (left, right):
         axes.set_xlim(left=0)
     whole_decades(right)
@@ -64,7 +64,7 @@ def iterations_over_training(
 
 @styled
 def compare_iterations(iterations: Groups, residual: Groups) -> Figure:
-    """Mean iterations (smoothed) and largest residuals of configurations, over their runs."""
+    """Draws mean iterations (smoothed) and largest residuals of several configurations, over their runs."""
     figure, (panels,) = new_figure(7.8, height_for(len(iterations), 2.9), 1, 2)
     for axes, groups, title in (
         (panels[0], iterations, "Iterations to the fixed point"),
@@ -82,12 +82,12 @@ def compare_iterations(iterations: Groups, residual: Groups) -> Figure:
 
 @styled
 def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None) -> Figure:
-    """How far parallel and sequential inference are apart along a sequence (Fixed-Point RNNs, Fig. 5).
+    """Draws the difference between parallel and sequential inference along a sequence (Fixed-Point RNNs, Fig. 5).
 
     Parameters
     ----------
     gaps : dict
-        By what it is of ("initial", "trained"), (T,) differences of outputs, of the largest output.
+        For each name ("initial", "trained") the differences of outputs (T,), relative to the largest output.
     tol : float, optional
         The residual at which iterations stop.
     """

@@ -1,4 +1,4 @@
-"""How losses and accuracies went, of one run and of many."""
+"""Losses and accuracies over training, of one run and of several."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def learning_curves(
     split: str = "validation",
     sequences: bool = False,
 ) -> Figure:
-    """Loss and accuracy over training.
+    """Draws loss and accuracy over training.
 
     Parameters
     ----------
     train, validation : dict
         "loss" (nats), "accuracy" and "sequence_accuracy" (0 to 1), each a `Series`.
     baseline : float, optional
-        Accuracy of always answering the most frequent class.
+        Accuracy of always predicting the most frequent class.
     test : (step, accuracy), optional
-        Accuracy on the test set, of the parameters at a step.
+        Accuracy on the test split of the parameters at that step.
     split : str
-        What the second is called: "test", where a data set has no validation part.
+        Name of the split of `validation`: "test" if the data set has no validation split.
     sequences : bool
-        The accuracy on the test set is that of whole sequences.
+        Whether the accuracy in `test` is that of whole sequences.
     """
     figure, ((left, right),) = new_figure(7.2, 2.9, 1, 2)
     for axes, quantity, factor, colour, label in (
@@ -87,10 +87,10 @@ def learning_curves(
 def compare_learning(
     train_loss: Groups, loss: Groups, accuracy: Groups, *, name: str = "validation accuracy"
 ) -> Figure:
-    """Training loss (smoothed), validation loss and validation accuracy of configurations, over their runs.
+    """Draws training loss (smoothed), validation loss and validation accuracy of several configurations.
 
-    A line is the mean of the runs as far as all of them have come, its band goes from the least to the largest.
-    `name` says which accuracy, on which split.
+    A line is the mean of the runs up to the step that all of them have reached; its band spans their minimum and
+    maximum. `name` is the split and the name of the accuracy.
     """
     figure, (panels,) = new_figure(10.2, height_for(len(train_loss), 2.9), 1, 3)
     smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}
@@ -108,14 +108,14 @@ def compare_learning(
 
 @styled
 def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[float]], *, name: str) -> Figure:
-    """Test accuracy of each configuration: a dot a run, a bar for their mean.
+    """Draws the test accuracy of each configuration: a dot for each run, a bar for their mean.
 
     Parameters
     ----------
     best, last : dict
-        By configuration, one accuracy (0 to 1) a run: of the best parameters, and of the last ones.
+        For each configuration one accuracy (0 to 1) per run, of the best and of the last parameters.
     name : str
-        Which accuracy.
+        Name of the accuracy.
     """
     labels = list(best)
     longest = max(map(len, labels), default=0)
@@ -132,7 +132,7 @@ def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[floa
     axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(len(labels) - 0.5, -0.5))
     axes.set_yticks(rows, labels)
     axes.grid(axis="y", visible=False)
-    filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, a dot a run")
+    filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, one dot per run")
     hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
     (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")
     figure.legend(handles=[filled, bar, hollow], loc="outside lower center", ncols=3, columnspacing=1.2)

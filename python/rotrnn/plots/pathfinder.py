@@ -1,4 +1,4 @@
-"""What Pathfinder asks."""
+"""Example images of Pathfinder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FRAMES = (("markers on two contours (label 0)", ORANGE), ("on one (label 1)", BL
 
 @styled
 def pathfinder_sheet(images: Array, labels: Array) -> Figure:
-    """Images of Pathfinder (n, side, side) uint8, eight a row, framed by whether both markers lie on one contour."""
+    """Draws images of Pathfinder (n, side, side) uint8, eight per row. The colour of the frame shows whether both
+    markers lie on one contour."""
     from matplotlib.patches import Patch
 
     columns = min(8, len(images))

@@ -1,4 +1,4 @@
-"""Pictures of run folders: of one, and of several that differ in their seeds and settings."""
+"""Figures of run folders: of one run, and of several runs that differ in seeds and settings."""
 
 from __future__ import annotations
 
@@ -30,39 +30,41 @@ from rotrnn.training.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LOOK = 1024
-"""Training examples that are looked at for how long they are."""
-TRIED = 64
-"""Test sequences, spread over the split, that tell how many iterations are taken."""
+LENGTH_EXAMPLES = 1024
+"""Number of training examples, spread over the split, from which the longest length is taken."""
+ITERATION_SEQUENCES = 64
+"""Number of test sequences, spread over the split, from which the median number of iterations is taken."""
 CAPS = "iterations.json"
-"""In a run's folder, what ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out RUN/iterations.json`` found."""
+"""File in a run's folder, written by ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out
+RUN/iterations.json``."""
 GAP_SEQUENCES, GAP_STEPS = 8, 256
-"""Of the first test sequences, what parallel and sequential inference are compared on."""
+"""Number of the first test sequences, and of their steps, for comparing parallel with sequential inference."""
 
 
 # ---- one run ----
 
 
 def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Writes the pictures of a run (`run_figures`) into its folder's ``plots/``, or into `out`; returns their paths."""
+    """Writes the figures of a run (`run_figures`) into its subfolder ``plots/``, or into `out`. Returns their paths."""
     return _write(run_figures(run_dir), Path(run_dir, "plots") if out is None else Path(out))
 
 
 def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
-    """The pictures of a run by their names.
+    """Returns the figures of a run by name.
 
-    Always learning curves. Where the layer has them, the eigenvalues of each layer at the start and at the last
-    checkpoint, and |h_t| along the sequence for the first validation batch and over training (its mean). Where it
-    iterates, iterations over training, and how far parallel and sequential inference are apart. Of the best parameters,
-    on the test split, the confusion matrix; once the run has ended, accuracy against length, if the task tells it.
-    Accuracy against the most iterations at test, where the folder holds that (`CAPS`).
+    There are always learning curves. If the layer has eigenvalues, they are drawn at the start and at the last
+    checkpoint. If it has a state vector h_t, |h_t| is drawn along the sequence for the first validation batch, and its
+    mean over training. If it iterates, there are the iterations over training, and the difference between parallel and
+    sequential inference. There is a confusion matrix of the best parameters on the test split. When the run has ended,
+    and if the task has such a curve, there is accuracy against length. If the folder has the file `CAPS`, there is
+    accuracy against the maximum number of iterations in the test.
 
     Raises
     ------
     ImportError
         matplotlib is not installed.
     FileNotFoundError, ValueError
-        There is no run in the folder, none that has come to its first checkpoint, or one that is damaged.
+        The folder holds no run, the run has no checkpoint yet, or the run is damaged.
     """
     run = Run(Path(run_dir))
     recipe = run.load_recipe()
@@ -122,20 +124,22 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
 
 
 def median_iterations(model: SequenceModel, params: Params, task: Task, dtype: str) -> float | None:
-    """Median over some test sequences of all lengths, mean over blocks; None for a model without iterations."""
-    batch = task.test.batch(spread(len(task.test), TRIED), dtype)
+    """Returns the median number of iterations over some test sequences of all lengths, averaged over blocks; None for a
+    model without iterations."""
+    batch = task.test.batch(spread(len(task.test), ITERATION_SEQUENCES), dtype)
     _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
     found = [value for name, value in model.report(saved).items() if name.endswith(".median_iterations")]
     return float(np.mean(found)) if found else None
 
 
 def spread(n: int, most: int) -> npt.NDArray[np.int64]:
-    """Up to `most` of n examples, as far from each other as may be: many splits are ordered."""
+    """Returns up to `most` of n indices, evenly spaced, because many splits are ordered."""
     return np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64))
 
 
 def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype: str) -> dict[str, Array] | None:
-    """`evaluation.inference_gap` of each, on the first test sequences; None for a model that does not stream."""
+    """Returns `evaluation.inference_gap` for each set of parameters, on the first test sequences; None for a model
+    without streaming inference."""
     batch = task.test.batch(np.arange(min(GAP_SEQUENCES, len(task.test))), dtype)
     blocks = model.stack.blocks
     if task.head == "retrieval" or any(getattr(block.layer, "bidirectional", False) for block in blocks):
@@ -146,7 +150,7 @@ def _gaps(model: SequenceModel, params: Mapping[str, Params], task: Task, dtype:
 
 
 def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
-    """The steps at which `key` was logged and its values; None if it never was."""
+    """Returns the steps at which `key` was logged and its values; None if it was never logged."""
     found = [(record["step"], record[key]) for record in records if key in record]
     if not found:
         return None
@@ -155,7 +159,8 @@ def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
 
 
 def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
-    """The steps at which blocks reported `name` ("layers" of a record: "0.name", ...), and (K, L) of L blocks."""
+    """Returns the steps (n,) at which blocks reported `name` (keys "0.name", ... of "layers" in a record), and the
+    values (n, blocks); None if it was never reported."""
     end = f".{name}"
     keys = sorted({key for one in records for key in one.get("layers", ()) if key.endswith(end)}, key=_block)
     found = [one for one in records if all(key in one.get("layers", ()) for key in keys)]
@@ -166,7 +171,8 @@ def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
 
 
 def caps_of(run: Run, metric: str) -> Series | None:
-    """The most iterations at test and `metric` there, from `CAPS`; None where there is no such file.
+    """Returns the maximum numbers of iterations in the test and `metric` at each, from the file `CAPS`; None if there
+    is no such file.
 
     ValueError if the file holds anything else.
     """
@@ -175,7 +181,9 @@ def caps_of(run: Run, metric: str) -> Series | None:
     for one in run.read_json(path, []):
         point = re.fullmatch(r"max_iterations=(\d+)", one.get("point", "")) if isinstance(one, dict) else None
         if point is None or metric not in one:
-            raise ValueError(f"{path}: {one!r:.80} is no {metric} at max_iterations=N, expected what rotrnn eval wrote")
+            raise ValueError(
+                f"{path}: {one!r:.80} is not {metric} at max_iterations=N, expected the output of rotrnn eval"
+            )
         found.append((int(point[1]), one[metric]))
     if not found:
         return None
@@ -188,9 +196,9 @@ def _block(key: str) -> int:
 
 
 def longest(task: Task) -> int:
-    """The longest of the training examples, as far as some spread over all of them tell."""
+    """Returns the largest length of `LENGTH_EXAMPLES` training examples that are spread over the split."""
     split = task.train
-    index = spread(len(split), LOOK)
+    index = spread(len(split), LENGTH_EXAMPLES)
     batch = split.batch(index)
     if task.curve == "prefix":
         return int(batch.labels.shape[1]) - task.bos
@@ -202,37 +210,37 @@ def longest(task: Task) -> int:
 
 
 def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
-    """Writes the pictures of several runs (`comparison_figures`) into `out`; returns their paths."""
+    """Writes the figures of several runs (`comparison_figures`) into `out`. Returns their paths."""
     return _write(comparison_figures(folders), Path(out))
 
 
 def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, Figure]:
-    """The pictures of runs beside each other, those that differ in their seed alone as one, by their names.
+    """Returns figures that compare runs, by name. Runs that differ only in their seed form one configuration.
 
-    Learning curves; accuracies on the test split; accuracy against length and against the most iterations at test,
-    sizes of hidden states, and iterations of fixed points, where runs tell them.
+    There are learning curves and accuracies on the test split. If the runs have them, there are accuracy against length
+    and against the maximum number of iterations in the test, norms of hidden states, and iterations of fixed points.
 
     Parameters
     ----------
     folders : paths
-        Runs, or folders of runs, as a sweep makes them: `rotrnn.training.results` says how they are taken together and
-        what they are called. Runs without an evaluation, or that cannot be read, are left out, with a warning.
+        Runs, or folders of runs such as those of a sweep. `rotrnn.training.results` describes how runs are grouped and
+        named. Runs without an evaluation, and runs that cannot be read, are skipped with a warning.
 
     Raises
     ------
     ImportError, ValueError
-        As `run_figures`; or there is nothing to draw.
+        As in `run_figures`; or there is nothing to draw.
     """
     outcomes, unreadable = read_runs(find_runs(folders))
     for error in unreadable:
-        warnings.warn(f"left out, for it cannot be read: {error}", stacklevel=2)
+        warnings.warn(f"skipped a run that cannot be read: {error}", stacklevel=2)
     groups = {one.name: one.outcomes for one in collect(outcomes)}
     every = [one for some in groups.values() for one in some]
     records = {one.run: one.run.records() for one in every}
     young = [one.run for one in every if series_of(records[one.run], "val_loss") is None]
     if young:
-        told = ", ".join(str(run.folder) for run in young)
-        warnings.warn(f"left out, for they have no evaluation yet: {told}", stacklevel=2)
+        skipped = ", ".join(str(run.folder) for run in young)
+        warnings.warn(f"skipped runs without an evaluation: {skipped}", stacklevel=2)
     groups = {name: [one for one in some if one.run not in young] for name, some in groups.items()}
     groups = {name: some for name, some in groups.items() if some}
     if not groups:
@@ -272,7 +280,7 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
         try:
             return caps_of(run, metric)
         except ValueError as error:
-            warnings.warn(f"left out: {error}", stacklevel=3)
+            warnings.warn(f"skipped: {error}", stacklevel=3)
             return None
 
     caps = {name: [s for one in some if (s := readable_caps(one.run))] for name, some in groups.items()}
@@ -285,7 +293,7 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
 
 
 def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
-    """Series of all blocks (K, L), put together by `over`."""
+    """Reduces series (n, blocks) over the blocks with the function `over`."""
     return {name: [(at, over(values, 1)) for at, values in some] for name, some in groups.items()}
 
 

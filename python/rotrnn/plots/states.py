@@ -1,4 +1,4 @@
-"""What recurrences do: their eigenvalues, and the size of their states."""
+"""Eigenvalues of recurrences, and norms of their states."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 
 NORM = r"mean $\|h_t\|$"
 PANEL = 30
-"""Characters in a line of a panel's title."""
+"""Maximum number of characters in a line of a panel's title."""
 
 
 @styled
 def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
-    """Eigenvalues of each layer's recurrence in the unit disc, at initialisation and after training.
+    """Draws the eigenvalues of each layer's recurrence in the unit disc, at initialisation and after training.
 
     Parameters
     ----------
-    before, after : one complex array (N,) a layer
-        Their moduli are what a step keeps, their angles by how much it turns. A line joins the two of an index.
+    before, after : list of complex arrays (N,), one per layer
+        In one step, a state is scaled by the modulus of its eigenvalue and rotated by its angle. A line joins each
+        initial eigenvalue to the trained one with the same index.
     """
     columns = min(len(before), 3)
     rows = -(-len(before) // columns)
@@ -72,7 +73,7 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
 
 @styled
 def norms_along_sequence(norms: Array) -> Figure:
-    """Size of the hidden state along the sequence: `norms` (L, T) is the mean |h_t| of each layer over sequences."""
+    """Draws the norm of the hidden state along the sequence; `norms` (layers, T) is the mean |h_t| over sequences."""
     figure, ((axes,),) = new_figure(4.6, 2.9)
     for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms)), strict=True)):
         axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
@@ -84,7 +85,7 @@ def norms_along_sequence(norms: Array) -> Figure:
 
 @styled
 def norms_over_training(series: Series) -> Figure:
-    """Mean size of the hidden state of each layer at each evaluation: `series` is steps (K,) and norms (K, L)."""
+    """Draws the mean norm of each layer's hidden state over training; `series` is steps (n,) and norms (n, layers)."""
     figure, ((axes,),) = new_figure(4.6, 2.9)
     steps, norms = series
     for layer, colour in enumerate(by_depth(norms.shape[1])):
@@ -97,11 +98,10 @@ def norms_over_training(series: Series) -> Figure:
 
 @styled
 def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
-    """Mean size of hidden states over training (RotRNN, Fig. 3): by configuration, one series (K,), (K, L) a run.
+    """Draws the mean norm of hidden states over training (RotRNN, Fig. 3), one series (n,), (n, layers) per run.
 
-    Where there are several layers, each configuration has a panel and each layer a line, all on one scale; where there
-    is one, all configurations share a panel. A line is the mean of the runs, its band goes from the least to the
-    largest.
+    With several layers, each configuration has a panel and each layer a line, all on one scale. With one layer, all
+    configurations share a panel. A line is the mean of the runs; its band spans their minimum and maximum.
     """
     layers = max(norms.shape[1] for runs in groups.values() for _, norms in runs)
     if layers == 1:

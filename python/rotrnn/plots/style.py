@@ -1,4 +1,4 @@
-"""How every picture looks, and lines over several runs: one for their mean, a band for all of them."""
+"""The common style of all figures, and lines over several runs with a band around their mean."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Series = tuple[Array, Array]
-"""Where something was seen (K,), in ascending order (training steps, lengths), and what was seen there (K, ...)."""
+"""Positions (n,) in ascending order (training steps, lengths), and the values there (n, ...)."""
 Groups = Mapping[str, Sequence[Series]]
-"""Configurations by their label, each with one `Series` a run."""
+"""Configurations by label, each with one `Series` per run."""
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, less yellow, which is hard to see on white
+# The colours of Okabe and Ito, which colour-blind readers can distinguish, without yellow, which is hard to see on
+# white
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (4.5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.3, 1.2, 1.3)))
 FEW = 4
-"""Up to so many configurations in a picture, every run has a thin line of its own."""
+"""Up to this many configurations in a figure, every run has its own thin line."""
 
 STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
@@ -49,7 +50,7 @@ DPI = 200
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of so many inches and its rows of axes; `options` are those of matplotlib's `subplots`."""
+    """Returns a figure of that size in inches and its rows of axes; `options` are passed to matplotlib's `subplots`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
@@ -57,7 +58,7 @@ def new_figure(
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """`draw` in the style of this module."""
+    """Decorates a drawing function to use the style of this module."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -72,7 +73,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def smooth(x: Array, window: int | None = None) -> Array:
-    """Running mean over `window` values around each, over fewer at the ends; by default over a fortieth of them."""
+    """Returns the running mean over `window` values around each value, over fewer at the ends. The default window is a
+    fortieth of all values."""
     window = max(1, len(x) // 40) if window is None else window
     sums = np.cumsum(np.concatenate([[0.0], x]))
     at = np.arange(len(x))
@@ -85,25 +87,25 @@ def smooth(x: Array, window: int | None = None) -> Array:
 
 
 def by_depth(count: int) -> list[Any]:
-    """Colours of layers, from dark to light with depth."""
+    """Returns colours for layers, from dark to light with depth."""
     import matplotlib as mpl
 
     return [mpl.colormaps["viridis"](x) for x in np.linspace(0.0, 0.88, count)]
 
 
 def looks(count: int) -> list[dict[str, Any]]:
-    """How the lines of so many configurations look: seven colours, then the same ones dashed, dotted, dash-dotted."""
+    """Returns line styles for `count` configurations: seven colours, then the same ones dashed, dotted, dash-dotted."""
     n = len(COLOURS)
     return [{"color": COLOURS[i % n], "linestyle": DASHES[i // n % len(DASHES)]} for i in range(count)]
 
 
 def marker(points: Array) -> str | None:
-    """A marker where points are few."""
+    """Returns a marker if there are few points, otherwise None."""
     return "o" if len(points) <= 40 else None
 
 
 class Across(NamedTuple):
-    """What several runs have in common: where all of them were seen (K,), and mean, least and largest there."""
+    """Statistics over several runs: the positions (n,) that all of them have, and mean, minimum and maximum there."""
 
     at: Array
     mean: Array
@@ -112,7 +114,8 @@ class Across(NamedTuple):
 
 
 def across(runs: Sequence[Series]) -> Across:
-    """Of series with values (K,); where one of them was not seen (it ended early) there is nothing."""
+    """Returns the statistics of series with values (n,). A position that a run lacks (because it ended early) is left
+    out."""
     at = reduce(np.intersect1d, [where for where, _ in runs])
     values = np.stack([value[np.searchsorted(where, at)] for where, value in runs])
     return Across(at, values.mean(0), values.min(0), values.max(0))
@@ -121,9 +124,9 @@ def across(runs: Sequence[Series]) -> Across:
 def draw_runs(
     axes: Axes, runs: Sequence[Series], label: str, *, thin: bool = False, factor: float = 1.0, **look: Any
 ) -> None:
-    """The mean of several runs as a line, a band from the least to the largest, if `thin` a thin line for each run.
+    """Draws the mean of several runs as a line, a band from minimum to maximum, and if `thin` a thin line for each run.
 
-    `look` are options of matplotlib's `plot`, the colour among them.
+    `look` are options of matplotlib's `plot`, including the colour.
     """
     at, mean, low, high = across(runs)
     if len(runs) > 1:
@@ -135,20 +138,21 @@ def draw_runs(
 
 
 def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:
-    """`draw_runs` of each configuration that has runs, in the looks of their order, those without counted too."""
+    """Calls `draw_runs` for each configuration that has runs. Line styles follow the order of all configurations,
+    including those without runs."""
     for (label, runs), look in zip(groups.items(), looks(len(groups)), strict=True):
         if runs:
-            dots = marker(across(runs).at) if len(groups) <= len(COLOURS) else None  # they would hide dashes
+            dots = marker(across(runs).at) if len(groups) <= len(COLOURS) else None  # markers would hide dashes
             draw_runs(axes, runs, label, thin=len(groups) <= FEW, factor=factor, marker=dots, **look)
 
 
 def counted(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The groups with the number of their runs in the label, where there are several."""
+    """Adds the number of runs to the label of each group that has several."""
     return {f"{label} ({len(runs)} runs)" if len(runs) > 1 else label: runs for label, runs in groups.items()}
 
 
 def whole_decades(axes: Axes) -> None:
-    """A logarithmic y axis from a power of ten to another."""
+    """Makes the y axis logarithmic, with powers of ten as limits."""
     axes.set_yscale("log")
     low, high = np.log10(axes.get_ylim())
     axes.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
@@ -157,17 +161,17 @@ def whole_decades(axes: Axes) -> None:
 # ---- legends ----
 
 USUAL = 20
-"""Characters of a label at the side that figures have room for."""
+"""Number of characters of a label that fit at the side of a figure without widening it."""
 
 
 def height_for(entries: int, least: float) -> float:
-    """Inches that a figure needs for a legend of so many entries at its side."""
+    """Returns the height in inches that a figure needs for a legend with so many entries at its side."""
     return max(least, 0.19 * entries + 0.5)
 
 
 def side_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend for all panels, right of them, which it makes the figure wider for where its entries are long; an
-    entry that several have is there once."""
+    """Draws one legend for all panels to the right of them. An entry that several panels share appears once. The figure
+    is widened if entries are long."""
     entries: dict[Any, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

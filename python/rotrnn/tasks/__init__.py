@@ -1,4 +1,4 @@
-"""Data sets and generators, by the name that a recipe's ``[task]`` section gives. They know of no model."""
+"""Data sets and data generators, by the name used in a recipe's ``[task]`` section. They do not depend on any model."""
 
 from rotrnn.tasks.aan import AAN
 from rotrnn.tasks.brackets import Brackets

@@ -1,4 +1,4 @@
-"""Retrieval of Long Range Arena: does one paper of the ACL Anthology Network cite the other?"""
+"""Long Range Arena's Retrieval task: does one paper of the ACL Anthology Network cite the other?"""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ COLUMNS = "label, two paper ids, two texts"
 
 @dataclass(frozen=True)
 class AAN(Released):
-    """Pairs of papers (Radev et al. 2013), read character by character by one encoder; 1 where they cite one another.
+    """Pairs of papers (Radev et al. 2013), read character by character by one encoder. Label 1 means that one cites the
+    other.
 
-    The published files are new_aan_pairs.{train,eval,test}.tsv, without a header: label, two paper ids and two texts a
-    line, between tabs. Quotation marks are nothing special in them. Parameters `data_dir`, `download` and `cache_dir`
-    are those of `rotrnn.tasks.released.Released`; the archive is that of all of Long Range Arena, 8 GB.
+    The published files are new_aan_pairs.{train,eval,test}.tsv. They have no header. Each line holds a label, two paper
+    ids and two texts, separated by tabs. Quotation marks have no special meaning. The parameters `data_dir`, `download`
+    and `cache_dir` are documented in `rotrnn.tasks.released.Released`. The download is the archive of the whole Long
+    Range Arena, 8 GB.
 
     Parameters
     ----------
     tokens : str
-        "characters", as S4 and S5 have it (`rotrnn.tasks.text.Characters`; 98 ids), or "bytes", as Long Range Arena's
+        "characters", as in S4 and S5 (`rotrnn.tasks.text.Characters`; 98 ids), or "bytes", as in Long Range Arena's
         own pipeline (`rotrnn.tasks.text.Bytes`; 257 ids).
     max_length : int
-        Longer texts are cut: tokens of each in all, ``<eos>`` among them.
+        Maximum number of tokens of each text, including ``<eos>``. Longer texts are truncated.
     """
 
     tokens: str = "characters"
@@ -53,16 +55,16 @@ class AAN(Released):
 
     @property
     def shape(self) -> Shape:
-        """Two classes of pairs, the published papers' vocabulary."""
+        """Two classes, and the size of the published papers' vocabulary."""
         return Shape(2, VOCABULARY[self.tokens], None, "retrieval")
 
     @property
     def sizes(self) -> dict[str, int]:
-        """As published."""
+        """The published numbers of pairs."""
         return PAIRS
 
     def load(self) -> Task:
-        """The task; its arrays are prepared the first time."""
+        """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         files = {name: folder / file for name, file in FILES.items()}
         arrays = self.prepare(
@@ -70,7 +72,7 @@ class AAN(Released):
             files.values(),
             lambda store: prepare_texts(
                 store,
-                {name: partial(read_tsv, path, PAIRS[name]) for name, path in files.items()},
+                {name: partial(read_pairs, path, PAIRS[name]) for name, path in files.items()},
                 reading(self.tokens, self.max_length),
             ),
         )
@@ -93,17 +95,17 @@ class AAN(Released):
                     file.write(b"%d.0\tP%d\tQ%d\t%b\t%b\n" % (i % 2, i, i, one, other))
 
 
-def read_tsv(path: str | os.PathLike[str], published: int | None = None) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Label and both texts of each line of a published file.
+def read_pairs(path: str | os.PathLike[str], published: int | None = None) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yields the label and both texts of each line of a published file.
 
-    What is not as expected raises a ValueError that names file and line. A last line that nothing ends is taken for cut
-    off, unless it is number `published`, the last that was published.
+    A malformed line raises a ValueError that names the file and the line. A last line without a line feed counts as
+    truncated, unless it is line number `published`, the last line of the published file.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 if not line.endswith(b"\n") and number != published:
-                    raise ValueError("the line is cut off, expected a line feed at its end")
+                    raise ValueError("the line is truncated, expected a line feed at its end")
                 yield _parse(line)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
@@ -119,4 +121,4 @@ def _parse(line: bytes) -> tuple[int, tuple[str, ...]]:
     try:
         return LABELS[label], tuple(text.decode() for text in texts)
     except UnicodeDecodeError as error:
-        raise ValueError(f"a text is no UTF-8: {error}") from None
+        raise ValueError(f"a text is not valid UTF-8: {error}") from None

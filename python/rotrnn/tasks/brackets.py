@@ -1,4 +1,4 @@
-"""Modular arithmetic with brackets: the value of a nested expression."""
+"""Modular arithmetic with brackets: predict the value of a nested expression."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 OPERATORS = ("+-", "+-*")
 SYMBOLS = ("+", "-", "*", "(", ")", "=", "PAD")
-"""Their ids follow those of the digits."""
+"""Symbols; their ids follow those of the digits."""
 
 MAX_LENGTH = 4096
 
 
 @dataclass(frozen=True)
-class Expressions(GeneratedSplit):
-    """Expressions of `low` to `high` tokens in all."""
+class BracketsSplit(GeneratedSplit):
+    """Expressions with `low` to `high` tokens in total."""
 
     settings: Brackets
     low: int
@@ -47,20 +47,21 @@ class Expressions(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class FreshExpressions(Expressions):
+class FreshBracketsSplit(BracketsSplit):
     fresh = True
 
 
 @dataclass(frozen=True)
 class Brackets:
-    """Arithmetic modulo 5 with brackets (Delétang et al., "Neural networks and the Chomsky hierarchy", 2023), as Grazzi
-    et al. ("Unlocking state-tracking in linear RNNs through negative eigenvalues", 2025) train on it.
+    """Arithmetic modulo 5 with brackets (Delétang et al., "Neural networks and the Chomsky hierarchy", 2023), with the
+    training setup of Grazzi et al. ("Unlocking state-tracking in linear RNNs through negative eigenvalues", 2025).
 
-    An expression such as ``((-3)+(1-4))``, then ``=``, whose label is the value; no other place has one. Ids are the
-    digits 0 to `modulus` - 1, then ``+ - * ( ) =`` and PAD. After ``=`` comes the digit 0 where the value would stand.
-    A sample has t tokens, uniform on its limits but 5 at least: t - 3 of the expression, ``=``, the 0, and one of
-    padding, which does not count as its length. All choices are uniform: digits, operators, and the size of the left
-    side among those that leave room for the right one.
+    A sequence is an expression such as ``((-3)+(1-4))`` followed by ``=``. The label of ``=`` is the value of the
+    expression; no other position has a label. The ids are the digits 0 to `modulus` - 1, then ``+ - * ( ) =`` and PAD.
+    After ``=`` comes the digit 0 as a placeholder for the value. A sample has t tokens: t - 3 of the expression, ``=``,
+    the 0, and one of padding, which does not count towards its length. t is uniform between the limits below, but at
+    least 5. All choices are uniform: digits, operators, and the size of the left side among those that leave room for
+    the right side.
 
     Parameters
     ----------
@@ -68,13 +69,15 @@ class Brackets:
         "+-", as in the two publications, where values are uniform; or "+-*", as in the Fixed-Point RNNs' code, where 0
         is more frequent. Accuracies on the two are not comparable.
     modulus : int
+        Values and digits are taken modulo this number.
     min_length, max_length : int
-        Limits of t in training.
+        Limits of t in training, both included.
     val_min_length, val_max_length, test_min_length, test_max_length : int
-        Limits in validation and test.
+        Limits of t in validation and in the test.
     train, val, test : int
-        Expressions in each split; training sees each once.
+        Number of expressions in each split. Training uses each of its expressions once.
     seed : int
+        Seed of the expressions.
     """
 
     operators: str = "+-"
@@ -101,23 +104,26 @@ class Brackets:
 
     @property
     def shape(self) -> Shape:
-        """Values are classes; digits and symbols are tokens."""
+        """Classes are the values; tokens are the digits and symbols."""
         return Shape(self.modulus, self.modulus + len(SYMBOLS), None, "tagger")
 
     def load(self) -> Task:
-        """The task. Nothing is stored: expressions are made when they are asked for."""
+        """Returns the task. Nothing is stored: expressions are generated when a batch is drawn."""
         return Task(
             "brackets",
-            FreshExpressions("train", self.train, self, self.min_length, self.max_length),
-            Expressions("val", self.val, self, self.val_min_length, self.val_max_length),
-            Expressions("test", self.test, self, self.test_min_length, self.test_max_length),
+            FreshBracketsSplit("train", self.train, self, self.min_length, self.max_length),
+            BracketsSplit("val", self.val, self, self.val_min_length, self.val_max_length),
+            BracketsSplit("test", self.test, self, self.test_min_length, self.test_max_length),
             **self.shape._asdict(),
             curve="length",
             chance=1 / self.modulus,
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes brackets_train.tsv, brackets_val.tsv and brackets_test.tsv (`write_rows`); `train` must be set."""
+        """Writes brackets_train.tsv, brackets_val.tsv and brackets_test.tsv (see `write_rows`).
+
+        Set `train` first: its default is too large to be written.
+        """
         task = self.load()
         write_rows(folder, task)
         return task

@@ -1,4 +1,4 @@
-"""Repeating a pattern of bits after a delay."""
+"""The delayed copy task: repeat a pattern of bits after a delay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 MAX_STEPS = 2**16
-MAX_BITS = 32  # of a word that csrc/data/delayed_copy.c draws
+MAX_BITS = 32  # bits of a random word in csrc/data/delayed_copy.c
 
 
 @dataclass(frozen=True)
-class Patterns(GeneratedSplit):
-    """Random patterns, and what is to be answered."""
+class DelayedCopySplit(GeneratedSplit):
+    """Random patterns with their labels."""
 
     settings: DelayedCopy
 
@@ -37,25 +37,26 @@ class Patterns(GeneratedSplit):
 
 @dataclass(frozen=True)
 class DelayedCopy:
-    """A pattern of random bits to repeat after a delay: the copy task of minimal-LRU, not `copy`, that of strings.
+    """Repeat a pattern of random bits after a delay. This is minimal-LRU's copy task; the task `copy` copies strings.
 
-    `bits` channels hold the pattern for `length` steps, then nothing for `delay` steps, then for one step another
-    channel a one, the cue; the labels of the last `length` steps are the bits of the pattern, and no others count. The
-    task is of Graves, Wayne, Danihelka, "Neural Turing machines" (2014), with lengths and layout of
-    github.com/NicolasZucchet/minimal-LRU (which means 5 for the delay, and by another name of the argument gets 7);
-    the sizes of the three splits are those in a public fork of it.
+    The pattern fills `bits` channels for `length` steps. `delay` empty steps follow, then one step in which an extra
+    channel, the cue, is one. The labels of the last `length` steps are the bits of the pattern; no other step has
+    labels that count. The task is from Graves, Wayne, Danihelka, "Neural Turing machines" (2014). Lengths and layout
+    are those of github.com/NicolasZucchet/minimal-LRU, which intends a delay of 5 but passes the argument under another
+    name and so gets 7. The sizes of the three splits are those of a public fork of it.
 
     Parameters
     ----------
     bits : int
-        Channels of the pattern, at most 32.
+        Number of channels of the pattern, at most 32.
     length : int
-        Steps of the pattern, and of the answer.
+        Number of steps of the pattern, and of the answer.
     delay : int
-        Empty steps between the pattern and the cue.
+        Number of empty steps between the pattern and the cue.
     train, val, test : int
-        Patterns in each split.
+        Number of patterns in each split.
     seed : int
+        Seed of the patterns.
     """
 
     bits: int = 7
@@ -81,27 +82,27 @@ class DelayedCopy:
 
     @property
     def steps(self) -> int:
-        """Of a sequence."""
+        """Number of steps of a sequence."""
         return 2 * self.length + self.delay + 1
 
     @property
     def shape(self) -> Shape:
-        """The bits; the pattern's channels and the cue's."""
+        """`bits` labels per step; features are the channels of the pattern and the cue."""
         return Shape(self.bits, None, self.bits + 1, "bits")
 
     def load(self) -> Task:
-        """The task. Nothing is stored: patterns are made when they are asked for."""
+        """Returns the task. Nothing is stored: patterns are generated when a batch is drawn."""
         return Task(
             "delayed_copy",
-            Patterns("train", self.train, self),
-            Patterns("val", self.val, self),
-            Patterns("test", self.test, self),
+            DelayedCopySplit("train", self.train, self),
+            DelayedCopySplit("val", self.val, self),
+            DelayedCopySplit("test", self.test, self),
             **self.shape._asdict(),
             chance=0.5,
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes delayed_copy_train.tsv, delayed_copy_val.tsv and delayed_copy_test.tsv (`write_rows`)."""
+        """Writes delayed_copy_train.tsv, delayed_copy_val.tsv and delayed_copy_test.tsv (see `write_rows`)."""
         task = self.load()
         write_rows(folder, task)
         return task

@@ -1,4 +1,4 @@
-"""Handwritten digits as sequences: the 1,797 images of 8 x 8 pixels that come with scikit-learn."""
+"""Handwritten digits as sequences of pixels: the 1,797 images of 8 x 8 pixels that scikit-learn includes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ LEVELS = 16  # pixels are integers from 0 to 16
 
 @dataclass(frozen=True)
 class Digits:
-    """Sequential digits: 64 pixels in raster order, one a step, classified into the digits 0 to 9.
+    """Sequential digits: 64 pixels in raster order, one per step, to be classified as a digit from 0 to 9.
 
-    Real data without a download (scikit-learn's copy of the test set of Alpaydin and Kaynak's "Optical Recognition of
-    Handwritten Digits", UCI 1998). Pixels are divided by 16, then shifted and scaled to zero mean and unit variance
-    over all pixels of the training split.
+    These are real data that need no download: scikit-learn's copy of the test set of Alpaydin and Kaynak's "Optical
+    Recognition of Handwritten Digits" (UCI 1998). Pixels are divided by 16, then shifted and scaled to zero mean and
+    unit variance over all pixels of the training split.
 
     Parameters
     ----------
     seed : int
-        Key of the split: images are ordered by their Philox numbers, so it is the same on every machine.
+        Seed of the split. Images are ordered by their Philox numbers, so the split is the same on every machine.
     val_fraction, test_fraction : float
-        Shares of the images, rounded to whole images; what remains is for training.
+        Shares of the images for validation and test, rounded to whole images. The remaining ones are for training.
     """
 
     seed: int = 0
     val_fraction: float = 0.1
     test_fraction: float = 0.2
 
-    dividing: ClassVar[tuple[str, ...]] = ("seed", "val_fraction", "test_fraction")
+    split_settings: ClassVar[tuple[str, ...]] = ("seed", "val_fraction", "test_fraction")
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -56,16 +56,16 @@ class Digits:
         ):
             if not images:
                 raise ValueError(
-                    f"Digits: {key} is {fraction}, no image of the {IMAGES}; expected at least one, 1/{IMAGES}"
+                    f"Digits: {key} is {fraction}, which leaves no image of {IMAGES}; expected at least 1/{IMAGES}"
                 )
 
     @property
     def shape(self) -> Shape:
-        """Ten classes, one feature."""
+        """Ten classes, one feature per step."""
         return Shape(10, None, 1)
 
     def load(self) -> Task:
-        """The task; ImportError where scikit-learn is missing."""
+        """Returns the task. ImportError if scikit-learn is not installed."""
         splits = self._images()
         train = splits["train"][0] / LEVELS
         mean, std = train.mean(), train.std()
@@ -77,7 +77,10 @@ class Digits:
         return Task("digits", split("train"), split("val"), split("test"), n_classes=10, vocab=None, n_features=1)
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes digits_train.csv, digits_val.csv and digits_test.csv: 64 pixels from 0 to 16 and the label a row."""
+        """Writes digits_train.csv, digits_val.csv and digits_test.csv.
+
+        Each row holds 64 pixels from 0 to 16 and the label.
+        """
         Path(folder).mkdir(parents=True, exist_ok=True)
         header = ",".join([f"pixel{i}" for i in range(PIXELS)] + ["label"])
         files = {name: Path(folder, f"digits_{name}.csv") for name in ("train", "val", "test")}
@@ -89,12 +92,12 @@ class Digits:
         return self.load()
 
     def _images(self) -> dict[str, tuple[npt.NDArray[Any], Index]]:
-        """Images (n, 64) and labels (n,) of each split."""
+        """Returns images (n, 64) and labels (n,) of each split."""
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
             raise ImportError(
-                "Digits: the images come with scikit-learn, which is not installed; pip install 'rotrnn[data]'"
+                "Digits: the images are part of scikit-learn, which is not installed; pip install 'rotrnn[data]'"
             ) from error
         images, labels = load_digits(return_X_y=True)
         order = shuffled(IMAGES, self.seed, 0)

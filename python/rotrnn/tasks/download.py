@@ -1,4 +1,4 @@
-"""Published files, fetched once: resumable, held to their hash, and unpacked whole or not at all."""
+"""Downloads of published files: resumable, checked against a hash, and unpacked completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from tqdm import tqdm
 from rotrnn._support.files import atomic_file, synced
 
 TIMEOUT = 60  # seconds without a byte
-CHUNK = 2**16  # what a connection that breaks may lose
+CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
 
 
 def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> Path:
-    """The file at `url`, in `folder` under the last part of its name: fetched where it is not there yet.
+    """Downloads `url` into `folder`, unless it is already there, and returns its path.
 
-    A download that broke off is taken up where it ended, if the server still has the same file.
+    The file is named after the last part of the address. An interrupted download is resumed if the server still has the
+    same file.
 
     Parameters
     ----------
     known_hash : str, optional
-        "md5:..." or "sha256:..." as its publisher gives it. Where none is published, a warning tells the SHA-256 of
-        what came, which is kept beside the file (NAME.sha256) and expected from then on.
+        "md5:..." or "sha256:..." as given by the publisher. If none is published, a warning reports the SHA-256 of the
+        download. It is stored next to the file (NAME.sha256), and later downloads must match it.
 
     Raises
     ------
     ImportError
-        Without pooch.
+        pooch is not installed.
     OSError
         The connection broke, or the server has no such file.
     ValueError
-        What came has another hash. Nothing is kept of it.
+        The download has another hash. It is deleted.
     """
     try:
         import pooch
@@ -51,21 +52,22 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     if expected is None and record.exists():
         expected = f"sha256:{record.read_text().split()[0]}"
     try:
-        pooch.retrieve(url, expected, path.name, folder, downloader=Resuming(path))
+        pooch.retrieve(url, expected, path.name, folder, downloader=ResumingDownloader(path))
     except ValueError as error:  # pooch names the file and both hashes
         raise ValueError(f"{url}: {error}") from error
     if expected is None:
         found = pooch.file_hash(str(path))
         with atomic_file(record) as file:
             file.write(f"{found}  {path.name}\n".encode())
-        warnings.warn(f"{url}: no hash is published for it; what came has sha256:{found}", stacklevel=2)
+        warnings.warn(f"{url}: no hash is published for it; the download has sha256:{found}", stacklevel=2)
     return path
 
 
-class Resuming:
-    """A downloader for `pooch.retrieve` that keeps what it has of `path` when it breaks off, and goes on from there.
+class ResumingDownloader:
+    """A downloader for `pooch.retrieve` that keeps a partial download of `path` and resumes it on the next call.
 
-    Beside `path` lie .NAME.part and .NAME.part.tag, the server's mark (ETag or date) of the version it is a part of.
+    Two files are kept next to `path`: .NAME.part, the bytes received so far, and .NAME.part.tag, the server's ETag or
+    date of the version that they belong to.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,13 +85,13 @@ class Resuming:
                     raise OSError(f"{url}: {error}") from error
                 have = os.path.getsize(self.part)
                 raise OSError(
-                    f"{url}: the connection broke with {have} bytes here ({error}); the next try goes on from there"
+                    f"{url}: the connection broke after {have} bytes ({error}); the next attempt resumes from there"
                 ) from error
             os.replace(self.part, output_file)
         self.tag.unlink(missing_ok=True)
 
     def fetch(self, url: str, file: Any) -> None:
-        """Appends to the open part what it lacks."""
+        """Appends the missing bytes to the open partial file."""
         import requests
 
         headers = {"Accept-Encoding": "identity"}
@@ -104,7 +106,7 @@ class Resuming:
             resumed = response.status_code == requests.codes.partial_content
             if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                 got = response.headers.get("Content-Range")
-                raise OSError(f"{url}: the server sent the range {got!r}, expected bytes {have}- as asked for")
+                raise OSError(f"{url}: the server sent the range {got!r}, expected bytes {have}- as requested")
             if not resumed:
                 have = 0
                 file.truncate(0)
@@ -122,23 +124,24 @@ class Resuming:
             file.flush()
             os.fsync(file.fileno())
             if total is not None and file.tell() != total:
-                raise requests.ConnectionError(f"{file.tell()} of {total} bytes came")
+                raise requests.ConnectionError(f"received {file.tell()} of {total} bytes")
 
 
 def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike[str]) -> None:
-    """Unpacks the folder `inner` of a .tar.gz ("." for all of it) as the folder `place`, which must not be there yet.
+    """Unpacks the folder `inner` of a .tar.gz ("." for all of it) as the folder `place`, which must not exist yet.
 
-    It takes that name only when the whole archive was read. Only files and folders are unpacked, and a name or link in
-    it that leads outside is refused.
+    The folder gets its name only after the whole archive has been read. Only files and folders are unpacked. A path or
+    link that leads outside the folder is rejected.
 
     Raises
     ------
     ValueError
-        The archive is cut short or damaged, holds a name that leads outside, or no such folder; the error names it.
+        The archive is truncated or damaged, has a path that leads outside, or has no folder `inner`. The error names
+        the archive.
     """
     place = Path(place)
     temporary = place.with_name(f".{place.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir(parents=True)
     try:
         with open(archive, "rb") as file:
@@ -146,8 +149,8 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
             with tqdm.wrapattr(file, "read", size, disable=None, desc=f"unpacking {Path(archive).name}") as packed:
                 _unpack(gzip.GzipFile(fileobj=packed), inner, temporary)
         if not (temporary / inner).is_dir():
-            raise ValueError(f"there is no folder {inner} in it")
-        os.sync()  # a hundred thousand files at once
+            raise ValueError(f"it has no folder {inner}")
+        os.sync()  # one call for up to a hundred thousand files
         os.replace(temporary / inner, place)
         synced(place.parent)
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
@@ -158,11 +161,11 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
 
 def _unpack(plain: gzip.GzipFile, inner: str, folder: Path) -> None:
     if not hasattr(tarfile, "data_filter"):
-        raise ImportError("unpack: needs tarfile's extraction filters, which came with Python 3.11.4")
+        raise ImportError("unpack: needs tarfile's extraction filters, which Python has from 3.11.4 on")
     with tarfile.open(fileobj=plain, mode="r|") as tar:
         for member in tar:
-            tarfile.data_filter(member, str(folder))  # raises for what leads outside
+            tarfile.data_filter(member, str(folder))  # raises for a path that leads outside
             if (member.isfile() or member.isdir()) and PurePosixPath(member.name).is_relative_to(inner):
                 tar.extract(member, folder, filter="data")
-    while plain.read(2**20):  # tarfile takes an archive that is cut behind a member for whole, gzip does not
+    while plain.read(2**20):  # tarfile does not notice an archive truncated right after a member; gzip does
         pass

@@ -1,5 +1,8 @@
-"""What generated tasks share. Example i of a split is drawn from its own stream of random numbers, (seed, split, i): it
-is the same on every machine, for any number of threads, and whatever else is in its batch; none is stored."""
+"""Shared code of the generated tasks.
+
+Example i of a split is drawn from its own random stream, (seed, split, i). It is the same on every machine, for any
+number of threads, and for any other examples in its batch. No example is stored.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from rotrnn._support.files import atomic_file, clear
 from rotrnn.tasks.task import Batch, Index, Split, Task
 
 ENDLESS = 2**40
-"""As many examples as anyone wants."""
+"""Size of a split that is practically unlimited."""
 
 PARTS = {"train": 1, "val": 2, "test": 3}
-WRITABLE = 2**24  # rows of a split
+WRITABLE = 2**24  # most rows of a split that `write_rows` writes
 
 
 def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, int]]) -> None:
-    """ValueError unless each named setting is an integer from its lower to its upper limit."""
+    """Raises ValueError if a named setting is not between its lower and upper limit, both included."""
     for name, low, high in limits:
         value = getattr(settings, name)
         if not low <= value <= high:
@@ -32,7 +35,7 @@ def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, i
 
 @dataclass(frozen=True)
 class GeneratedSplit(Split):
-    """`size` examples, made when they are asked for; `name` is "train", "val" or "test"."""
+    """A split of `size` examples that are generated when a batch is drawn; `name` is "train", "val" or "test"."""
 
     name: str
     size: int
@@ -42,17 +45,17 @@ class GeneratedSplit(Split):
 
     @abstractmethod
     def make(self, index: Index, streams: Index) -> Batch:
-        """The examples at `index`, each drawn from the Philox stream of that number."""
+        """Generates the examples at `index`; example i uses the Philox stream number ``streams[i]``."""
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The examples at `index`; ids are int64 whatever `dtype`."""
+        """Returns the examples at `index`; ids are int64 for every `dtype`."""
         index = np.ascontiguousarray(index, np.int64)
         return self.make(index, index + (PARTS[self.name] << 48))
 
 
 @dataclass(frozen=True)
 class ByLength:
-    """A split's lengths: `each` examples of every length from `low` to `high`, one length after the other."""
+    """The lengths in a split: `each` examples of every length from `low` to `high`, in increasing order of length."""
 
     low: int
     high: int
@@ -62,21 +65,21 @@ class ByLength:
         return (self.high - self.low + 1) * self.each
 
     def at(self, index: Index) -> Index:
-        """The lengths of the examples at `index`."""
+        """Returns the lengths of the examples at `index`."""
         return self.low + index // self.each
 
 
 def trimmed(inputs: Index, labels: Index, sizes: Index) -> Batch:
-    """A batch of rows (B, T) of these sizes (B,), cut to the longest."""
+    """Returns a batch of rows (B, T) with valid sizes (B,), with the columns beyond the longest row removed."""
     longest = int(sizes.max(initial=0))
     return Batch(np.ascontiguousarray(inputs[:, :longest]), np.ascontiguousarray(labels[:, :longest]), sizes)
 
 
 def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
-    """Writes a tagger's task as text: for each split a file NAME_SPLIT.tsv.
+    """Writes a task with a label per step as text, one file NAME_SPLIT.tsv for each split.
 
-    Its header is ``inputs<TAB>labels``; each row is an example, token ids and as many labels, separated by spaces;
-    labels that do not count are -1. Several features or bits of a step, integers, are joined by commas.
+    The header is ``inputs<TAB>labels``. Each row is an example: token ids and as many labels, separated by spaces.
+    Labels that do not count are -1. If a step has several integer features or bits, they are joined by commas.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
     for name, split in splits.items():
         if len(split) > WRITABLE:
             raise ValueError(
-                f"{task.name}: {name} has {len(split)} examples, expected at most {WRITABLE} to be written; set {name}"
+                f"{task.name}: {name} has {len(split)} examples, but at most {WRITABLE} can be written; set {name}"
             )
     files = {name: Path(folder, f"{task.name}_{name}.tsv") for name in splits}
     clear(files.values())
@@ -103,5 +106,5 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
 
 
 def _text(steps: Index) -> str:
-    """Integers (T,) or (T, K)."""
+    """Formats integers (T,) or (T, bits)."""
     return " ".join(",".join(map(str, step)) for step in steps.reshape(len(steps), -1).tolist())

@@ -14,9 +14,10 @@ from rotrnn.tasks.task import Batch, Index, Split
 
 @dataclass(frozen=True)
 class ImageSplit(Split):
-    """Some images of a set, one pixel a step, in raster order or in that of `steps`; normalised as they are drawn.
+    """Images as sequences with one pixel per step, in raster order or in the order `steps`.
 
-    `pixels` (n, T, F) uint8, `labels` (n,) uint8, `rows` those of this split, `mean` and `std` (F,) of a pixel / 255.
+    Pixels are normalised when a batch is drawn. `pixels` (n, T, F) uint8 and `labels` (n,) uint8 hold all images,
+    `rows` are the indices of this split's images, `mean` and `std` (F,) refer to a pixel / 255.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -30,7 +31,7 @@ class ImageSplit(Split):
         return len(self.rows)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The images at `index`: (B, T, F) in `dtype`, all of one length."""
+        """Returns the images at `index`: (B, T, F) in `dtype`, all of the same length."""
         rows = self.rows[index]
         pixels = self.pixels[rows] if self.steps is None else self.pixels[rows][:, self.steps]
         x: npt.NDArray[Any] = pixels / np.asarray(255, dtype)
@@ -40,18 +41,21 @@ class ImageSplit(Split):
 
 
 def divided(images: dict[str, int], val_fraction: float) -> dict[str, int]:
-    """How many images each split has, of those in "train" and "test"."""
+    """Returns the number of images of each split, from the published numbers for "train" and "test"."""
     train = int(images["train"] * (1 - val_fraction))
     return {"train": train, "val": images["train"] - train, "test": images["test"]}
 
 
 def divide(name: str, n: int, val_fraction: float, seed: int) -> tuple[Index, Index]:
-    """Rows for training and for validation, as PyTorch's random_split with a generator of that seed divides n.
+    """Splits n rows into training and validation rows, as PyTorch's random_split does with a generator of that seed.
 
-    ValueError, in the `name` of a task, where either has none.
+    ValueError, with the task's `name`, if one of the two is empty.
     """
     train = divided({"train": n, "test": 0}, val_fraction)["train"]
     if not 0 < train < n:
-        raise ValueError(f"{name}: val_fraction is {val_fraction} of {n} images, expected one at least on either side")
+        raise ValueError(
+            f"{name}: val_fraction is {val_fraction} of {n} images, expected at least one for training and one for "
+            "validation"
+        )
     order = torch_random_order(n, seed)
     return order[:train], order[train:]

@@ -1,4 +1,4 @@
-"""Text of Long Range Arena: is a film review of IMDB for or against?"""
+"""Long Range Arena's Text task: is an IMDB film review positive or negative?"""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LABELS = ("neg", "pos")
 SPLITS = ("train", "test")
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}
 FILE = re.compile(r"(\d+)_(\d+)\.txt")
-REVIEWS = 12_500  # of each split and label
+REVIEWS = 12_500  # per split and label
 VOCABULARY = {"characters": 135, "bytes": 257}
 
 
 @dataclass(frozen=True)
 class IMDB(Released):
-    """Reviews (Maas et al. 2011), read character by character; 0 is a bad one, 1 a good one.
+    """Film reviews (Maas et al. 2011), read character by character. Label 0 is negative, 1 is positive.
 
-    There is no validation part: the test split is evaluated on the way, and the best of these evaluations is what the
-    benchmark's tables show. `val` of the task is `test` itself.
+    There is no validation split. The test split is evaluated during training, and the benchmark's tables show the best
+    of these evaluations. The task's `val` is `test` itself.
 
-    The published files are ``{train,test}/{neg,pos}/<id>_<rating>.txt``, 12,500 in each folder, in UTF-8; their markup
-    stays as it is. Parameters `data_dir`, `download` and `cache_dir` are those of `rotrnn.tasks.released.Released`.
+    The published files are ``{train,test}/{neg,pos}/<id>_<rating>.txt``, 12,500 in each folder, in UTF-8. Their markup
+    is kept. The parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
     tokens : str
-        "characters", as S4 and S5 have it (`rotrnn.tasks.text.Characters`; 135 ids), or "bytes", as Long Range Arena's
+        "characters", as in S4 and S5 (`rotrnn.tasks.text.Characters`; 135 ids), or "bytes", as in Long Range Arena's
         own pipeline (`rotrnn.tasks.text.Bytes`; 257 ids).
     max_length : int
-        Longer texts are cut: tokens in all, ``<eos>`` among them.
+        Maximum number of tokens, including ``<eos>``. Longer texts are truncated.
     min_frequency : int
-        Characters that are rarer in the training texts are ``<unk>``.
+        Characters that occur less often than this in the training texts are read as ``<unk>``.
     """
 
     tokens: str = "characters"
@@ -52,7 +52,7 @@ class IMDB(Released):
     min_frequency: int = 15
 
     release: ClassVar[Release] = Release(
-        # the hash is torchtext's (pytorch/text, torchtext/datasets/imdb.py)
+        # the hash is from torchtext (pytorch/text, torchtext/datasets/imdb.py)
         {"https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "md5:7c2ac02c03563afcf9b574c7e56c153a"},
         marks=("train/neg",),
         places=("aclImdb", "."),
@@ -66,16 +66,16 @@ class IMDB(Released):
 
     @property
     def shape(self) -> Shape:
-        """Two classes, the published reviews' vocabulary."""
+        """Two classes, and the size of the published reviews' vocabulary."""
         return Shape(2, VOCABULARY[self.tokens], None)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The test part is the validation part too."""
+        """The published numbers of reviews. The test split is also the validation split."""
         return dict.fromkeys(("train", "val", "test"), 2 * REVIEWS)
 
     def load(self) -> Task:
-        """The task; its arrays are prepared the first time."""
+        """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         files = {split: {label: _files(folder / split / label) for label in LABELS} for split in SPLITS}
         arrays = self.prepare(
@@ -111,7 +111,7 @@ class IMDB(Released):
 
 
 def _files(folder: Path) -> list[Path]:
-    """The reviews in a folder in the order of their ids; ValueError for a file that can be none."""
+    """Returns the reviews in a folder, ordered by id. ValueError if a file name is not that of a review."""
     found = []
     for path in folder.iterdir():
         if path.name.startswith("."):
@@ -120,8 +120,8 @@ def _files(folder: Path) -> list[Path]:
         ratings = RATINGS[folder.name]
         if name is None or int(name[2]) not in ratings:
             raise ValueError(
-                f"{path}: expected a name <id>_<rating>.txt with a rating from {ratings[0]} to {ratings[-1]}, as label "
-                f"'{folder.name}' has it"
+                f"{path}: expected a name <id>_<rating>.txt with a rating from {ratings[0]} to {ratings[-1]} for label "
+                f"'{folder.name}'"
             )
         found.append((int(name[1]), path))
     return [path for _, path in sorted(found)]
@@ -133,4 +133,4 @@ def _rows(files: dict[str, list[Path]]) -> Iterator[tuple[int, tuple[str, ...]]]
             try:
                 yield label, (path.read_bytes().decode(),)
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}: is no UTF-8: {error}") from None
+                raise ValueError(f"{path}: is not valid UTF-8: {error}") from None

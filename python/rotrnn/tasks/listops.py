@@ -1,4 +1,4 @@
-"""ListOps of Long Range Arena: its generator, its released files, and its tokenisation."""
+"""Long Range Arena's ListOps task: generator, released files and tokenisation."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 """The tokens of an expression, in the order of their ids in csrc/data/listops.c."""
 
 HEADER = b"Source\tTarget\r\n"
-PATIENCE = 2**22  # candidates in a row that may be rejected or seen before: seconds
-DEPTHS = 128  # nested operators that the C code has room for
+PATIENCE = 2**22  # `generate` stops after so many rejected or repeated candidates in a row, which takes seconds
+DEPTHS = 128  # most nested operators that the C code has room for
 
 
 # ---- expressions ----
 
 
 class Expressions(NamedTuple):
-    """Expressions in prefix order, one after the other: the i-th is ``tokens[offsets[i]:offsets[i + 1]]``.
+    """Expressions in prefix order, concatenated: expression i is ``tokens[offsets[i]:offsets[i + 1]]``.
 
-    `tokens` are ids into `TOKENS`, `offsets` (n + 1,) int64, `values` (n,) uint8, from 0 to 9.
+    `tokens` uint8 are indices into `TOKENS`, `offsets` (n + 1,) int64, `values` (n,) uint8 from 0 to 9.
     """
 
     tokens: Tokens
@@ -43,11 +43,11 @@ class Expressions(NamedTuple):
     values: npt.NDArray[np.uint8]
 
     def part(self, first: int, last: int) -> Expressions:
-        """Expressions first .. last-1."""
+        """Returns expressions first .. last-1."""
         return Expressions(self.tokens, self.offsets[first : last + 1], self.values[first:last])
 
     def rows(self) -> Iterator[Tokens]:
-        """The expressions one by one."""
+        """Yields the tokens of each expression."""
         for start, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
             yield self.tokens[start:end]
 
@@ -61,20 +61,20 @@ def _joined(rows: Collection[bytes], values: Iterable[int]) -> Expressions:
 def generate(
     count: int, *, seed: int, max_depth: int = 10, max_args: int = 10, min_length: int = 500, max_length: int = 2000
 ) -> Expressions:
-    """Draws distinct random expressions by the rule of Long Range Arena (Tay et al. 2021, section 2.2.1).
+    """Draws distinct random expressions with the rules of Long Range Arena (Tay et al. 2021, section 2.2.1).
 
-    A node at depth d < `max_depth` (the root has d = 1) is an operator with probability 1/4, else a digit; at
-    `max_depth` always a digit. An operator is MIN, MAX, MED or SM and has 2 to `max_args` arguments; operators, numbers
-    of arguments and digits are uniform. An expression is kept if ``min_length < tokens < max_length`` and it is not
-    there already. Tokens are digits, operators and ``]``.
+    A node at depth d < `max_depth` (the root has d = 1) is an operator with probability 1/4, else a digit. At
+    `max_depth` it is always a digit. An operator is MIN, MAX, MED or SM and has 2 to `max_args` arguments. Operators,
+    numbers of arguments and digits are uniform. An expression is kept if ``min_length < tokens < max_length`` and it is
+    not a repetition. Tokens are digits, operators and ``]``.
 
-    Candidate i draws from its own Philox stream (`seed`, i), and candidates are looked at in the order of i: the result
-    is the same for any number of threads, and a smaller `count` gives the beginning of a larger one's.
+    Candidate i draws from its own Philox stream (`seed`, i), and candidates are examined in the order of i. So the
+    result is the same for any number of threads, and a smaller `count` gives the first expressions of a larger one.
 
     Raises
     ------
     Exhausted
-        2**22 candidates in a row brought nothing new, so the settings do not allow `count` distinct expressions.
+        2**22 candidates in a row gave no new expression: the settings do not allow `count` distinct expressions.
     """
     size = max(1, min(8192, 2**24 // max_length))
     tokens, lengths, values = np.empty((size, max_length), np.uint8), np.empty(size, np.int64), np.empty(size, np.uint8)
@@ -83,9 +83,9 @@ def generate(
     while len(found) < count:
         if first - newest > PATIENCE:
             raise Exhausted(
-                f"ListOps: found {len(found)} of {count} distinct expressions of more than {min_length} and less than "
-                f"{max_length} tokens, depth {max_depth} and {max_args} arguments at most, then gave up: {PATIENCE} "
-                "candidates in a row were too short, too long or there already"
+                f"ListOps: found only {len(found)} of {count} distinct expressions of more than {min_length} and fewer "
+                f"than {max_length} tokens, depth {max_depth} and {max_args} arguments at most: {PATIENCE} candidates "
+                "in a row were too short, too long or repetitions"
             )
         HOST.kernels.listops_sample(
             tokens=tokens,
@@ -110,7 +110,7 @@ def generate(
 
 
 def render(tokens: Tokens) -> str:
-    """The text of one expression (n,): parenthesised and binarised to the left, ``( ( ( [MAX 3 ) 4 ) ] )``."""
+    """Returns the text of one expression (n,), parenthesised and left-binarised: ``( ( ( [MAX 3 ) 4 ) ] )``."""
     return _render(np.ascontiguousarray(tokens, np.uint8)).decode()
 
 
@@ -119,7 +119,7 @@ def _render(tokens: Tokens) -> bytes:
     try:
         HOST.kernels.listops_render(text=text, start=start, tokens=tokens, n=len(tokens))
     except IndexError:
-        raise ValueError("render: the tokens are not one expression, of 128 nested operators at most") from None
+        raise ValueError(f"render: the tokens are not one expression with at most {DEPTHS} nested operators") from None
     return text[start[0] : -1].tobytes()
 
 
@@ -140,7 +140,8 @@ def _short(text: bytes) -> str:
 
 
 def parse(text: str) -> tuple[Tokens, int]:
-    """Tokens and value of one expression from its text; the inverse of `render`. ValueError where it is malformed."""
+    """Parses the text of one expression into its tokens and value; the inverse of `render`. ValueError if the text is
+    malformed."""
     return _parse(text.encode())
 
 
@@ -160,18 +161,19 @@ def _parse(text: bytes) -> tuple[Tokens, int]:
 # ---- the released files ----
 
 
-def write_tsv(path: str | os.PathLike[str], expressions: Expressions) -> None:
-    """Writes a file in the released format: header ``Source<TAB>Target``, one expression a row, rows end in CR LF."""
+def write_expressions(path: str | os.PathLike[str], expressions: Expressions) -> None:
+    """Writes a file in the released format: the header ``Source<TAB>Target``, then one expression per row. Rows end in
+    CR LF."""
     with atomic_file(path) as file:
         file.write(HEADER)
         for tokens, value in zip(expressions.rows(), expressions.values, strict=True):
             file.write(b"%b\t%d\r\n" % (_render(tokens), value))
 
 
-def read_tsv(path: str | os.PathLike[str]) -> Expressions:
+def read_expressions(path: str | os.PathLike[str]) -> Expressions:
     """Reads a file in the released format.
 
-    Every row is parsed strictly and evaluated. What is not as expected raises a ValueError that names file and line.
+    Every row is parsed strictly and evaluated. A malformed row raises a ValueError that names the file and the line.
     """
     rows: list[bytes] = []
     values: list[int] = []
@@ -216,7 +218,7 @@ class ListOpsSplit(Split):
         return len(self.expressions.values)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The expressions at `index`; ids are int64 whatever `dtype`."""
+        """Returns the expressions at `index`; ids are int64 for every `dtype`."""
         tokens, offsets, values = self.expressions
         starts = offsets[index]
         sizes = np.minimum(offsets[np.asarray(index) + 1] - starts, self.max_tokens)
@@ -229,28 +231,28 @@ class ListOpsSplit(Split):
 
 @dataclass(frozen=True)
 class ListOps:
-    """ListOps of Long Range Arena: the value, 0 to 9, of nested MIN, MAX, MED and SM (sum modulo 10) of digits.
+    """Long Range Arena's ListOps: predict the value, 0 to 9, of nested MIN, MAX, MED and SM (sum modulo 10) of digits.
 
-    Sequences are 500 to 2000 tokens and an ``<eos>``. Ids: ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then the tokens by
-    decreasing frequency in the training split (ties in the order of their text, with X for the bracket), as published
-    state space models read it (S4, S5).
+    Sequences have 500 to 2000 tokens and an ``<eos>``. Ids are ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then the tokens
+    by decreasing frequency in the training split (ties in the order of their text, with X for the bracket), as in S4
+    and S5.
 
     Parameters
     ----------
     train, val, test : int
-        How many expressions each split has.
+        Number of expressions in each split.
     max_depth, max_args, min_length, max_length, seed : int
-        Settings of `generate`; the splits are consecutive parts of one set, so that none shares an expression.
+        Settings of `generate`. The splits are consecutive parts of one set, so no two of them share an expression.
     max_tokens : int
-        Longer sequences are cut to this, before ``<eos>`` is appended.
+        Longer sequences are truncated to this many tokens before ``<eos>`` is appended.
     data_dir : str
-        Folder with the released files basic_train.tsv, basic_val.tsv and basic_test.tsv, or one above it. With it
-        nothing is generated: the splits are the first `train`, `val` and `test` rows of these files.
+        Folder with the released files basic_train.tsv, basic_val.tsv and basic_test.tsv, or a folder above it. If it is
+        set, nothing is generated: the splits are the first `train`, `val` and `test` rows of these files.
     download : bool
-        Fetch these files into `data_dir` where they are not there, out of the archive of all of Long Range Arena, 8 GB.
+        Download these files into `data_dir` if they are missing, from the archive of the whole Long Range Arena, 8 GB.
     cache_dir : str
-        Folder for the expressions of `data_dir`, mapped into memory from the first time on; .rotrnn in it if none is
-        given.
+        Folder for the arrays prepared from `data_dir`, which later calls map into memory. The default is the folder
+        .rotrnn in `data_dir`.
     """
 
     train: int = 96_000
@@ -266,7 +268,7 @@ class ListOps:
     download: bool = False
     cache_dir: str = ""
 
-    dividing: ClassVar[tuple[str, ...]] = ("train", "val", "max_depth", "max_args", "min_length", "max_length")
+    split_settings: ClassVar[tuple[str, ...]] = ("train", "val", "max_depth", "max_args", "min_length", "max_length")
 
     def __post_init__(self) -> None:
         largest = 2**31 - 1
@@ -287,27 +289,27 @@ class ListOps:
 
     @property
     def shape(self) -> Shape:
-        """Ten classes, and the ids of all tokens: a training split that lacks some has fewer."""
+        """Ten classes, and the ids of all tokens. A training split in which some tokens do not occur has fewer ids."""
         return Shape(10, EOS + 1 + len(TOKENS), None)
 
     def load(self) -> Task:
-        """The task, generated or read from `data_dir`."""
+        """Returns the task, generated or read from `data_dir`."""
         return self._task(self._splits())
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes basic_train.tsv, basic_val.tsv and basic_test.tsv in the released format.
 
-        ValueError where the expressions are read from files.
+        ValueError if the expressions are read from files.
         """
         if self.data_dir or self.download:
             raise ValueError(
-                f"ListOps: data_dir is {self.data_dir!r}, expected none: its expressions are files already"
+                f"ListOps: data_dir is {self.data_dir!r}, expected none: its expressions are already files"
             )
         Path(folder).mkdir(parents=True, exist_ok=True)
         splits = self._splits()
         clear(_file(folder, name) for name in splits)
         for name, expressions in splits.items():
-            write_tsv(_file(folder, name), expressions)
+            write_expressions(_file(folder, name), expressions)
         return self._task(splits)
 
     def _splits(self) -> dict[str, Expressions]:
@@ -327,10 +329,10 @@ class ListOps:
         return {name: every.part(end - counts[name], end) for name, end in zip(counts, ends, strict=True)}
 
     def _read(self, path: Path, count: int) -> Expressions:
-        """The first expressions of a file."""
+        """Returns the first `count` expressions of a file."""
 
         def make(store: Store) -> None:
-            for name, array in read_tsv(path)._asdict().items():
+            for name, array in read_expressions(path)._asdict().items():
                 store.array(name, array.shape, array.dtype)[:] = array
 
         arrays = prepare("ListOps", self.data_dir, self.cache_dir, f"listops-{path.stem}", [path], make)
@@ -355,7 +357,7 @@ def _file(folder: str | os.PathLike[str], name: str) -> Path:
 
 
 def _vocabulary(train: Expressions, max_tokens: int) -> Index:
-    """The tokens of the training split in the order of their ids."""
+    """Returns the tokens that occur in the training split, in the order of their ids."""
     counts = np.zeros(len(TOKENS), np.int64)
     for row in train.rows():
         counts += np.bincount(row[:max_tokens], minlength=len(TOKENS))

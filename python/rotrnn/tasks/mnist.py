@@ -1,4 +1,4 @@
-"""MNIST as sequences of pixels: sequential, and permuted."""
+"""MNIST as sequences of pixels: sequential MNIST and permuted MNIST."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Index, Shape, Task, shuffled
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 SIDE = 28
 PIXELS = SIDE * SIDE
@@ -28,10 +28,12 @@ FILES = {
     for name, part in (("train", "train"), ("test", "t10k"))
 }
 IMAGES = {"train": 60_000, "test": 10_000}
-MEAN, STD = 0.1307, 0.3081  # of the training pixels, from 0 to 1, to four digits, as PyTorch's examples have them
+MEAN, STD = 0.1307, 0.3081  # of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
-MD5 = {  # those of torchvision (pytorch/vision, torchvision/datasets/mnist.py); `marks` comes last, when all are there
+# Hashes from torchvision (pytorch/vision, torchvision/datasets/mnist.py). The file named in `marks` is downloaded last:
+# when it is there, all others are.
+MD5 = {
     "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
     "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
     "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -41,22 +43,22 @@ MD5 = {  # those of torchvision (pytorch/vision, torchvision/datasets/mnist.py);
 
 @dataclass(frozen=True)
 class MNIST(Released):
-    """The 70,000 handwritten digits of 28 x 28 pixels of MNIST (LeCun et al. 1998), 784 steps.
+    """The 70,000 handwritten digits of MNIST (LeCun et al. 1998), 28 x 28 pixels each, as 784 steps.
 
-    The published files are {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with .gz or without.
-    Parameters `data_dir`, `download` and `cache_dir` are those of `rotrnn.tasks.released.Released`.
+    The published files are {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz. The
+    parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
     permuted : bool
-        Pixels come in one random order instead of the raster's. Papers do not share one: with another order, accuracies
-        are about the same, not the same.
+        Use one fixed random order of the pixels instead of raster order. Papers use different orders; with another
+        order, accuracies are similar but not equal.
     permutation_seed : int
-        Of that order: that of the pixels' Philox numbers.
+        Seed of that order, which is the order of the pixels' Philox numbers.
     val_fraction : float
-        Share of the training images that are for validation.
+        Share of the training images that are used for validation.
     seed : int
-        Of PyTorch's random_split, which says which they are.
+        Seed of PyTorch's random_split, which selects these images.
     """
 
     permuted: bool = False
@@ -64,7 +66,7 @@ class MNIST(Released):
     val_fraction: float = 0.1
     seed: int = 42
 
-    dividing: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
+    split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
         {f"{MIRROR}/{name}.gz": f"md5:{md5}" for name, md5 in MD5.items()},
         marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
@@ -77,16 +79,16 @@ class MNIST(Released):
 
     @property
     def shape(self) -> Shape:
-        """Ten classes, one feature."""
+        """Ten classes, one feature per step."""
         return Shape(10, None, 1)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """As published, the training part divided."""
+        """The published numbers of images, with the training images split into training and validation."""
         return divided(IMAGES, self.val_fraction)
 
     def load(self) -> Task:
-        """The task; its arrays are prepared the first time."""
+        """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         files = {name: [_plain_or_gz(folder / file) for file in pair] for name, pair in FILES.items()}
 
@@ -94,7 +96,7 @@ class MNIST(Released):
             for name, (images, labels) in files.items():
                 pixels, classes = read_idx(images, (SIDE, SIDE)), read_idx(labels, ())
                 if len(pixels) != len(classes):
-                    raise ValueError(f"{labels}: has {len(classes)} labels, expected {len(pixels)}, as many as images")
+                    raise ValueError(f"{labels}: has {len(classes)} labels, expected {len(pixels)}, one for each image")
                 if (wrong := np.flatnonzero(classes > 9)).size:
                     raise ValueError(f"{labels}, record {wrong[0]}: the label is {classes[wrong[0]]}, expected 0 to 9")
                 store.array(f"{name}_pixels", (len(pixels), PIXELS, 1), np.uint8)[:] = pixels.reshape(-1, PIXELS, 1)
@@ -118,7 +120,7 @@ class MNIST(Released):
         )
 
     def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
-        """Writes random images: `examples` for training and validation, and as many to test."""
+        """Writes random images: `examples` for training and validation together, and `examples` for the test."""
         rng = np.random.default_rng(0)
         Path(folder).mkdir(parents=True, exist_ok=True)
         for images, labels in FILES.values():
@@ -130,35 +132,36 @@ def _plain_or_gz(path: Path) -> Path:
     return path if path.exists() else path.with_name(path.name + ".gz")
 
 
-def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Bytes:
-    """The array (n, *shape) of bytes in an idx file, unpacked where its name ends in .gz.
+def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> ByteArray:
+    """Reads the array (n, *shape) of bytes in an idx file, which is decompressed if its name ends in .gz.
 
-    Such a file is: two zero bytes, 8 for the dtype, the number of dimensions; each of them as a big-endian integer of
-    four bytes; then the array. ValueError where it is none, of another shape, or cut off.
+    An idx file holds two zero bytes, an 8 for the dtype, the number of dimensions, the size of each dimension as a
+    big-endian integer of four bytes, then the array. ValueError if the file is no idx file, has another shape or is
+    truncated.
     """
     content = Path(path).read_bytes()
     if Path(path).suffix == ".gz":
         try:
             content = gzip.decompress(content)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path}: is cut off or damaged: {error}") from error
+            raise ValueError(f"{path}: is truncated or damaged: {error}") from error
     ndim = 1 + len(shape)
     head = 4 + 4 * ndim
     if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < head:
         begin, magic = content[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")
         raise ValueError(
-            f"{path}: begins with '{begin}', expected '{magic}', of bytes in {ndim} dimension(s), and these"
+            f"{path}: begins with '{begin}', expected '{magic}' (bytes in {ndim} dimension(s)) and the dimensions"
         )
     n, *rest = np.frombuffer(content, ">u4", ndim, 4).tolist()
     if tuple(rest) != shape:
-        raise ValueError(f"{path}: has images of {rest}, expected {list(shape)}")
+        raise ValueError(f"{path}: has images of shape {rest}, expected {list(shape)}")
     size = n * int(np.prod(shape, dtype=np.int64))
     if len(content) != head + size:
         raise ValueError(f"{path}: has {len(content) - head} bytes of data, expected {size} for {n} records")
     return np.frombuffer(content, np.uint8, offset=head).reshape(n, *shape)
 
 
-def write_idx(path: str | os.PathLike[str], array: Bytes) -> None:
+def write_idx(path: str | os.PathLike[str], array: ByteArray) -> None:
     """The inverse of `read_idx`."""
     content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
     with atomic_file(path) as file:

@@ -1,10 +1,11 @@
-"""The pictures that Pathfinder's images are made of: paddles, the room they take, and markers, all in 8 bits.
+"""The pictures that Pathfinder's images are composed of: paddles, their masks with margins, and markers, all in 8 bits.
 
 The original generator (Linsley, Kim, Veerabadran, Windolf, Serre, "Learning long-range spatial dependencies with
-horizontal gated recurrent units", NeurIPS 2018; drewlinsley/pathfinder) draws each of them anew, enlarged by `SCALE`,
-and shrinks it with SciPy's old imresize, that is by Pillow in 8 bits. There are few different ones: a paddle starts at
-a pixel under an angle of whole degrees, or at one of the pixels of a circle. So all are drawn here, once, and
-csrc/data/pathfinder.c puts them in place. Nothing depends on which Pillow is installed; tests compare with it.
+horizontal gated recurrent units", NeurIPS 2018; drewlinsley/pathfinder) draws every paddle separately, enlarged by
+`SCALE`, and shrinks it with SciPy's old imresize, which is Pillow in 8 bits. Only few pictures differ: a paddle starts
+at a pixel with an angle of whole degrees, or at one of the pixels of a circle. So all of them are drawn here once, and
+csrc/data/pathfinder.c copies them into the images. The result does not depend on the installed version of Pillow; the
+tests compare with Pillow.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from rotrnn.tasks.task import Index
 
 Picture = npt.NDArray[np.uint8]
 
-SCALE = 2  # of the canvas that things are drawn on before they are shrunk
+SCALE = 2  # enlargement of the canvas that pictures are drawn on before they are shrunk
 WHITE = 255
 DEGREES = 360
-CERTAIN = 2**24  # the weight of an end of probability 1 among one
-LOBES = 3  # of the Lanczos kernel
+CERTAIN = 2**24  # integer weight that stands for 1
+LOBES = 3  # number of lobes of the Lanczos kernel
 
 
 # ---- drawing ----
 
 
 def line(side: int, start: tuple[int, int], end: tuple[int, int], width: int) -> Picture:
-    """A straight line between two pixels (y, x) of a black square, as Pillow's ImageDraw.line draws it."""
+    """Draws a straight line between two pixels (y, x) of a black square, with the result of Pillow's ImageDraw.line."""
     canvas = np.zeros((side, side), np.uint8)
     (y0, x0), (y1, x1) = start, end
     dy, dx = y1 - y0, x1 - x0
-    if width == 1 or not (dy or dx):  # Bresenham's
+    if width == 1 or not (dy or dx):  # Bresenham's algorithm
         long, short = max(abs(dy), abs(dx)), min(abs(dy), abs(dx))
         error, minor = 2 * short - long, 0
         for major in range(long + 1):
@@ -45,7 +46,7 @@ def line(side: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
                 minor, error = minor + 1, error - 2 * long
             error += 2 * short
         return canvas
-    # a quadrilateral whose corners are rounded to pixels, filled row by row
+    # fill, row by row, a quadrilateral whose corners are rounded to pixels
     most, least = (round_half((width - 1) / 2) / math.hypot(dy, dx) for round_half in (_half_up, _half_down))
     left, right = _half_down(least * dy), _half_down(most * dy)
     above, below = _half_up(least * dx), _half_up(most * dx)
@@ -62,18 +63,18 @@ def line(side: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
 
 
 def _half_up(x: float) -> int:
-    """`x` rounded, halves away from zero."""
+    """Rounds `x`, halves away from zero."""
     return int(math.copysign(math.floor(abs(x) + 0.5), x))
 
 
 def _half_down(x: float) -> int:
-    """`x` rounded, halves towards zero."""
+    """Rounds `x`, halves towards zero."""
     return int(math.copysign(math.ceil(abs(x) - 0.5), x))
 
 
 @lru_cache(maxsize=64)
 def _taps(size: int, to: int) -> npt.NDArray[np.float64]:
-    """(to, size) weights of Lanczos resampling, in units of 2**-22: integers, as Pillow rounds them."""
+    """Returns the weights (to, size) of Lanczos resampling in units of 2**-22, rounded to integers as in Pillow."""
     scale = size / to
     taps = np.zeros((to, size))
     for i in range(to):
@@ -93,15 +94,16 @@ def _lanczos(x: float) -> float:
 
 
 def shrink(picture: Picture, side: int) -> Picture:
-    """A square picture resampled to `side` pixels by Lanczos's kernel, as Pillow does in 8 bits: rows, then columns."""
+    """Resamples a square picture to `side` pixels with the Lanczos kernel, as Pillow does in 8 bits: rows, then
+    columns."""
     taps = _taps(len(picture), side)
-    for _ in range(2):  # doubles hold these integers exactly
+    for _ in range(2):  # float64 holds these integers exactly
         picture = np.clip(np.floor((picture @ taps.T + 2**21) / 2**22), 0, WHITE).astype(np.uint8).T
     return np.ascontiguousarray(picture)
 
 
 def disc(radius: float) -> Index:
-    """(k, 2) whole offsets of at most that length."""
+    """Returns all integer offsets (n, 2) with a length of at most `radius`."""
     reach = np.arange(-math.floor(radius), math.floor(radius) + 1)
     offsets = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
     inner: Index = offsets[(offsets**2).sum(1) <= radius**2].astype(np.int64)
@@ -109,7 +111,7 @@ def disc(radius: float) -> Index:
 
 
 def widened(picture: Picture, radius: int) -> Picture:
-    """Each pixel the brightest of the disc around it."""
+    """Sets each pixel to the brightest pixel of the disc around it (a dilation)."""
     side = len(picture)
     framed = np.pad(picture, radius)
     moved = [framed[radius + y :, radius + x :][:side, :side] for y, x in disc(radius).tolist()]
@@ -121,12 +123,12 @@ def widened(picture: Picture, radius: int) -> Picture:
 
 
 def turned(angle: float) -> float:
-    """The opposite direction."""
+    """Returns the opposite direction."""
     return angle + math.pi if angle < 0 else angle - math.pi
 
 
 def step(angle: float, length: float) -> tuple[float, float]:
-    """The move (y, x) by `length` under `angle`."""
+    """Returns the displacement (y, x) of `length` pixels in the direction `angle`."""
     return length * math.sin(angle), length * math.cos(angle)
 
 
@@ -134,7 +136,7 @@ def step(angle: float, length: float) -> tuple[float, float]:
 
 
 class PaddleShape(NamedTuple):
-    """What decides how a paddle looks, and where the next one of a contour may lie."""
+    """Parameters of how a paddle looks and of where the next paddle of a contour may lie; lengths are in pixels."""
 
     length: int
     thickness: float
@@ -143,12 +145,12 @@ class PaddleShape(NamedTuple):
 
     @property
     def half(self) -> int:
-        """Half the side of its picture, which its start is in the middle of."""
+        """Half the side of the paddle's picture. The paddle starts in the middle of the picture."""
         return self.length + math.ceil(self.thickness) + self.margin
 
 
 def paddle(shape: PaddleShape, angle: float) -> tuple[Picture, Picture]:
-    """A paddle, and it with its margin: (2 h + 1, 2 h + 1) each, h = `PaddleShape.half`."""
+    """Draws a paddle, and the same paddle widened by its margin: (2 h + 1, 2 h + 1) each, h = `PaddleShape.half`."""
     center = shape.half * SCALE
     dy, dx = step(angle, shape.length * SCALE)
     end = math.ceil(center + dy), math.ceil(center + dx)
@@ -158,25 +160,26 @@ def paddle(shape: PaddleShape, angle: float) -> tuple[Picture, Picture]:
 
 
 class Paddles(NamedTuple):
-    """All paddles of a shape, P = 360 + C of them, for csrc/data/pathfinder.c.
+    """All paddles of a shape for csrc/data/pathfinder.c: n = 360 + n_ends pictures of side x side pixels.
 
-    The first 360 are those that a contour may start with, by degrees from -180 on; paddle 360 + c leads back from the
-    c-th pixel of the circle around a pivot. A contour goes on from that one in the opposite direction.
+    The first 360 are the paddles that a contour may start with, one per degree from -180 on. Paddle 360 + c leads back
+    from the c-th pixel of the circle around a pivot to the pivot. After it, the contour continues in the opposite
+    direction.
     """
 
-    lines: Picture  # (P, S, S)
-    masks: Picture  # (P, S, S)
+    lines: Picture  # (n, side, side): the paddles
+    masks: Picture  # (n, side, side): the paddles with their margins
     seed_steps: npt.NDArray[np.float64]  # (360, 2, 2): from the tail to the head, and from the head back to the pivot
-    steps: npt.NDArray[np.float64]  # (P, 2): from the pivot to the next one
-    ends: Index  # (C, 2): the circle around a pivot, pixels in the order of rows
-    weights: Index  # (P, C): how likely each of them comes after each paddle, where nothing is in the way; of 2**24
-    probes: Index  # (360, K, 2): what must not be taken around a tail; a row has `probe_counts` of them
+    steps: npt.NDArray[np.float64]  # (n, 2): from a pivot to the next pivot
+    ends: Index  # (n_ends, 2): pixels of the circle around a pivot, sorted by row
+    weights: Index  # (n, n_ends): weight of each end after each paddle, if it is free, in units of 2**-24
+    probes: Index  # (360, n_probes, 2): offsets from a tail that must be free; row i has ``probe_counts[i]`` of them
     probe_counts: Index  # (360,)
 
 
 @lru_cache(maxsize=8)
 def paddles(shape: PaddleShape) -> Paddles:
-    """Draws them all."""
+    """Draws all paddles of a shape."""
     length, _, margin, continuity = shape
     degrees = [degree * math.pi / 180 for degree in range(-DEGREES // 2, DEGREES // 2)]
     radius = length + margin
@@ -208,10 +211,11 @@ def paddles(shape: PaddleShape) -> Paddles:
 
 
 def _probes(mask: Picture, shape: PaddleShape) -> Index:
-    """(k, 2) where a paddle's mask is full, around the pixel before its tail: a contour starts where none is taken.
+    """Returns the offsets (n, 2), from the pixel before the tail, at which a paddle's mask is white.
 
-    Within the square of the original's kernel. None if they leave out all of the window for a tail in one of its
-    corners: there OpenCV's maximum is over no pixel and less than any, and the original holds all pixels for taken.
+    A contour may start where none of these pixels is occupied. Only offsets within the square of the original's kernel
+    count. The result is empty if the offsets miss the whole window for a tail in one of the window's corners: there
+    OpenCV's maximum runs over no pixel and is smaller than any value, and the original treats all pixels as occupied.
     """
     square = shape.length + shape.margin
     offsets = np.argwhere(mask == WHITE) - shape.half + 1
@@ -226,10 +230,11 @@ def _probes(mask: Picture, shape: PaddleShape) -> Index:
 
 @lru_cache(maxsize=8)
 def markers(radius: float, window: int) -> Picture:
-    """(n, n, n, n): for each pixel of a window of n, a disc around it; near the edges it is shrunk from less.
+    """Draws a disc around each pixel of a window of n x n pixels: (n, n, n, n).
 
-    n is `window`, or what has a pixel whose disc the edges leave alone if that is less: 2 reach + 1, where the kernel
-    reaches `LOBES` pixels beyond the disc.
+    Near the edges of the window a disc is clipped before it is shrunk. n is `window`, or the smallest size that has a
+    pixel whose disc no edge affects if that is less: 2 reach + 1, where the kernel reaches `LOBES` pixels beyond the
+    disc.
     """
     side = min(window, 2 * (math.ceil(radius) + LOBES + 1) + 1)
     at = np.arange(side * SCALE)

@@ -1,4 +1,4 @@
-"""Pathfinder and Path-X of Long Range Arena: their generator, their released folders, and images as sequences."""
+"""Long Range Arena's Pathfinder and Path-X tasks: generator, released folders, and images as sequences."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 
 
 class Geometry(NamedTuple):
-    """What an image of one size is drawn with; lengths are in pixels."""
+    """Drawing parameters of the images of one size; lengths are in pixels."""
 
-    padding: int  # of the frame that no contour enters
+    padding: int  # width of the frame that no contour enters
     paddle_length: int
     paddle_thickness: float
-    margins: tuple[int, ...]  # around paddles; one of them an image
+    margins: tuple[int, ...]  # possible margins around paddles; each image uses one
     marker_radius: float
-    seed_distance: int  # of the two contours' first paddles
+    seed_distance: int  # between the first paddles of the two contours
     continuity: float
     target_contrast: float
     distractor_contrast: float
-    distractor_paddles: int  # of all distractors together
+    distractor_paddles: int  # total number of paddles of all distractors
 
 
 GEOMETRIES = {
@@ -42,10 +42,10 @@ GEOMETRIES = {
     128: Geometry(1, 5, 1.5, (2, 3), 3, 20, 1.8, 0.9, 0.9, 35),
     256: Geometry(22, 5, 2, (3,), 5, 27, 1.8, 1.0, 1.0, 30),
 }
-"""By resolution: those of Long Range Arena, and one of 16 pixels that is ours, for what must be small."""
+"""Geometries by resolution: those of Long Range Arena, and an unpublished one of 16 pixels for small experiments."""
 
 SHADES = 20  # contrasts are multiples of 1/20
-EASY = 6  # paddles of a contour of the level that the number of distractors is taken from
+EASY = 6  # paddles per contour of the level that the number of distractors is computed from
 RULES = ("once", "recomputed")
 
 
@@ -53,24 +53,26 @@ RULES = ("once", "recomputed")
 
 
 class Images(NamedTuple):
-    """Some images, and how they came about.
+    """Images, and how they were drawn.
 
     Parameters
     ----------
     pixels : (n, resolution, resolution) uint8
     labels : (n,)
-        1 where both markers are on one contour.
+        1 if both markers are on one contour.
     margins : (n,)
+        Margin around the paddles.
     pairs : (n,)
-        How many pairs of contours were tried.
+        Number of pairs of contours that were tried.
     distractors : (n,)
-        How many found room.
+        Number of distractors that fitted.
     marked : (n,)
         The contour, 0 or 1, whose start is marked.
     paddles : (n, 2 contour_length + distractors distractor_length, 3)
-        Picture (`rotrnn.tasks.paddles.Paddles`) and pixel (y, x) at which it starts; -1 where there is none. First
-        those of the two contours in turn, then the distractors one after the other. A contour's first paddle starts at
-        its tip and leads inwards; all others start at their far end and lead back.
+        For each paddle the number of its picture (`rotrnn.tasks.paddles.Paddles`) and the pixel (y, x) at which it
+        starts; -1 where there is none. The paddles of the two contours come first, alternating, then the distractors
+        one after the other. A contour's first paddle starts at its tip and leads inwards; all others start at their far
+        end and lead back.
     """
 
     pixels: Picture
@@ -84,39 +86,44 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True)
 class Pathfinder:
-    """Pathfinder of Long Range Arena (Tay et al. 2021), Path-X at 128 x 128: do two markers lie on one contour?
+    """Long Range Arena's Pathfinder (Tay et al. 2021), called Path-X at 128 x 128: do two markers lie on one contour?
 
-    One pixel a step, row by row; label 1 if they do. Two long contours of paddles, short ones that distract, and two
-    markers (Linsley et al. 2018: the script of drewlinsley/pathfinder, by the settings of google-research/
-    long-range-arena). Image i depends on (`seed`, i) alone and is drawn when it is asked for. Splits are parts of
-    PyTorch's random order of all images with seed 42, as S4 and S5 load them: training first, test last.
+    A sequence has one pixel per step, row by row. Label 1 means that they do. An image has two long contours of
+    paddles, shorter distractors and two markers (Linsley et al. 2018: the script of drewlinsley/pathfinder with the
+    settings of google-research/long-range-arena). Image i depends on (`seed`, i) alone and is drawn when a batch needs
+    it. Splits are parts of PyTorch's random order of all images with seed 42, as in S4 and S5: training first, test
+    last.
 
     Parameters
     ----------
     resolution : int
-        32, 64, 128 or 256 pixels a side; or 16, which is not published.
+        Side of the images in pixels: 32, 64, 128 or 256; or 16, which is not published.
     contour_length : int
-        Paddles of each of the two contours: 6 at the level that is called easy, 9 intermediate, 14 hard.
+        Number of paddles of each of the two contours: 6 at the published level "easy", 9 at "intermediate", 14 at
+        "hard".
     distractors : str or int
-        How many are tried. The original script divides a number of paddles (35 at 128) by the length of a distractor,
-        "once", before it sets the level: 10 of them at 32, 11 at 64, 17 at 128, 15 at 256. "recomputed" does it for the
-        level, as Long Range Arena's notes read: 5, 5, 8, 7 at the hard one. The metadata do not tell which was done;
-        what is known of Path-X speaks for "once". At 32 few find room.
+        How many distractors are tried. The original script divides a number of paddles (35 at 128) by the length of a
+        distractor. "once" does so before the level is set: 10 distractors at 32, 11 at 64, 17 at 128, 15 at 256.
+        "recomputed" does so for the level, as Long Range Arena's notes suggest: 5, 5, 8, 7 at the hard level. The
+        published metadata do not say which was done; what is known of Path-X suggests "once". At 32 only few
+        distractors fit.
     distractor_length : int, optional
-        Paddles of a distractor: a third of `contour_length`.
+        Number of paddles of a distractor. The default is a third of `contour_length`.
     train, val, test : int
-        How many images each split has.
+        Number of images in each split.
     seed : int
-        Of the images that are drawn.
+        Seed of the generated images.
     center : bool
-        Pixels are from -1 to 1, as S5 and minimal-LRU have them; else from 0 to 1, as S4.
+        Scale pixels to [-1, 1], as in S5 and minimal-LRU; otherwise to [0, 1], as in S4.
     data_dir : str
-        Folder of a level as released, with folders imgs and metadata, or one above: of the resolution, or of all. A
-        level is called curv_contour_length_14, or curv_baseline for 6. With it nothing is drawn.
+        Folder of a released level, with the folders imgs and metadata, or a folder above: that of the resolution, or of
+        the whole release. A level is called curv_contour_length_14, or curv_baseline for 6. If it is set, no image is
+        generated.
     download : bool
-        Fetch the archive of Long Range Arena into `data_dir`, and the level from it, where it is not there.
+        Download the archive of Long Range Arena into `data_dir` and unpack the level, if the level is missing.
     cache_dir : str
-        Folder for the images of `data_dir`, mapped into memory from the first time on; .rotrnn in it if none is given.
+        Folder for the arrays prepared from `data_dir`, which later calls map into memory. The default is the folder
+        .rotrnn in `data_dir`.
     """
 
     resolution: int = 32
@@ -132,7 +139,7 @@ class Pathfinder:
     download: bool = False
     cache_dir: str = ""
 
-    dividing: ClassVar[tuple[str, ...]] = ("train", "val", "test")
+    split_settings: ClassVar[tuple[str, ...]] = ("train", "val", "test")
     resumable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -141,7 +148,7 @@ class Pathfinder:
             raise ValueError(f"Pathfinder: resolution is {self.resolution}, expected one of {known}")
         if isinstance(self.distractors, str) and self.distractors not in RULES:
             raise ValueError(
-                f"Pathfinder: distractors is {self.distractors!r}, expected {' or '.join(RULES)}, or how many"
+                f"Pathfinder: distractors is {self.distractors!r}, expected {' or '.join(RULES)}, or a number"
             )
         for name, value, low, high in (
             ("contour_length", self.contour_length, 2, 1000),
@@ -157,28 +164,28 @@ class Pathfinder:
 
     @property
     def shape(self) -> Shape:
-        """Two classes, one feature."""
+        """Two classes, one feature per step."""
         return Shape(2, None, 1)
 
     @property
     def geometry(self) -> Geometry:
-        """What images of this resolution are drawn with."""
+        """Drawing parameters of images of this resolution."""
         return GEOMETRIES[self.resolution]
 
     def distractor_paddles(self) -> tuple[int, int]:
-        """How many distractors are tried, and of how many paddles each is."""
+        """Returns how many distractors are tried, and how many paddles each has."""
         length = self.distractor_length or max(1, self.contour_length // 3)
         if isinstance(self.distractors, int):
             return self.distractors, length
         return self.geometry.distractor_paddles // (EASY // 3 if self.distractors == "once" else length), length
 
     def images(self, index: Index) -> Images:
-        """Draws the images of these numbers, from 0 to 2**63 - 1, on all threads.
+        """Draws the images with the numbers `index`, from 0 to 2**63 - 1, on all threads.
 
         Raises
         ------
         Exhausted
-            A million pairs of contours did not fit: they are too long for the window.
+            A million pairs of contours did not fit: the contours are too long for the window.
         """
         index = np.ascontiguousarray(index, np.int64)
         n, side, geometry = len(index), self.resolution, self.geometry
@@ -196,11 +203,11 @@ class Pathfinder:
         return Images(pixels, labels, margins, pairs, found, marked, placed)
 
     def labels(self, index: Index) -> Index:
-        """The labels of images, which are drawn first."""
+        """Returns the labels of images without drawing them: the label is the first draw of an image."""
         return self._first_draws(np.asarray(index), 0, 2)
 
     def _first_draws(self, index: Index, place: int, n: int) -> Index:
-        """Word 0 or 1 of each image's stream, as a number below `n`."""
+        """Returns word number `place` (0 or 1) of each image's stream, scaled to a number below `n`."""
         counter = np.zeros((len(index), 4), np.int64)
         counter[:, 2], counter[:, 3] = index & 0xFFFFFFFF, index >> 32
         return (philox(counter, self.seed)[:, place] * n) >> 32
@@ -252,12 +259,13 @@ class Pathfinder:
     # ---- the task ----
 
     def load(self) -> Task:
-        """The task: drawn as it is used, or mapped from what is prepared from `data_dir`.
+        """Returns the task. Its images are drawn when a batch needs them, or mapped from arrays prepared from
+        `data_dir`.
 
         Raises
         ------
         ValueError
-            A file in `data_dir` is not as released; the error names file and line.
+            A file in `data_dir` is not in the released format; the error names the file and the line.
         """
         if not (self.data_dir or self.download):
             order = torch_random_order(self.train + self.val + self.test)
@@ -272,19 +280,19 @@ class Pathfinder:
 
     def _task(self, order: Index, pixels: Callable[[Index], Picture], labels: Callable[[Index], Index]) -> Task:
         train, val, test = (
-            ImageSplit(part, pixels, labels, self.center, self.resolution**2)
+            PathfinderSplit(part, pixels, labels, self.center, self.resolution**2)
             for part in (order[: self.train], order[-self.test - self.val : -self.test], order[-self.test :])
         )
         name = "path-x" if self.resolution == 128 else "pathfinder"
         return Task(name, train, val, test, n_classes=2, vocab=None, n_features=1, labels=("apart", "joined"))
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes all images as files in the released layout, as `rotrnn.tasks.pathfinder_files.write_level`.
+        """Writes all images as files in the released layout (see `rotrnn.tasks.pathfinder_files.write_level`).
 
-        After a kill, a second call goes on where the first one ended.
+        If a call was interrupted, the next call resumes where it stopped.
         """
         if self.data_dir or self.download:
-            raise ValueError(f"Pathfinder: data_dir is {self.data_dir!r}, expected none: its images are files already")
+            raise ValueError(f"Pathfinder: data_dir is {self.data_dir!r}, expected none: its images are already files")
         g = self.geometry
         distractors, length = self.distractor_paddles()
         settings = {
@@ -307,8 +315,8 @@ class Pathfinder:
 
 
 @dataclass(frozen=True)
-class ImageSplit(Split):
-    """Images of two classes, one pixel a step: those of numbers `order`."""
+class PathfinderSplit(Split):
+    """The images with the numbers `order`, in two classes, with one pixel per step."""
 
     order: Index
     pixels: Callable[[Index], Picture]  # (n,) -> (n, side, side)
@@ -320,7 +328,7 @@ class ImageSplit(Split):
         return len(self.order)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The images at `index`, pixels in `dtype`."""
+        """Returns the images at `index`, with pixels in `dtype`."""
         numbers = self.order[index]
         levels = np.arange(256) / 255
         levels = ((levels - 0.5) / 0.5 if self.center else levels).astype(dtype)
@@ -328,5 +336,5 @@ class ImageSplit(Split):
         return Batch(levels[pixels], self.labels(numbers), None)
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
-        """No image is drawn or read for them."""
+        """Returns labels and lengths without drawing or reading any image."""
         return self.labels(self.order[index]), np.full(len(index), self.steps)

@@ -1,7 +1,7 @@
-"""Folders of Pathfinder images as Long Range Arena released them: reading and writing one level of one resolution.
+"""Reads and writes folders of Pathfinder images in Long Range Arena's released layout: one level of one resolution.
 
-Such a folder holds ``imgs/<batch>/sample_<i>.png`` and ``metadata/<batch>.npy``, which is text: a line an image, of the
-columns `COLUMNS`.
+Such a folder holds ``imgs/<batch>/sample_<i>.png`` and ``metadata/<batch>.npy``. The latter is text with one line per
+image and the columns `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index
 
 BATCH = 1000
-"""Images that `write_level` puts into a folder."""
+"""Number of images that `write_level` puts into one folder."""
 
 EMPTY = 32, 6, "imgs/0/sample_172.png"
-"""Resolution, contour length and name of the one image that was published as an empty file; others leave it out too."""
+"""Resolution, contour length and name of the one image that was published as an empty file. It is skipped, as in other
+implementations."""
 
-SETTINGS = "pathfinder.json"  # what `write_level` writes into a folder
+SETTINGS = "pathfinder.json"  # file in which `write_level` keeps the settings of a folder
 MAGIC = b"\x93NUMPY"
 
 COLUMNS = {
@@ -47,7 +48,7 @@ COLUMNS = {
     "paddle margin": r"\d+",
     "paddle contrasts": r"\d+",
 }
-"""What a line of metadata tells, and the pattern of it."""
+"""The columns of a line of metadata, each with the pattern of its values."""
 
 _EXPECTED = {"folder": "imgs/ and a name", "file": "the name of a .png file", "label": "0 or 1"}
 
@@ -57,7 +58,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "Pathfinder: its files are images, which need Pillow, and it is not installed; pip install 'rotrnn[data]'"
+            "Pathfinder: image files need Pillow, which is not installed; pip install 'rotrnn[data]'"
         ) from error
     return Image
 
@@ -66,58 +67,60 @@ def _pillow() -> Any:
 
 
 class Sample(NamedTuple):
-    """An image that a line of metadata lists."""
+    """An image that is listed in a line of metadata."""
 
     path: Path
     label: int
-    listed: str  # where
+    listed: str  # file and line that list it
 
     def read(self, pillow: Any, side: int) -> npt.NDArray[np.uint8]:
-        """Its pixels.
+        """Returns the pixels.
 
         Raises
         ------
-        FileNotFoundError, ValueError
-            It is not there, or no whole 8-bit grey PNG image of `side` x `side` pixels.
+        FileNotFoundError
+            The file is missing.
+        ValueError
+            The file is not a complete 8-bit grey PNG image of `side` x `side` pixels.
         """
         got = None
         try:
             with pillow.open(self.path, formats=["PNG"]) as image:
                 if image.mode != "L" or image.size != (side, side):
-                    got = f"is of mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
+                    got = f"has mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
                 else:
                     return np.asarray(image)
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, f"is missing, but listed in {self.listed}", str(self.path)) from None
         except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-            got = f"is no whole image ({error})" if self.path.stat().st_size else "is empty"
+            got = f"is not a complete image ({error})" if self.path.stat().st_size else "is empty"
             raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
         raise ValueError(f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})")
 
 
 def level_release(resolution: int, contour_length: int) -> Release:
-    """Where the level of contours of so many paddles was published, and what it is called."""
+    """Returns the `Release` of the level whose contours have `contour_length` paddles."""
     level = "curv_baseline" if contour_length == 6 else f"curv_contour_length_{contour_length}"
     release = lra(f"pathfinder{resolution}/{level}", "metadata")
     return release._replace(places=(*release.places, level))
 
 
 def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str, cache_dir: str = "") -> Arrays:
-    """Memory-mapped "pixels" (n, resolution, resolution) and "labels" (n,) uint8, prepared the first time.
+    """Returns memory-mapped "pixels" (n, resolution, resolution) and "labels" (n,) uint8. The first call prepares them.
 
-    Images are in the order of the numbers of their batches, and of the lines of metadata, but for `EMPTY`.
+    Images are ordered by batch number, then by line of metadata. `EMPTY` is skipped.
 
     Parameters
     ----------
     folder : Path
-        With folders imgs and metadata.
+        Folder that holds the folders imgs and metadata.
     data_dir, cache_dir : str
-        Where the arrays are put, as `rotrnn.tasks.released.prepare`.
+        Where the arrays are stored, as in `rotrnn.tasks.released.prepare`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        A line of metadata or an image is not as released; the error names file and line.
+        An image is missing, or a line of metadata or an image is malformed; the error names the file and the line.
     """
     files = sorted((folder / "metadata").glob("[!.]*.npy"), key=_batch)
     if not files:
@@ -146,12 +149,13 @@ def _published_empty(folder: Path, sample: Sample, resolution: int, contour_leng
 
 def _batch(path: Path) -> int:
     if not path.stem.isdecimal():
-        raise ValueError(f"{path}: is named {path.name}, expected the number of a batch and .npy")
+        raise ValueError(f"{path}: is named {path.name}, expected the number of a batch, then .npy")
     return int(path.stem)
 
 
 def _samples(folder: Path, files: Iterable[Path], contour_length: int) -> Iterator[Sample]:
-    """All that the metadata list; ValueError where one is listed twice, or some are yet to be written."""
+    """Yields all images listed in the metadata. ValueError if one is listed twice, or if `write_level` did not
+    finish."""
     listed: dict[Path, str] = {}
     for path in files:
         for number, line in enumerate(_lines(path), 1):
@@ -165,11 +169,12 @@ def _samples(folder: Path, files: Iterable[Path], contour_length: int) -> Iterat
             listed[sample.path] = where
             yield sample
     if (folder / SETTINGS).exists() and (count := _settings(folder)["images"]) != len(listed):
-        raise ValueError(f"{folder}: has {len(listed)} of {count} images; write the rest of them first")
+        raise ValueError(f"{folder}: has {len(listed)} of {count} images; write the remaining ones first")
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file of metadata: text, as released, or an array of texts, as the original script writes."""
+    """Returns the lines of a metadata file: text, as released, or an array of strings, as the original script writes
+    it."""
     content = path.read_bytes()
     if content.startswith(MAGIC):
         try:
@@ -178,13 +183,13 @@ def _lines(path: Path) -> list[str]:
                 table = np.char.decode(table, "utf-8", "backslashreplace")
             rows = table.tolist()
         except Exception as error:  # a damaged header or text may raise anything
-            raise ValueError(f"{path}: is no array of texts ({error})") from None
+            raise ValueError(f"{path}: is not an array of strings ({error})") from None
         if table.ndim != 2 or table.dtype.kind != "U":
-            raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of texts")
+            raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of strings")
         return [" ".join(row) for row in rows]
     lines = content.decode("utf-8", "backslashreplace").split("\n")
     if lines.pop():
-        raise ValueError(f"{path}, line {len(lines) + 1}: is cut, expected a newline at its end")
+        raise ValueError(f"{path}, line {len(lines) + 1}: is truncated, expected a newline at its end")
     return lines
 
 
@@ -197,7 +202,9 @@ def _sample(folder: Path, line: str, contour_length: int, where: str) -> Sample:
         if not re.fullmatch(COLUMNS[name], value, re.ASCII):
             raise ValueError(f"{name} is {value!r}, expected {_EXPECTED.get(name, 'a number')}")
     if int(values["contour length"]) != contour_length:
-        raise ValueError(f"contour length is {values['contour length']}, expected {contour_length}, contour_length")
+        raise ValueError(
+            f"contour length is {values['contour length']}, expected {contour_length}, the setting contour_length"
+        )
     return Sample(folder / values["folder"] / values["file"], int(values["label"]), where)
 
 
@@ -209,24 +216,25 @@ def write_level(
     settings: dict[str, Any],
     draw: Callable[[Index], Iterable[tuple[npt.NDArray[np.uint8], str]]],
 ) -> None:
-    """Writes ``settings["images"]`` images, `BATCH` a folder; a later call goes on after the last batch that is there.
+    """Writes ``settings["images"]`` images, `BATCH` per folder. A later call resumes after the last complete batch.
 
-    The images of a batch get their name together, when they are on disk, and then its metadata: without these they
-    count for nothing. So a kill at any moment leaves whole batches, and `read_level` asks for all of them.
+    The folder of a batch is renamed into place when all its images are on disk; then its metadata are written. A batch
+    without metadata is ignored. So a kill at any moment leaves only complete batches, and `read_level` checks that all
+    are there.
 
     Parameters
     ----------
     settings : dict
-        All that the images depend on, as JSON can hold it; kept in the folder.
+        Everything that the images depend on, as JSON values; stored in the folder.
     draw : function
-        The pixels of images by number, and what a line of metadata says from the label on.
+        Returns, for the given image numbers, the pixels and the text of the metadata line from the label on.
 
     Raises
     ------
     ValueError
-        The folder holds other images, or another process writes there.
+        The folder holds other images, or another process is writing to it.
     """
-    with locked(folder, "another process writes images here"):
+    with locked(folder, "another process is writing images here"):
         _write_level(Path(folder), settings, draw)
 
 
@@ -252,7 +260,7 @@ def _write_level(
             paths = [temporary / f"sample_{i}.png" for i in range(len(drawn))]
             list(pool.map(lambda path, one: _save(pillow, path, one[0]), paths, drawn))
             synced(temporary)
-            shutil.rmtree(place, ignore_errors=True)  # it has no metadata: a write ended here
+            shutil.rmtree(place, ignore_errors=True)  # it has no metadata: an earlier call was interrupted here
             os.replace(temporary, place)
             synced(place.parent)
             with atomic_file(metadata) as file:
@@ -266,7 +274,7 @@ def _save(pillow: Any, path: Path, pixels: npt.NDArray[np.uint8]) -> None:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Writes down what the folder is for; ValueError if that is something else."""
+    """Stores the settings in the folder. ValueError if the folder holds images with other settings."""
     if (folder / SETTINGS).exists():
         there = _settings(folder)
         others = [f"{key} is {there.get(key)}" for key, value in settings.items() if there.get(key) != value]
@@ -274,7 +282,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
             wanted = ", ".join(f"{key} {value}" for key, value in settings.items())
             raise ValueError(f"{folder}: holds other images ({', '.join(others)}), expected {wanted}, or a new folder")
     elif any(any((folder / part).iterdir()) for part in ("imgs", "metadata")):
-        raise ValueError(f"{folder}: holds images of someone else (it has no {SETTINGS}), expected a new folder")
+        raise ValueError(f"{folder}: holds images from another source (it has no {SETTINGS}), expected a new folder")
     else:
         with atomic_file(folder / SETTINGS) as file:
             file.write(json.dumps(settings, indent=1).encode())

@@ -1,4 +1,4 @@
-"""Data made once and mapped into memory from then on: a folder of .npy files that is there whole or not at all."""
+"""A cache of prepared arrays: a folder of .npy files that is created once, atomically, and then mapped into memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Store:
-    """Where `make` of `prepared` puts its arrays."""
+    """Creates the arrays that `make`, the callback of `prepared`, fills in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._arrays: list[np.memmap[Any, Any]] = []
 
     def array(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """A new array of zeros on disk, to be filled in."""
+        """Returns a new memory-mapped array of zeros."""
         path = self.folder / f"{name}.npy"
         array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
         _allocate(path)
@@ -43,14 +43,14 @@ class Store:
 
 
 def _allocate(path: Path) -> None:
-    """Has the disk keep room for all of a file: a write to what is mapped that finds none ends the process."""
+    """Reserves the disk space of a file. Without this, a write to mapped memory on a full disk kills the process."""
     if not hasattr(os, "posix_fallocate"):
         return
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that know no such thing
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not supported by the file system
             raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
@@ -59,27 +59,29 @@ def _allocate(path: Path) -> None:
 def prepared(
     folder: str | os.PathLike[str], name: str, settings: dict[str, Any], make: Callable[[Store], None]
 ) -> Arrays:
-    """The arrays in ``folder/name``, read-only and memory-mapped; `make` writes them where they are not there yet.
+    """Returns the arrays in ``folder/name``, read-only and memory-mapped. If they do not exist, `make` writes them.
 
-    They are written under a temporary name, fsynced and renamed, with a manifest of `settings` and the size of every
-    file: a kill at any moment leaves nothing that is taken for whole. What other settings made is made anew. A process
-    that asks for what another is writing waits for it.
+    They are written under a temporary name, fsynced and renamed, together with a manifest of `settings` and the size of
+    every file. So a kill at any moment leaves no incomplete folder under the final name. Arrays that were made with
+    other settings are replaced. If another process is writing them, the call waits for it.
 
     Parameters
     ----------
     settings : dict
-        All that the arrays depend on (sizes and times of the source files, say), as JSON can hold it.
+        Everything that the arrays depend on (for example sizes and times of the source files), as JSON values.
+    make : function
+        Fills the `Store` that it is called with.
 
     Raises
     ------
     ValueError
-        The folder holds something else, or a file of it is not of the size that was written; the error names it.
+        The folder holds something else, or a file in it does not have the size that was written; the error names it.
     """
     place = Path(folder, name)
     wanted = json.loads(json.dumps({"format": FORMAT, "settings": settings}))
     try:
         there = _current(place, wanted)
-    except (ValueError, FileNotFoundError):  # it may be that another process replaces it right now
+    except (ValueError, FileNotFoundError):  # another process may be replacing it right now
         there = None
     if there is not None:
         return there
@@ -100,7 +102,7 @@ def _current(place: Path, wanted: dict[str, Any]) -> Arrays | None:
 def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) -> Arrays:
     temporary, stale = (place.with_name(f".{place.name}.{kind}") for kind in ("tmp", "stale"))
     for left in (temporary, stale):
-        shutil.rmtree(left, ignore_errors=True)  # a killed process's
+        shutil.rmtree(left, ignore_errors=True)  # left by a killed process
     temporary.mkdir()
     try:
         store = Store(temporary)
@@ -111,8 +113,8 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
             synced(temporary / file)
         with atomic_file(temporary / MANIFEST) as out:
             out.write(json.dumps({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2).encode())
-        if place.exists():  # `_manifest` has seen that it is ours
-            os.replace(place, stale)  # whole: half of it removed would be nobody's
+        if place.exists():  # `_manifest` has checked that it is a cache of rotrnn
+            os.replace(place, stale)  # renamed as a whole: a half-removed folder would not be recognised
         os.replace(temporary, place)
         synced(place.parent)
         shutil.rmtree(stale, ignore_errors=True)
@@ -129,7 +131,7 @@ def _manifest(place: Path) -> dict[str, Any]:
             return dict(manifest)
     except (OSError, ValueError, LookupError, TypeError):
         pass
-    raise ValueError(f"{place}: is no prepared data of rotrnn (its {MANIFEST} is missing or damaged); remove it first")
+    raise ValueError(f"{place}: is not prepared data of rotrnn ({MANIFEST} is missing or damaged); remove it first")
 
 
 def _open(place: Path, files: dict[str, int]) -> Arrays:
@@ -138,5 +140,5 @@ def _open(place: Path, files: dict[str, int]) -> Arrays:
         there = path.stat().st_size if path.is_file() else None
         if there != size:
             got = "missing" if there is None else f"{there} bytes long"
-            raise ValueError(f"{path}: is {got}, expected {size} bytes; remove {place} to have it made anew")
+            raise ValueError(f"{path}: is {got}, expected {size} bytes; remove {place} to prepare it again")
     return {Path(file).stem: np.load(place / file, mmap_mode="r", allow_pickle=False) for file in files}

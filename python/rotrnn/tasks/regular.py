@@ -18,8 +18,8 @@ MAX_LENGTH = 2**20
 
 
 @dataclass(frozen=True)
-class Words(GeneratedSplit):
-    """Strings of random length, from `settings.min_length` to `max_length`, or as many of each of `lengths`."""
+class RegularSplit(GeneratedSplit):
+    """Strings with the lengths `lengths`, or of random length between the settings' `min_length` and `max_length`."""
 
     settings: Regular
     lengths: ByLength | None
@@ -48,36 +48,42 @@ class Words(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class FreshWords(Words):
+class FreshRegularSplit(RegularSplit):
     fresh = True
 
 
 @dataclass(frozen=True)
 class Regular:
-    """Regular languages of "Neural networks and the Chomsky hierarchy" (Delétang et al., ICLR 2023): the class of a
-    string of random tokens, as the label of its last one.
+    """Regular languages of "Neural networks and the Chomsky hierarchy" (Delétang et al., ICLR 2023): predict the class
+    of a string of random tokens. The label belongs to the last token.
 
-    - "parity": bits; whether the number of ones is odd
-    - "even_pairs": bits; whether the number of 01 and 10 together is odd, that is, whether the ends differ
-    - "cycle": steps to the left (0), none (1) and to the right (2) on a cycle of `modulus` places; where they end
-    - "arithmetic": ``2 + 4 * 3 - 1``, digits below `modulus`, ``*`` first; the value modulo `modulus`. Ids are the
-      digits, then ``+ - *``. Lengths are odd: of an even one asked for, the odd one below it
+    - "parity": tokens are bits; the class says whether the number of ones is odd
+    - "even_pairs": tokens are bits; the class says whether the total number of 01 and 10 is odd, that is, whether the
+      first and the last bit differ
+    - "cycle": tokens are moves on a cycle of `modulus` places: to the left (0), none (1) or to the right (2); the class
+      is the final place
+    - "arithmetic": expressions such as ``2 + 4 * 3 - 1`` with digits below `modulus`, in which ``*`` binds first; the
+      class is the value modulo `modulus`. Ids are the digits, then ``+ - *``. Lengths are odd: an even length is
+      replaced by the odd one below it
 
-    Trained on short strings of uniform length, each its own (the publication draws one for a whole batch), and tested
-    on longer ones; accuracy over the test split is the publication's score, a mean over all these lengths.
+    Training uses short strings whose lengths are uniform and independent (the publication draws one length for a whole
+    batch). The test uses longer strings. Accuracy on the test split is the publication's score, a mean over all these
+    lengths.
 
     Parameters
     ----------
     language : str
+        One of the names above.
     modulus : int
-        Of "cycle" and "arithmetic".
+        Modulus of "cycle" and "arithmetic".
     min_length, max_length : int
-        Lengths in training, both included; validation has `val_each` of each.
+        Limits of the length in training, both included. Validation has `val_each` strings of each length.
     test_min_length, test_max_length, test_each : int
-        Lengths in the test, both included, and strings of each.
+        Limits of the length in the test, both included, and the number of strings of each length.
     train : int
-        Training strings, each seen once.
+        Number of training strings, each used once.
     seed : int
+        Seed of the strings.
     """
 
     language: str = "parity"
@@ -110,7 +116,7 @@ class Regular:
 
     @property
     def shape(self) -> Shape:
-        """Classes and tokens of the language."""
+        """The numbers of classes and tokens of the language."""
         binary = Shape(2, 2, None, "tagger")
         return {
             "parity": binary,
@@ -120,21 +126,24 @@ class Regular:
         }[self.language]
 
     def load(self) -> Task:
-        """The task. Nothing is stored: strings are made when they are asked for."""
+        """Returns the task. Nothing is stored: strings are generated when a batch is drawn."""
         val = ByLength(self.min_length, self.max_length, self.val_each)
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
         return Task(
             "regular",
-            FreshWords("train", self.train, self, None),
-            Words("val", len(val), self, val),
-            Words("test", len(test), self, test),
+            FreshRegularSplit("train", self.train, self, None),
+            RegularSplit("val", len(val), self, val),
+            RegularSplit("test", len(test), self, test),
             **self.shape._asdict(),
             curve="length",
             chance=1 / self.shape.n_classes,
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes regular_train.tsv, regular_val.tsv and regular_test.tsv (`write_rows`); `train` must be set."""
+        """Writes regular_train.tsv, regular_val.tsv and regular_test.tsv (see `write_rows`).
+
+        Set `train` first: its default is too large to be written.
+        """
         task = self.load()
         write_rows(folder, task)
         return task

@@ -1,4 +1,4 @@
-"""What all loaders of published data sets share: where their files are, and the arrays prepared from them."""
+"""Shared code of the loaders of published data sets: locating the files, and preparing arrays from them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from rotrnn.tasks.task import Shape, Task
 
 
 class Release(NamedTuple):
-    """Where a data set was published, and where its files lie.
+    """Where a data set was published, and where its files are found.
 
     Parameters
     ----------
     urls : dict
-        Address of an archive, or of each file, and its hash ("md5:...", "sha256:..."), None where none is published.
+        Maps the address of an archive, or of each file, to its hash ("md5:...", "sha256:..."), or to None if no hash is
+        published.
     marks : tuple of str
-        Files or folders of which a folder with the data has one.
+        Names of files or folders. A folder that has one of them is taken to hold the data.
     places : tuple of str
-        Where that folder may lie in `data_dir`, the first that is there.
+        Possible locations of that folder in `data_dir`; the first one that exists is used.
     inner : str, optional
-        Folder of the archive that holds the data; None where the files come without an archive.
+        Folder of the archive that holds the data; None if the files are published without an archive.
     home : str, optional
-        Where what is downloaded goes; None for the first of `places`.
+        Folder in `data_dir` for the download; None for the first of `places`.
     """
 
     urls: dict[str, str | None]
@@ -43,11 +44,11 @@ class Release(NamedTuple):
 
 
 def lra(folder: str, *marks: str) -> Release:
-    """A folder of the archive of Long Range Arena, which holds ListOps, Retrieval and Pathfinder (google-research/
-    long-range-arena; no hash is published).
+    """Returns the `Release` of a folder of Long Range Arena's archive, which holds ListOps, Retrieval and Pathfinder
+    (google-research/long-range-arena; no hash is published).
 
-    The archive has a second pathfinder128 in its outer lra_release, of which early versions could not be learned: where
-    that is `data_dir`, or the folder above, the inner one is found, as published code has it.
+    The archive has a second pathfinder128 in its outer lra_release, early versions of which could not be learned. If
+    `data_dir` is that outer folder, or the folder above it, the inner pathfinder128 is used, as in published code.
     """
     inner = f"lra_release/lra_release/{folder}"
     url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
@@ -55,22 +56,22 @@ def lra(folder: str, *marks: str) -> Release:
 
 
 def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
-    """The folder with the files of a release; downloaded where it is not in `data_dir` and `download` is on.
+    """Returns the folder with the files of a release. If it is missing and `download` is True, it is downloaded.
 
     Raises
     ------
     ValueError
-        `data_dir` is empty.
+        `data_dir` is an empty string.
     FileNotFoundError
-        The files are not there, and `download` is off.
+        The files are missing, and `download` is False.
     """
     expected = f"expected a folder with {' or '.join(release.marks)}"
     if not data_dir:
-        raise ValueError(f"{name}: data_dir is '', {expected}; download = true fetches the data there")
+        raise ValueError(f"{name}: data_dir is '', {expected}; download = true downloads the data to it")
     found = _find(release, data_dir)
     if found is None and not download:
         places = ", ".join(str(Path(data_dir, place)) for place in release.places)
-        raise FileNotFoundError(f"{name}: nothing is in {places}; {expected}, or download = true to fetch the data")
+        raise FileNotFoundError(f"{name}: no data in {places}; {expected}, or download = true to download the data")
     if found is None:
         with locked(data_dir):
             found = _find(release, data_dir) or _download(release, data_dir)
@@ -94,16 +95,17 @@ def _download(release: Release, data_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class Released(ABC):
-    """Settings of a data set that is read from the files it was published in.
+    """Settings of a data set that is read from its published files.
 
     Parameters
     ----------
     data_dir : str
-        Folder with the published files, or one above it.
+        Folder with the published files, or a folder above it.
     download : bool
-        Fetch the files into `data_dir` where they are not there.
+        Download the files into `data_dir` if they are missing.
     cache_dir : str
-        Folder for the arrays that are prepared from the files, once; .rotrnn in `data_dir` where none is given.
+        Folder for the arrays prepared from the files, which later calls map into memory. The default is the folder
+        .rotrnn in `data_dir`.
     """
 
     data_dir: str = ""
@@ -115,60 +117,64 @@ class Released(ABC):
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """As in `rotrnn.tasks.task.Settings`."""
+        """See `rotrnn.tasks.task.Settings.shape`."""
 
     @property
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Examples in "train", "val" and "test" of what was published."""
+        """The published numbers of examples in "train", "val" and "test"."""
 
     @abstractmethod
     def load(self) -> Task:
-        """The task; its arrays are prepared the first time."""
+        """Returns the task. The first call prepares its arrays."""
 
     def stand_in(self, folder: str | os.PathLike[str], examples: int) -> None:
-        """Writes random data of the released format and full length, `examples` in each part: to try a recipe with.
+        """Writes random data in the released format and at full length, `examples` in each part, to try out a recipe.
 
-        ValueError for less than two, one of each class, or one to train with and one to validate with; and where the
-        folder holds such data already.
+        ValueError if `examples` is below two (one of each class, or one for training and one for validation), or if the
+        folder already holds data of this kind.
         """
         if examples < 2:
             raise ValueError(
-                f"{type(self).__name__}: the stand-in is to have {examples} example(s), expected 2 at least"
+                f"{type(self).__name__}: the stand-in data have {examples} example(s), expected at least 2"
             )
         if (there := _find(self.release, os.fspath(folder))) is not None:
             raise ValueError(
-                f"{type(self).__name__}: {there} holds such data already, expected a folder without: random data are "
-                "to take nothing's place"
+                f"{type(self).__name__}: {there} already holds data of this kind, expected a folder without: random "
+                "data must not replace anything"
             )
         self.write_random(folder, examples)
 
     @abstractmethod
     def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
-        """The files of `stand_in`."""
+        """Writes the files of `stand_in`."""
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Raises ValueError: published files are read, not written."""
         raise ValueError(
-            f"{type(self).__name__}: is read from published files and not written (asked to, into {folder}); "
-            "random data of their format come from --stand-in"
+            f"{type(self).__name__}: is read from published files and cannot be written to {folder}; "
+            "--stand-in writes random data in the published format"
         )
 
     def folder(self) -> Path:
-        """The folder with the files, as `find`."""
+        """Returns the folder with the files (see `find`)."""
         return find(type(self).__name__, self.release, self.data_dir, self.download)
 
     def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None]) -> Arrays:
-        """The arrays that `make` makes of `files`, by `prepare`: `name` says which, of several settings."""
+        """Returns the arrays that `make` prepares from `files` (see `prepare`).
+
+        `name` identifies the arrays; it contains the settings that they depend on.
+        """
         return prepare(type(self).__name__, self.data_dir, self.cache_dir, name, files, make)
 
 
 def prepare(
     task: str, data_dir: str, cache_dir: str, name: str, files: Iterable[Path], make: Callable[[Store], None]
 ) -> Arrays:
-    """The arrays that `make` makes of `files`, by `prepared`, in `cache_dir` or, where that is '', in `data_dir`.
+    """Returns the arrays that `make` prepares from `files` (see `prepared`), kept in `cache_dir`, or in
+    ``data_dir/.rotrnn`` if that is ''.
 
-    In `cache_dir`, which may be that of several folders of data, they are called after `data_dir` too.
+    Several data folders can share one `cache_dir`: the arrays' names there include a hash of `data_dir`.
     """
     folder = Path(cache_dir or Path(data_dir, ".rotrnn"))
     if cache_dir:
@@ -181,12 +187,12 @@ def prepare(
             raise
         raise OSError(
             f"{task}: prepared data cannot be written to {folder} ({error.strerror}); "
-            "set cache_dir to a folder for them"
+            "set cache_dir to a writable folder"
         ) from error
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """SHA-256 of the names, sizes and times of files, and of those in folders: another one when any was changed."""
+    """Returns a SHA-256 of the names, sizes and times of files and of the files in folders, to detect changes."""
     digest = hashlib.sha256()
     for path in files:
         if path.is_dir():
@@ -200,9 +206,9 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def compare(name: str, found: dict[str, int], published: dict[str, int]) -> bool:
-    """Whether counts are those of the published data set; a warning tells where they are not.
+    """Returns whether the counts are those of the published data set, and warns if they are not.
 
-    They may well be a part of it, so this is no error; ValueError where there is nothing of a kind.
+    A part of the data set is allowed, so this is not an error. ValueError if a count is zero.
     """
     for key, count in found.items():
         if not count:

@@ -1,4 +1,4 @@
-"""Speech Commands: which of 35 words is said in a second of raw sound?"""
+"""Speech Commands: which of 35 words is spoken in one second of raw audio?"""
 
 from __future__ import annotations
 
@@ -28,35 +28,38 @@ LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 CLIPS = {"train": 84_843, "val": 9_981, "test": 11_005}
 RATE = 16_000
 SAMPLES = 16_000
-FULL = 2**15  # a sample of 1.0
+FULL = 2**15  # int16 value of a sample of 1.0
 EPSILON = 1e-5
 NORMALISATIONS = ("step", "data")
 
 
 @dataclass(frozen=True)
 class SpeechCommands(Released):
-    """Clips of a second (Warden 2018, version 0.02): 16,000 samples, shorter ones with zeros behind, in 35 classes.
+    """Clips of one second (Warden 2018, version 0.02): 16,000 samples, zero-padded at the end, in 35 classes.
 
-    The published files are ``<word>/<speaker>_nohash_<n>.wav``, 16 kHz, mono, 16 bits, and validation_list.txt and
-    testing_list.txt, whose lines ``<word>/<file>`` say which of them are not for training. Parameters `data_dir`,
-    `download` and `cache_dir` are those of `rotrnn.tasks.released.Released`.
+    The published files are ``<word>/<speaker>_nohash_<n>.wav`` (16 kHz, mono, 16 bits), validation_list.txt and
+    testing_list.txt. The lines ``<word>/<file>`` of the lists name the clips of the validation and test splits; all
+    others are for training. The parameters `data_dir`, `download` and `cache_dir` are documented in
+    `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
     rate : int
-        16000, or 8000 for every second sample, as it is, for a model trained at 16000 to be tested with.
+        Sampling rate in Hz: 16000; or 8000, which takes every second sample without filtering, to test a model that was
+        trained at 16000.
     normalise : str
-        "step", as S4 and S5 do: samples in [-1, 1] are divided by 2**15 once more, then, at each of the 16,000 steps,
-        shifted by their mean and divided by their deviation + 1e-5. The deviation is so small by then that this comes
-        to (x - mean) / (deviation + 0.328), and what the model sees has a deviation far below 1. "data" is one mean and
-        deviation for all steps. Both are those of the training clips.
+        "step", as in S4 and S5: samples in [-1, 1] are divided by 2**15 a second time. Then, at each of the 16,000
+        steps, their mean is subtracted and they are divided by their standard deviation + 1e-5. That deviation is so
+        small that the result equals (x - mean) / (deviation + 0.328) in terms of the samples in [-1, 1], and the
+        model's input has a deviation far below 1. "data" uses one mean and one deviation for all steps. Both are
+        computed from the training clips.
     """
 
     rate: int = RATE
     normalise: str = "step"
 
     release: ClassVar[Release] = Release(
-        # the hash is TensorFlow Datasets' (speech_commands/checksums.tsv) and torchaudio's
+        # the hash is from TensorFlow Datasets (speech_commands/checksums.tsv) and torchaudio
         {
             "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz": "sha256:"
             "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
@@ -81,11 +84,11 @@ class SpeechCommands(Released):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Those of the published lists."""
+        """The numbers of clips in the published lists."""
         return CLIPS
 
     def load(self) -> Task:
-        """The task; its arrays are prepared the first time."""
+        """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         clips = _clips(folder)
         lists = {name: folder / file for name, file in LISTS.items()}
@@ -111,9 +114,9 @@ class SpeechCommands(Released):
             variance = (deviation**2 * (n - 1) / n + (mean - overall) ** 2).mean()
             mean, scale = np.full((2, SAMPLES), [[overall], [np.sqrt(variance)]])
 
-        def split(name: str) -> SoundSplit:
+        def split(name: str) -> SpeechCommandsSplit:
             every = RATE // self.rate
-            return SoundSplit(arrays[f"{name}_samples"], arrays[f"{name}_labels"], mean, scale, every)
+            return SpeechCommandsSplit(arrays[f"{name}_samples"], arrays[f"{name}_labels"], mean, scale, every)
 
         return Task(
             "speech_commands",
@@ -141,8 +144,8 @@ class SpeechCommands(Released):
 
 
 @dataclass(frozen=True)
-class SoundSplit(Split):
-    """Clips (n, 16000) of int16, normalised as they are drawn, of which every `every`-th sample is taken."""
+class SpeechCommandsSplit(Split):
+    """Clips (n, 16000) int16, normalised when a batch is drawn. Only every `every`-th sample is used."""
 
     samples: npt.NDArray[np.int16]
     labels: npt.NDArray[np.uint8]
@@ -154,7 +157,7 @@ class SoundSplit(Split):
         return len(self.labels)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The clips at `index`: (B, 16000 / every, 1) in `dtype`, all of one length."""
+        """Returns the clips at `index`: (B, 16000 / every, 1) in `dtype`, all of the same length."""
         steps = slice(None, None, self.every)
         x: npt.NDArray[Any] = self.samples[index][:, steps].astype(dtype)
         x /= np.asarray(FULL, dtype)
@@ -164,9 +167,9 @@ class SoundSplit(Split):
 
 
 def moments(samples: npt.NDArray[np.int16], rows: int = 1024) -> npt.NDArray[np.float64]:
-    """Mean and deviation (2, T) of samples (n, T) at each step, with n - 1 as PyTorch has it; of samples in [-1, 1].
+    """Returns mean and standard deviation (2, T) of samples (n, T) at each step, scaled to samples in [-1, 1].
 
-    Sums of samples and of their squares are exact integers.
+    The deviation divides by n - 1, as in PyTorch. Sums of samples and of their squares are exact integers.
     """
     n = len(samples)
     total, squares = np.zeros((2, samples.shape[1]), np.int64)
@@ -183,16 +186,22 @@ def moments(samples: npt.NDArray[np.int16], rows: int = 1024) -> npt.NDArray[np.
 
 
 def _clips(folder: Path) -> dict[str, Path]:
-    """Every clip, ``<word>/<file>``: word by word as in `WORDS`, then by name; ValueError for a folder of no word."""
+    """Returns the path of every clip ``<word>/<file>``, in the order of `WORDS`, then by name.
+
+    ValueError if a folder's name is not one of the words.
+    """
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.name.startswith(".") and path.name not in (*WORDS, NOISE):
-            raise ValueError(f"{path}: is no class, expected one of {', '.join(WORDS)}")
+            raise ValueError(f"{path}: is not a class, expected one of {', '.join(WORDS)}")
     words = (folder / word for word in WORDS)
     return {f"{word.name}/{path.name}": path for word in words for path in sorted(word.glob("[!.]*.wav"))}
 
 
 def _divided(clips: dict[str, Path], lists: dict[str, Path]) -> dict[str, list[str]]:
-    """The clips of each split, in the order of `clips`; ValueError, with file and line, for a line that names none."""
+    """Returns the clips of each split, in the order of `clips`.
+
+    ValueError, with file and line, if a line of a list names no clip or repeats one.
+    """
     where: dict[str, str] = {}
     for name, path in lists.items():
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -200,27 +209,30 @@ def _divided(clips: dict[str, Path], lists: dict[str, Path]) -> dict[str, list[s
             if clip not in clips:
                 raise ValueError(f"{path}, line {number}: there is no clip {clip!r}")
             if clip in where:
-                raise ValueError(f"{path}, line {number}: {clip} is listed before, for {where[clip]}")
+                raise ValueError(f"{path}, line {number}: {clip} is already listed, for {where[clip]}")
             where[clip] = name
     return {name: [clip for clip in clips if where.get(clip, "train") == name] for name in CLIPS}
 
 
 def read_wav(path: str | os.PathLike[str]) -> npt.NDArray[np.int16]:
-    """The samples of a published clip, 16,000 or fewer; ValueError where it is of another kind, cut off or damaged."""
+    """Reads the samples of a published clip, at most 16,000. ValueError if the file has another format, is truncated or
+    is damaged."""
     try:
         with wave.open(str(path), "rb") as file:
             kind = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
             n = file.getnframes()
             content = file.readframes(n)
-    except (wave.Error, EOFError, RuntimeError) as error:  # the last where a chunk's size is damaged
-        raise ValueError(f"{path}: is no WAV file, or is cut off: {str(error) or 'it ends in its header'}") from error
+    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError if the size of a chunk is damaged
+        raise ValueError(
+            f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
+        ) from error
     if kind != (1, 16, RATE):
         channels, bits, rate = kind
         raise ValueError(f"{path}: has {channels} channel(s) of {bits} bits at {rate} Hz, expected 1 of 16 at {RATE}")
     if n > SAMPLES:
-        raise ValueError(f"{path}: has {n} samples, expected {SAMPLES} at most")
+        raise ValueError(f"{path}: has {n} samples, expected at most {SAMPLES}")
     if len(content) != 2 * n:
-        raise ValueError(f"{path}: is cut off, with {len(content)} bytes of sound, expected {2 * n}")
+        raise ValueError(f"{path}: is truncated, with {len(content)} bytes of audio, expected {2 * n}")
     return np.frombuffer(content, "<i2").astype(np.int16)
 
 

@@ -1,4 +1,4 @@
-"""Copying strings, and looking up what follows a stretch of them."""
+"""The copy task: copy a string, or look up what follows a given part of it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_rang
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 VARIANTS = tuple(COPY)
-EXTRA = 4  # tokens that an example has at most besides its string, twice
+EXTRA = 4  # an example has at most 2 * letters + EXTRA tokens
 
 
 @dataclass(frozen=True)
-class PackedRows(GeneratedSplit):
-    """Rows of `settings.context` tokens, full of examples."""
+class PackedCopySplit(GeneratedSplit):
+    """Training rows of `settings.context` tokens, packed with examples."""
 
     settings: Copy
     fresh = True
@@ -46,13 +46,13 @@ class PackedRows(GeneratedSplit):
         return Batch(tokens, labels, None)
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """The most letters of a string of the row."""
+        """Returns the largest possible number of letters of a string in each row."""
         return np.full(len(index), self.settings.max_length)
 
 
 @dataclass(frozen=True)
-class Strings(GeneratedSplit):
-    """One example a row, of each length as many."""
+class CopySplit(GeneratedSplit):
+    """One example per row, with the same number of examples of each length."""
 
     settings: Copy
     variant: str
@@ -80,50 +80,54 @@ class Strings(GeneratedSplit):
         return trimmed(tokens, labels, sizes)
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """The letters of each string."""
+        """Returns the number of letters of each string."""
         return self.lengths.at(np.asarray(index))
 
 
 @dataclass(frozen=True)
 class Copy:
-    """The copy task (Jelassi, Brandfonbrener, Kakade, Malach: "Repeat after me", 2024): a string of random letters, and
-    the same again, as a language model reads it: the label of a token is the next one.
+    """The copy task (Jelassi, Brandfonbrener, Kakade, Malach: "Repeat after me", 2024): a string of random letters,
+    followed by its copy. It is set up as language modelling: the label of a token is the next token.
 
-    Ids are the letters, then ``$``, ``|`` and ``.``; published code has one more to pad evaluation with, or pads with
-    ``.``: neither ever counts. `variant` says what an example is, for a string s:
+    Ids are the letters, then ``$``, ``|`` and ``.``. Published code has one more id for padding in evaluation, or pads
+    with ``.``; neither ever counts. `variant` is the form of an example for a string s:
 
     - "copy": ``$s|s.``
-    - "prefix": ``$q|s|r.``, q `gram` letters of s at a random place, r what follows them where they first occur
+    - "prefix": ``$q|s|r.``, where q are `gram` letters of s from a random place and r follows their first occurrence
     - "suffix": ``$s|qr.``, the same with the question after the string
-    - "duplicate" (in tests alone, of models that copy): as "copy", a stretch of s replaced by another of its own
+    - "duplicate" (only in tests of models trained on "copy"): as "copy", with a part of s replaced by another part of s
 
-    Training rows are full of examples, one after the other; what remains at the end of a row is filled with the
-    beginning of one more. Only answers, with their ``.``, are labelled, and of whole examples alone. The state of a
-    recurrence goes on from one example to the next. Validation and test have one example a row, where the last ``.`` is
-    not labelled: the share of right labels is that of right letters, given the right ones before (which the input
-    holds), and a sequence is right if every letter of its answer is. (Published character accuracies are means over
-    strings: the same for each length.)
+    Training rows are packed with examples, one after the other. The rest of a row is filled with the beginning of one
+    more example. Only answers, including their ``.``, are labelled, and only those of complete examples. The recurrent
+    state is carried from one example to the next. Validation and test have one example per row, and the last ``.`` is
+    not labelled. So accuracy is the share of right letters given the right previous ones (which are in the input), and
+    a sequence is right if every letter of its answer is. (Published character accuracies are means over strings, which
+    is the same for each length.)
 
     Parameters
     ----------
     variant : str
+        "copy", "prefix" or "suffix".
     gram : int
-        Letters of q, and of what is duplicated.
+        Number of letters of q, and of the part that is duplicated.
     answer : int
-        Letters of an answer; 0 for all there are.
+        Number of letters of an answer; 0 for all that are available.
     letters : int
         Size of the alphabet.
     min_length, max_length : int
-        Lengths of strings in training, both included, uniformly drawn; validation has `val_each` of each.
+        Limits of the string length in training, both included; lengths are uniform. Validation has `val_each` examples
+        of each length.
     context : int
-        Tokens of a training row, with room for the longest example.
+        Number of tokens of a training row, at least that of the longest example.
     test_min_length, test_max_length, test_each : int
-        Test lengths, both included (the published evaluation leaves the upper one out), and examples of each.
+        Limits of the string length in the test, both included (the published evaluation excludes the upper one), and
+        the number of examples of each length.
     test_variant : str
-        Another variant to test on: "duplicate", or empty for `variant`.
+        Variant to test on: "duplicate", or empty for `variant`.
     train : int
-        Training rows, each seen once.
+        Number of training rows, each used once.
     seed : int
+        Seed of the strings.
     """
 
     variant: str = "copy"
@@ -172,24 +176,24 @@ class Copy:
             )
             if (length := getattr(self, key)) < sum(needed.values()):
                 raise ValueError(
-                    f"Copy: {key} is {length}, expected {' + '.join(needed)} = {sum(needed.values())} at least for "
+                    f"Copy: {key} is {length}, expected at least {' + '.join(needed)} = {sum(needed.values())} for "
                     f"variant {variant}"
                 )
 
     @property
     def shape(self) -> Shape:
-        """Letters and ``$ | .``, as inputs and as labels."""
+        """Letters and ``$ | .`` are both the tokens and the classes."""
         return Shape(self.letters + 3, self.letters + 3, None, "tagger")
 
     def load(self) -> Task:
-        """The task. Nothing is stored: examples are made when they are asked for."""
+        """Returns the task. Nothing is stored: examples are generated when a batch is drawn."""
         val = ByLength(self.min_length, self.max_length, self.val_each)
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
         return Task(
             "copy",
-            PackedRows("train", self.train, self),
-            Strings("val", len(val), self, self.variant, val),
-            Strings("test", len(test), self, self.test_variant or self.variant, test),
+            PackedCopySplit("train", self.train, self),
+            CopySplit("val", len(val), self, self.variant, val),
+            CopySplit("test", len(test), self, self.test_variant or self.variant, test),
             **self.shape._asdict(),
             metric="accuracy",
             curve="length",
@@ -197,7 +201,10 @@ class Copy:
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes copy_train.tsv, copy_val.tsv and copy_test.tsv (`write_rows`); `train` must be set."""
+        """Writes copy_train.tsv, copy_val.tsv and copy_test.tsv (see `write_rows`).
+
+        Set `train` first: its default is too large to be written.
+        """
         task = self.load()
         write_rows(folder, task)
         return task

@@ -1,4 +1,4 @@
-"""What a task is: three splits of labelled sequences, and the settings it is loaded from."""
+"""Tasks: three splits of labelled sequences, and the protocol of the settings that load them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rotrnn.ops.random import philox
 
 Index = npt.NDArray[np.int64]
 
-CHUNK = 2**14  # random numbers drawn at a time, in cache
+CHUNK = 2**14  # random numbers drawn at a time, so that they fit into the cache
 
 
 class Batch(NamedTuple):
-    """Some sequences of a split, padded with zeros to the longest of them.
+    """A batch of sequences, padded with zeros to the longest of them.
 
-    `inputs` are token ids (B, T) int64 or features (B, T, F) in the dtype asked for; `labels` (B,) int64; `lengths`
-    (B,) int64, the valid steps of each sequence, or None where all T are. For a tagger, labels are (B, T), -1 where
-    they do not count, padding included, and for bits (B, T, K) of 0, 1 and -1; for pairs, inputs (B, 2, T, ...) and
-    lengths (B, 2).
+    `inputs` are token ids (B, T) int64, or features (B, T, F) in the requested dtype. `labels` are (B,) int64.
+    `lengths` (B,) int64 are the valid steps of each sequence, or None if all T steps are valid. For a tagger, labels
+    are (B, T), with -1 where they do not count, padding included. For bits, labels are (B, T, bits) with values 0, 1
+    and -1. For pairs, inputs are (B, 2, T, ...) and lengths (B, 2).
     """
 
     inputs: npt.NDArray[Any]
@@ -32,9 +32,9 @@ class Batch(NamedTuple):
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Index:
-    """0..n-1 ordered by the first 64 bits of Philox block (i, epoch) under `seed`, the same on every machine.
+    """Returns 0..n-1 ordered by the first 64 bits of Philox block (i, epoch) with the key `seed`.
 
-    NumPy promises no shuffle across its versions.
+    The order is the same on every machine. NumPy does not guarantee this for its own shuffle across versions.
     """
     numbers = np.empty(n, np.uint64)
     for first in range(0, n, CHUNK):
@@ -47,14 +47,14 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
 
 
 class Exhausted(RuntimeError):
-    """A generator's settings do not allow what was asked for."""
+    """The settings of a generator do not allow the requested examples."""
 
 
 class Split(ABC):
-    """Labelled sequences that are drawn from by index.
+    """Labelled sequences, accessed by index.
 
-    Where `fresh`, example i is made from its index when it is asked for and training never comes back to it: there are
-    as many as anyone wants (`len` may be 2**40), taken in the order of their index, epochs know no shuffling.
+    If `fresh` is True, example i is generated from its index, and training uses it only once. The number of examples is
+    then practically unlimited (`len` may be 2**40), and they are used in the order of their index, without shuffling.
     """
 
     fresh: ClassVar[bool] = False
@@ -64,15 +64,18 @@ class Split(ABC):
 
     @abstractmethod
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The sequences at `index`, features in `dtype`. Any thread may call it."""
+        """Returns the sequences at `index`, with features in `dtype`. Thread-safe."""
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
-        """As `batch` has them, lengths where all are valid too: for statistics of whole splits."""
+        """Returns the labels and lengths at `index` as `batch` does, but lengths are never None.
+
+        For statistics of whole splits; a subclass may avoid making the inputs.
+        """
         inputs, labels, lengths = self.batch(index)
         return labels, np.full(len(labels), inputs.shape[1]) if lengths is None else lengths
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """(B,) what "length" means in a curve of accuracy against length: valid steps, where a task says no other."""
+        """Returns the lengths (B,) for the curve of accuracy against length. The default is the valid steps."""
         return np.full(len(index), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
 
 
@@ -82,30 +85,32 @@ CURVES = ("length", "prefix")
 
 @dataclass(frozen=True)
 class Task:
-    """Token sequences (`vocab` is the number of ids) or features (`n_features` a step), with labels.
+    """Three splits of token sequences (`vocab` ids) or of feature sequences (`n_features` per step), with labels.
 
     Parameters
     ----------
     val : Split
-        Where it *is* `test`, the data set has no validation part, and everything that chooses by it says so.
+        If it is the same object as `test`, the data set has no validation split. Results that were selected by it are
+        then marked as selected on the test split.
     n_classes : int
-        Of bits, how many there are a step.
+        Number of classes; for bits, the number of bits per step.
     head : str
-        The model (`rotrnn.models.build.HEADS`) that the labels are for.
+        Kind of model (a key of `rotrnn.models.build.HEADS`) that the labels are for.
     metric : str
-        What parameters are chosen by and tables show: "accuracy", the share of right labels, or "sequence_accuracy",
-        that of sequences of which every label that counts is right.
+        The metric that selects parameters and that tables show: "accuracy", the share of right labels, or
+        "sequence_accuracy", the share of sequences of which every label that counts is right.
     curve : str, optional
-        Evaluation tells accuracies by length too. "length": of sequences of each length (`Split.curve_lengths`).
-        "prefix", for taggers that look at the past alone: of the first t labels of every sequence, for each t.
+        If set, evaluation also reports accuracies by length. "length": of the sequences of each length
+        (`Split.curve_lengths`). "prefix", for taggers that run forward in time only: of the first t labels of every
+        sequence, for each t.
     bos : bool
-        Sequences begin with a token that is no part of them, which prefixes do not count as length.
+        Sequences begin with an extra token, which the lengths of prefixes do not count.
     chance : float, optional
-        Accuracy of guessing; (accuracy - chance) / (1 - chance) is told too, as "scaled_accuracy".
+        Accuracy of guessing. If set, evaluation also reports (accuracy - chance) / (1 - chance) as "scaled_accuracy".
     labels : tuple of str, optional
-        What the classes are called; of bits, the two values.
+        Names of the classes; for bits, names of the two values.
     symbols : (vocab - 3,) integers, optional
-        What the ids from 3 on stand for, where the training split decides on it (`rotrnn.tasks.vocabulary`).
+        The symbols of the ids from 3 on, if they depend on the training split (see `rotrnn.tasks.vocabulary`).
     """
 
     name: str
@@ -126,17 +131,17 @@ class Task:
 
     @property
     def n_values(self) -> int:
-        """How many values a label that counts can have."""
+        """The number of values that a label that counts can have."""
         return 2 if self.head == "bits" else self.n_classes
 
     @property
     def selected_on(self) -> str:
-        """The split that parameters are chosen by: "validation", or "test" where there is no validation part."""
+        """The split that parameters are selected on: "validation", or "test" if there is no validation split."""
         return "test" if self.val is self.test else "validation"
 
 
 class Shape(NamedTuple):
-    """What a model has to know of a task, as `Task` has it."""
+    """The properties of a task that a model is built from; the fields are those of `Task`."""
 
     n_classes: int
     vocab: int | None
@@ -145,30 +150,31 @@ class Shape(NamedTuple):
 
 
 class Settings(Protocol):
-    """What every task's frozen dataclass of settings offers; its fields are the keys of a recipe's ``[task]``.
+    """The interface of every task's settings, a frozen dataclass whose fields are the keys of a recipe's ``[task]``.
 
-    Those that decide which examples are for training and which for evaluation may be named in a class variable
-    `dividing`, a tuple of str: a trained model is not evaluated with others of these. Where `write` goes on with what a
-    stop left unfinished, `resumable` is True.
+    Two class variables are optional. `split_settings`, a tuple of str, names the settings that decide which examples
+    are for training and which for evaluation: a trained model is not evaluated with other values of these. `resumable`
+    is True if `write` resumes after an interruption.
     """
 
     @property
     def shape(self) -> Shape:
-        """That of the task, known without its data; where they decide on a vocabulary, that of the published ones."""
+        """The shape of the task, known without loading its data. If the vocabulary depends on the data, it is that of
+        the published data."""
         ...
 
     def load(self) -> Task:
-        """The task, ready to train on."""
+        """Returns the task, ready for training."""
         ...
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """As `load`, and the task's data as files in `folder`, which is created where missing."""
+        """Writes the task's data as files into `folder`, which is created if missing, and returns the task."""
         ...
 
 
 @dataclass(frozen=True)
 class FeatureSplit(Split):
-    """A split of sequences of one length: features (n, T, F), labels (n,)."""
+    """Sequences of one length: features (n, T, F), labels (n,)."""
 
     features: npt.NDArray[Any]
     labels: Index
@@ -177,28 +183,28 @@ class FeatureSplit(Split):
         return len(self.labels)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The sequences at `index`, features in `dtype`."""
+        """Returns the sequences at `index`, with features in `dtype`."""
         return Batch(self.features[index].astype(dtype), self.labels[index], None)
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-LOOKED_AT = 2**17  # examples of a split that statistics are of, evenly spaced; of a fresh one, each of which is made
-LOOKED_AT_FRESH = 2**12
-MOST_LABELS = 16  # that a table shows
+MAX_COUNTED = 2**17  # statistics of a split use at most so many examples, evenly spaced
+MAX_COUNTED_FRESH = 2**12  # the same for a fresh split, whose examples have to be generated
+MAX_LABELS_SHOWN = 16
 
 
 def describe(task: Task) -> str:
-    """A summary for people: of each split its size, quantiles of length, how labels are spread, and majority baseline.
+    """Returns a readable summary of each split: size, quantiles of length, label frequencies and majority baseline.
 
-    The baseline is `majority_baseline`. Of a large split, and of a fresh one, only some examples are looked at.
+    The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
     """
-    width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) a step"
-    classes = f"{task.n_classes} bits a step" if task.head == "bits" else f"{task.n_classes} classes"
+    width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) per step"
+    classes = f"{task.n_classes} bits per step" if task.head == "bits" else f"{task.n_classes} classes"
     head = "" if task.head in ("classifier", "bits") else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
     lines = [f"{task.name}: {classes}, {width}{head}"]
     if task.val is task.test:
-        lines.append("there is no validation part: val is test")
+        lines.append("there is no validation split: val is test")
     lines.append(
         f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
     )
@@ -208,26 +214,26 @@ def describe(task: Task) -> str:
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
         baseline = _share_of_majority(spread["train"][0], labels)
         lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
-    if task.n_values <= MOST_LABELS:
+    if task.n_values <= MAX_LABELS_SHOWN:
         shown = np.arange(task.n_values)
     else:
-        shown = np.sort(_by_frequency(spread["train"][0])[:MOST_LABELS])
-        lines.append(f"of {task.n_values} labels the {len(shown)} most frequent in training:")
+        shown = np.sort(_by_frequency(spread["train"][0])[:MAX_LABELS_SHOWN])
+        lines.append(f"the {len(shown)} most frequent of {task.n_values} labels in training:")
     names = [task.labels[label] if task.labels else str(label) for label in shown]
     wide = max(6, *map(len, names)) + 1
     lines.append(f"{'label':<10}" + "".join(f"{name:>{wide}}" for name in names))
     for name, (labels, _) in spread.items():
         lines.append(f"{name:<10}" + "".join(f"{np.mean(labels == label):>{wide}.1%}" for label in shown))
     lines += [
-        f"{name}: counted in {len(_looked_at(split))} examples, evenly spaced"
+        f"{name}: statistics of {len(_counted_examples(split))} examples, evenly spaced"
         for name, split in _splits(task).items()
-        if len(_looked_at(split)) < len(split)
+        if len(_counted_examples(split)) < len(split)
     ]
     return "\n".join(lines)
 
 
 def majority_baseline(task: Task, split: Split) -> float:
-    """Accuracy on a split of always answering with the most frequent label of the training split."""
+    """Returns the accuracy on a split of always predicting the most frequent label of the training split."""
     return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split)[0])
 
 
@@ -236,7 +242,7 @@ def _share_of_majority(train: Index, labels: Index) -> float:
 
 
 def _by_frequency(labels: Index) -> Index:
-    """The labels that there are, the most frequent first; ties in their order."""
+    """Returns the labels that occur, the most frequent first; ties in increasing order."""
     there, counts = np.unique(labels, return_counts=True)
     return np.asarray(there[np.argsort(-counts, kind="stable")])
 
@@ -245,14 +251,14 @@ def _splits(task: Task) -> dict[str, Split]:
     return {"train": task.train, "val": task.val, "test": task.test}
 
 
-def _looked_at(split: Split) -> Index:
+def _counted_examples(split: Split) -> Index:
     n = len(split)
-    most = LOOKED_AT_FRESH if split.fresh else LOOKED_AT
+    most = MAX_COUNTED_FRESH if split.fresh else MAX_COUNTED
     return np.arange(n) if n <= most else np.arange(most) * n // most
 
 
 def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
-    """Labels that count (`IGNORED` is -1) and lengths of the examples looked at, read batch by batch."""
-    index = _looked_at(split)
+    """Returns the labels that count (`IGNORED` is -1) and the lengths of the counted examples, read in batches."""
+    index = _counted_examples(split)
     parts = [split.labels_and_lengths(index[i : i + rows]) for i in range(0, len(index), rows)]
     return np.concatenate([labels[labels >= 0] for labels, _ in parts]), np.concatenate([one for _, one in parts])

@@ -1,4 +1,4 @@
-"""Texts as sequences of characters or bytes: vocabulary, ids, and the split that training draws from."""
+"""Texts as sequences of characters or bytes: vocabulary, ids and splits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 UNICODE = 0x110000
 
 Rows = Callable[[], Iterator[tuple[int, tuple[str, ...]]]]
-"""A split's labels and texts, as often as one asks."""
+"""A function that yields the label and the texts of each row of a split; it may be called several times."""
 
 Units = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Characters:
-    """Characters (Unicode code points) and an ``<eos>``, `max_length` in all, as S4 and S5 read texts.
+    """Reads a text as characters (Unicode code points) and an ``<eos>``, at most `max_length` in total, as S4 and S5
+    do.
 
-    Ids are ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then by decreasing frequency in the training texts, as they are cut,
-    the characters that occur there `min_frequency` times or more; ties in the order of their code points.
+    Ids are ``<pad>`` 0, ``<unk>`` 1, ``<eos>`` 2, then the characters that occur at least `min_frequency` times in the
+    truncated training texts, by decreasing frequency; ties in the order of their code points.
     """
 
     max_length: int
@@ -37,18 +38,19 @@ class Characters:
         return np.frombuffer(text[: self.max_length - 1].encode("utf-32-le"), np.uint32)
 
     def symbols(self, counts: Index) -> Index:
-        """The characters in the order of their ids, from how often each occurs."""
+        """Returns the characters of the vocabulary in the order of their ids, from the counts of all characters."""
         (present,) = np.nonzero(counts >= self.min_frequency)
         return np.asarray(present[np.argsort(-counts[present], kind="stable")])
 
     def ids(self, counts: Index) -> Index:
-        """The id of each character."""
+        """Returns the id of each character."""
         return ids_of(self.symbols(counts), UNICODE)
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """The first `max_length` bytes of the UTF-8 text, id = byte + 1, as Long Range Arena's own pipeline reads texts."""
+    """Reads a text as its first `max_length` bytes in UTF-8, with id = byte + 1, as Long Range Arena's own pipeline
+    does."""
 
     max_length: int
     end: tuple[int, ...] = ()
@@ -57,7 +59,7 @@ class Bytes:
         return np.frombuffer(text.encode()[: self.max_length], np.uint8)
 
     def symbols(self, counts: Index) -> None:
-        """No training text has a say in the ids."""
+        """Returns None: the ids do not depend on the training texts."""
 
     def ids(self, counts: Index) -> Index:
         return np.arange(1, 257)
@@ -67,14 +69,15 @@ READINGS = ("characters", "bytes")
 
 
 def reading(tokens: str, max_length: int, min_frequency: int = 1) -> Characters | Bytes:
-    """How texts are read, by the name that is a task's setting `tokens`."""
+    """Returns the tokenisation for a task's setting `tokens`, one of `READINGS`."""
     return Characters(max_length, min_frequency) if tokens == "characters" else Bytes(max_length)
 
 
 def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes) -> None:
-    """Writes ids (characters in all), offsets (texts + 1) and labels (rows) of each split; the first is for training.
+    """Writes ids (total number of characters,), offsets (texts + 1,) and labels (rows,) of each split.
 
-    Texts are read twice, since they need not fit into memory: for the vocabulary and the sizes, then for the ids.
+    The first split is the training split. Texts are read twice, because they may not fit into memory: once for the
+    vocabulary and the sizes, once for the ids.
     """
     counts = np.zeros(UNICODE, np.int64)
     shapes = {}
@@ -109,7 +112,7 @@ def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes
 
 @dataclass(frozen=True)
 class TextSplit(Split):
-    """Rows of one text, or of `texts` of them: ids of text i are ``ids[offsets[i]:offsets[i + 1]]``."""
+    """Rows of `texts` texts each; the ids of text i are ``ids[offsets[i]:offsets[i + 1]]``."""
 
     ids: npt.NDArray[Any]
     offsets: Index
@@ -118,14 +121,14 @@ class TextSplit(Split):
 
     @classmethod
     def of(cls, arrays: Arrays, name: str, texts: int = 1) -> TextSplit:
-        """The split of that name as `prepare_texts` wrote it."""
+        """Returns the split of that name from the arrays of `prepare_texts`."""
         return cls(arrays[f"{name}_ids"], arrays[f"{name}_offsets"], arrays[f"{name}_labels"], texts)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The texts at `index`; ids are int64 whatever `dtype`, (B, T), or (B, texts, T) where there are several."""
+        """Returns the texts at `index`: ids (B, T), or (B, texts, T) if there are several; int64 for every `dtype`."""
         rows = (np.asarray(index)[:, None] * self.texts + np.arange(self.texts)).ravel()
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - starts

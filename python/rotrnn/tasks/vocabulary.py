@@ -1,4 +1,4 @@
-"""Token ids where the training split decides on them: by frequency, behind three that stand for no symbol."""
+"""Token ids that depend on the training split: symbols by frequency, after three special ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPECIALS = 3
 
 
 def ids_of(symbols: Index, size: int) -> Index:
-    """The id of each of `size` symbols, from `symbols`, those of the vocabulary in the order of their ids."""
+    """Returns the id of each of `size` symbols. `symbols` are those of the vocabulary in the order of their ids."""
     ids = np.full(size, UNKNOWN, np.int64)
     ids[symbols] = SPECIALS + np.arange(len(symbols))
     return ids
@@ -22,7 +22,7 @@ def ids_of(symbols: Index, size: int) -> Index:
 
 @dataclass(frozen=True)
 class Translated(Split):
-    """A split whose ids have others in their place: id i of it is ``ids[i]``."""
+    """A split in which id i of another split is replaced by ``ids[i]``."""
 
     split: Split
     ids: Index
@@ -31,19 +31,19 @@ class Translated(Split):
         return len(self.split)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The sequences at `index`."""
+        """Returns the sequences at `index`."""
         batch = self.split.batch(index, dtype)
         return batch._replace(inputs=self.ids[batch.inputs])
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """As the split itself."""
+        """Returns the lengths of the original split."""
         return self.split.curve_lengths(index, batch)
 
 
 def read_as(task: Task, other: Task) -> Task:
-    """A task whose ids are those of another one's vocabulary; what is not in both is unknown."""
+    """Returns `task` with the ids of the vocabulary of `other`; symbols that are not in both become ``<unk>``."""
     if task.symbols is None or other.symbols is None:
-        raise ValueError(f"read_as: {task.name} and {other.name} have fixed ids, expected a vocabulary in either")
+        raise ValueError(f"read_as: {task.name} or {other.name} has fixed ids, expected a vocabulary in both")
     if np.array_equal(task.symbols, other.symbols):
         return task
     size = 1 + int(max(task.symbols.max(initial=0), other.symbols.max(initial=0)))

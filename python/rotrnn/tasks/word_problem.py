@@ -1,4 +1,4 @@
-"""Word problems of finite groups: tracking the product of a sequence of elements."""
+"""Word problems of finite groups: track the product of a sequence of elements."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rotrnn.tasks.released import prepare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
-"""Their ids follow those of the elements."""
+"""Special tokens; their ids follow those of the elements."""
 
-LARGEST = 2**31 - 1  # elements
+LARGEST = 2**31 - 1  # largest order of a group
 FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
-COUNTABLE = 2**62  # sequences that csrc/data/word_problem.c can number
+COUNTABLE = 2**62  # csrc/data/word_problem.c can number fewer sequences than this
 
 
 KINDS = {"Z": GROUP["cyclic"], "S": GROUP["symmetric"], "A": GROUP["alternating"]}
@@ -44,7 +44,7 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A finite group, the direct product of `factors`; its elements are numbers, of which 0 is the identity."""
+    """A finite group, the direct product of `factors`. Its elements are numbered from 0; 0 is the identity."""
 
     name: str
     factors: tuple[Factor, ...]
@@ -62,9 +62,9 @@ class Group:
         return self.order + 1
 
     def states(self, elements: Index) -> Index:
-        """Products (n, T) of the first 1, 2, ..., T elements (n, T) of each row.
+        """Returns the products (n, T) of the first 1, 2, ..., T elements (n, T) of each row.
 
-        ValueError where they are not all from 0 to `order` - 1.
+        ValueError if an element is not from 0 to `order` - 1.
         """
         elements = np.ascontiguousarray(elements, np.int64)
         low, high = elements.min(initial=0), elements.max(initial=0)
@@ -79,22 +79,24 @@ class Group:
 
 
 def group(name: str) -> Group:
-    """The group of that name: S5, A5, Z60, or a direct product such as A4xZ5 (A4_x_Z5).
+    """Returns the group of that name: S5, A5, Z60, or a direct product such as A4xZ5 (A4_x_Z5).
 
-    Elements of S_n are the permutations of n things in lexicographic order, those of A_n the even ones in the same
-    order; in a product a b, b is applied first. Z_n adds modulo n. Elements of a direct product are pairs, the first
-    component varying slowest.
+    Elements of S_n are the permutations of n items in lexicographic order. Elements of A_n are the even ones in the
+    same order. In a product a b, b is applied first. Z_n is addition modulo n. Elements of a direct product are pairs,
+    with the first component varying slowest.
 
     Raises
     ------
     ValueError
-        The name is none of these, or the group has 2**31 elements or more: S13, A13.
+        The name has another form, or the group has 2**31 elements or more (as S13 and A13 do).
     """
     factors, names = [], []
     for called in name.replace("_x_", "x").split("x"):
         match = FACTOR.fullmatch(called)
         if match is None:
-            raise ValueError(f"group is '{name}', expected S, A or Z and a number, as S5, or a product, as A4xZ5")
+            raise ValueError(
+                f"group is '{name}', expected S, A or Z and a number, such as S5, or a product, such as A4xZ5"
+            )
         kind, n = match[1], int(match[2])
         permutations = math.factorial(min(n, 13))
         order = {"Z": n, "S": permutations, "A": (permutations + 1) // 2}[kind]
@@ -109,8 +111,8 @@ def group(name: str) -> Group:
 # ---- sequences of one length ----
 
 
-class Words(Protocol):
-    """Sequences of `length` elements: what one file holds."""
+class Sequences(Protocol):
+    """Sequences of `length` elements each, as in one released file."""
 
     @property
     def length(self) -> int: ...
@@ -118,16 +120,17 @@ class Words(Protocol):
     def __len__(self) -> int: ...
 
     def at(self, rows: Index) -> Index:
-        """The elements (n, length) int64 of these rows."""
+        """Returns the elements (n, length) int64 of these rows."""
 
 
 @dataclass(frozen=True)
-class Generated:
-    """`count` random sequences, no two of them the same, drawn from (seed, length, row) when they are asked for.
+class GeneratedSequences:
+    """`count` distinct random sequences, generated from (seed, length, row) when they are needed.
 
-    If there are fewer than 2**62 sequences of that length (A5: up to length 10), row i is sequence p(i) for a random
-    permutation p of all; so `count` of them are distinct, and all are there if `count` is their number. Else elements
-    are uniform, and that any two of a million rows agree has probability 2e-7 at most.
+    If there are fewer than 2**62 sequences of that length (A5: up to length 10), row i is sequence p(i), where p is a
+    random permutation of all sequences. So all `count` sequences are distinct, and every sequence occurs if `count` is
+    their total number. Otherwise elements are uniform, and the probability that any two of a million rows are equal is
+    at most 2e-7.
     """
 
     order: int
@@ -154,7 +157,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSequences:
     """Sequences (n, length) read from a file."""
 
     elements: npt.NDArray[np.integer[Any]]
@@ -175,23 +178,26 @@ class Stored:
 HEADER = b"seed,input,target\n"
 
 
-def write_csv(path: str | os.PathLike[str], group: Group, words: Words, seed: int) -> None:
-    """Writes a file in the released format: header ``seed,input,target``, then the seed, the elements separated by
-    spaces, and the products of the first 1, 2, ... of them."""
+def write_csv(path: str | os.PathLike[str], group: Group, sequences: Sequences, seed: int) -> None:
+    """Writes a file in the released format.
+
+    The header is ``seed,input,target``. Each row holds the seed, the elements separated by spaces, and the products of
+    the first 1, 2, ... elements.
+    """
     with atomic_file(path) as file:
         file.write(HEADER)
-        for first in range(0, len(words), 4096):
-            elements = words.at(np.arange(first, min(first + 4096, len(words))))
+        for first in range(0, len(sequences), 4096):
+            elements = sequences.at(np.arange(first, min(first + 4096, len(sequences))))
             for row in zip(elements.tolist(), group.states(elements).tolist(), strict=True):
                 inputs, targets = (" ".join(map(str, one)) for one in row)
                 file.write(f"{seed},{inputs},{targets}\n".encode())
 
 
 def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDArray[np.integer[Any]]:
-    """The elements (n, length) of a file in the released format.
+    """Reads the elements (n, length) of a file in the released format.
 
-    Every row is parsed strictly, and its targets are compared with the products. What is not as expected raises a
-    ValueError that names file and line.
+    Every row is parsed strictly, and its targets are compared with the products. A malformed row or a wrong target
+    raises a ValueError that names the file and the line.
     """
     number = rb" ".join([rb"(?:0|[1-9]\d{0,9})"] * length)
     row = re.compile(rb"-?\d{1,19},%b,%b\n" % (number, number))
@@ -233,79 +239,81 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
 
 
 @dataclass(frozen=True)
-class WordSplit(Split):
-    """Rows of several lengths: of each `words` those at `rows`, or all; every one begins with BOS."""
+class WordProblemSplit(Split):
+    """Rows of several lengths: of each part ``(sequences, rows)`` the given rows, or all if `rows` is None. Every row
+    begins with BOS."""
 
     group: Group
-    parts: tuple[tuple[Words, Index | None], ...]
+    parts: tuple[tuple[Sequences, Index | None], ...]
     count_padding: bool = True
 
     def __len__(self) -> int:
         return sum(self._sizes())
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
-        """Labels that are elements alone: BOS, which is always right, is left out, and PAD."""
+        """Returns labels and lengths. Only labels that are elements count: BOS, which is trivial, and PAD become -1."""
         batch = self.batch(index)
         lengths = (batch.inputs != self.group.pad).sum(1)
         return np.where(batch.labels < self.group.order, batch.labels, -1), lengths
 
     def _sizes(self) -> list[int]:
-        return [len(words if rows is None else rows) for words, rows in self.parts]
+        return [len(sequences if rows is None else rows) for sequences, rows in self.parts]
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The rows at `index`, padded to the longest of them; ids are int64 whatever `dtype`."""
+        """Returns the rows at `index`, padded to the longest of them; ids are int64 for every `dtype`."""
         index = np.asarray(index)
         ends = np.cumsum(self._sizes())
         which = np.searchsorted(ends, index, side="right")
-        sizes = np.array([words.length + 1 for words, _ in self.parts])[which]
+        sizes = np.array([sequences.length + 1 for sequences, _ in self.parts])[which]
         shape = len(index), int(sizes.max(initial=0))
         inputs = np.full(shape, self.group.pad, np.int64)
         labels = np.full(shape, self.group.pad if self.count_padding else -1, np.int64)
         inputs[:, :1] = labels[:, :1] = self.group.bos
         for part in np.unique(which).tolist():
-            words, rows = self.parts[part]
+            sequences, rows = self.parts[part]
             of_part = np.flatnonzero(which == part)
             place = index[of_part] - (ends[part - 1] if part else 0)
-            elements = words.at(place if rows is None else rows[place])
-            inputs[of_part, 1 : words.length + 1] = elements
-            labels[of_part, 1 : words.length + 1] = self.group.states(elements)
+            elements = sequences.at(place if rows is None else rows[place])
+            inputs[of_part, 1 : sequences.length + 1] = elements
+            labels[of_part, 1 : sequences.length + 1] = self.group.states(elements)
         return Batch(inputs, labels, None if self.count_padding or len(self.parts) == 1 else sizes)
 
 
 @dataclass(frozen=True)
 class WordProblem:
     """Word problems (Merrill, Petty, Sabharwal: "The illusion of state in state-space models", 2024): the label of each
-    element is the product of all up to it.
+    element is the product of all elements up to it.
 
     Ids are those of the elements (see `group`), then PAD, BOS and five more that never occur. Inputs and labels begin
-    with BOS; sequences count as right only if every label is, BOS included, as published. Trained at one length and
-    tested at another, where accuracy is told for each shorter one too.
+    with BOS. A sequence counts as right only if every label is right, BOS included, as published. The model is trained
+    at one length and tested at a larger one, where accuracy is also reported for each shorter length.
 
     Parameters
     ----------
     group : str
-        S5, A5, Z60, A4xZ5, ..., of less than 2**31 elements.
+        S5, A5, Z60, A4xZ5, ..., with fewer than 2**31 elements.
     length : int
-        Elements of a sequence in training and validation.
+        Number of elements of a sequence in training and validation.
     samples : int
-        Sequences of that length (and of each shorter one, see `shorter`), or all if there are fewer.
+        Number of sequences of that length (and of each shorter one, see `shorter`), or all if there are fewer.
     val_fraction : float
-        The share of them that is for validation.
+        Share of these sequences that is used for validation.
     shorter : str
-        Sequences that training has besides: "none"; "two", those of length 2 (the first publication's `strict_len`);
-        "all", those of length 2 to `length` - 1, padded in a batch (the default of the Fixed-Point RNNs' code).
+        Additional shorter sequences for training: "none"; "two", those of length 2 (`strict_len` of the first
+        publication); or "all", those of length 2 to `length` - 1, padded in a batch (the default of the Fixed-Point
+        RNNs' code).
     count_padding : bool
-        Count PAD as an answer where sequences are padded, as published; or mask it.
+        Where sequences are padded, count PAD as a label, as published; if False, mask it.
     test_length, test : int
         Length and number of the test sequences.
     seed : int
-        Key of all sequences and of the validation split.
+        Seed of all sequences and of the validation split.
     data_dir : str
-        Folder with released files, ``A5=16.csv``: header ``seed,input,target``. With it nothing is generated: rows are
-        the first of these files.
+        Folder with released files such as ``A5=16.csv``, with the header ``seed,input,target``. If it is set, nothing
+        is generated: the sequences are the first rows of these files.
     cache_dir : str
-        Folder for the elements of these files, mapped into memory from the first time on; .rotrnn in `data_dir` if none
-        is given.
+        Folder for the arrays prepared from these files, which later calls map into memory. The default is the folder
+        .rotrnn in `data_dir`.
     """
 
     group: str = "A5"
@@ -320,7 +328,7 @@ class WordProblem:
     data_dir: str = ""
     cache_dir: str = ""
 
-    dividing: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
+    split_settings: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
 
     def __post_init__(self) -> None:
         try:
@@ -343,76 +351,76 @@ class WordProblem:
 
     @property
     def shape(self) -> Shape:
-        """Elements and special tokens, as inputs and as labels."""
+        """Elements and special tokens are both the tokens and the classes."""
         ids = group(self.group).order + len(SPECIALS)
         return Shape(ids, ids, None, "tagger")
 
     def load(self) -> Task:
-        """The task, generated or read from `data_dir`."""
-        return self._task(self._words())
+        """Returns the task, generated or read from `data_dir`."""
+        return self._task(self._sequences())
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes ``GROUP=LENGTH.csv`` in the released format for each length there is.
+        """Writes ``GROUP=LENGTH.csv`` in the released format for each length.
 
-        ValueError where the sequences are read from files.
+        ValueError if the sequences are read from files.
         """
         if self.data_dir:
             raise ValueError(
-                f"WordProblem: data_dir is {self.data_dir!r}, expected none: its sequences are files already"
+                f"WordProblem: data_dir is {self.data_dir!r}, expected none: its sequences are already files"
             )
         Path(folder).mkdir(parents=True, exist_ok=True)
-        words = self._words()
-        clear(self._file(folder, length) for length in words)
-        for one in words.values():
+        sequences = self._sequences()
+        clear(self._file(folder, length) for length in sequences)
+        for one in sequences.values():
             write_csv(self._file(folder, one.length), group(self.group), one, self.seed)
-        return self._task(words)
+        return self._task(sequences)
 
-    def _words(self) -> dict[int, Words]:
-        """All sequences by their length."""
+    def _sequences(self) -> dict[int, Sequences]:
+        """Returns all sequences by their length."""
         shorter = {"none": range(0), "two": range(2, min(3, self.length)), "all": range(2, self.length)}[self.shorter]
         counts = dict.fromkeys((*shorter, self.length), self.samples) | {self.test_length: self.test}
         G = group(self.group)
-        words: dict[int, Words] = {}
+        sequences: dict[int, Sequences] = {}
         for length, wanted in counts.items():
             count = min(wanted, G.order**length)
             if not self.data_dir:
-                words[length] = Generated(G.order, length, count, self.seed)
+                sequences[length] = GeneratedSequences(G.order, length, count, self.seed)
                 continue
             path = self._file(self.data_dir, length)
-            words[length] = self._read(path, length, count)
-            if len(words[length]) < count and length in (self.length, self.test_length):
-                raise ValueError(f"{path}: has {len(words[length])} rows, expected at least {count}")
-        return words
+            sequences[length] = self._read(path, length, count)
+            if len(sequences[length]) < count and length in (self.length, self.test_length):
+                raise ValueError(f"{path}: has {len(sequences[length])} rows, expected at least {count}")
+        return sequences
 
-    def _read(self, path: Path, length: int, most: int) -> Stored:
-        """The first rows of a file."""
+    def _read(self, path: Path, length: int, most: int) -> StoredSequences:
+        """Returns the first `most` rows of a file."""
 
         def make(store: Store) -> None:
             elements = read_csv(path, group(self.group), length)
             store.array("elements", elements.shape, elements.dtype)[:] = elements
 
         arrays = prepare("WordProblem", self.data_dir, self.cache_dir, path.stem, [path], make)
-        return Stored(arrays["elements"][:most])
+        return StoredSequences(arrays["elements"][:most])
 
     def _file(self, folder: str | os.PathLike[str], length: int) -> Path:
         return Path(folder, f"{group(self.group).name}={length}.csv")
 
-    def _task(self, words: dict[int, Words]) -> Task:
+    def _task(self, sequences: dict[int, Sequences]) -> Task:
         G = group(self.group)
-        whole = words[self.length]
+        whole = sequences[self.length]
         order = shuffled(len(whole), self.seed, 0)
         val = round(self.val_fraction * len(whole))
         if not 0 < val < len(whole):
             raise ValueError(
                 f"WordProblem: val_fraction is {self.val_fraction}, {val} of {len(whole)} sequences; "
-                "expected some for training and some for validation"
+                "expected at least one for training and one for validation"
             )
-        short = tuple((one, None) for one in words.values() if one.length < self.length)
+        short = tuple((one, None) for one in sequences.values() if one.length < self.length)
         return Task(
             "word_problem",
-            WordSplit(G, (*short, (whole, order[val:])), self.count_padding),
-            WordSplit(G, ((whole, order[:val]),)),
-            WordSplit(G, ((words[self.test_length], None),)),
+            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding),
+            WordProblemSplit(G, ((whole, order[:val]),)),
+            WordProblemSplit(G, ((sequences[self.test_length], None),)),
             **self.shape._asdict(),
             metric="sequence_accuracy",
             curve="prefix",

@@ -1,4 +1,4 @@
-"""What a training would take: some of its steps are run, and the rest is reckoned."""
+"""Estimates the time and memory of a training run from its first steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from rotrnn.training.run import Run
 from rotrnn.training.state import initial_state
 
 EVALUATED = 4
-"""Batches that are evaluated to see how long it takes."""
+"""Number of batches that are evaluated to measure the time of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, as measured: of a step and of evaluating an example; and how often there is either."""
+    """Measured seconds per step and per evaluated example, and the numbers of steps and evaluations of the whole
+    run."""
 
     parameters: int
     steps_run: int
@@ -45,40 +46,40 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of the whole training; at its end two sets of parameters are evaluated on the test split."""
+        """Estimated seconds of the whole run. At its end two sets of parameters are evaluated on the test split."""
         examples = self.evaluations * self.val + 2 * self.test
         return self.steps * self.seconds_per_step + examples * self.seconds_per_example
 
     def text(self) -> str:
-        """All of it, for people."""
+        """Returns the estimate as readable text."""
         machine = versions()
         return (
             f"{plural(self.parameters, 'parameter')}; "
             f"{plural(self.steps_run, 'step')} of {plural(self.batch, 'sequence')}: "
-            f"{duration(self.seconds_per_step)} a step, peak memory {self.peak_memory / 2**20:,.0f} MiB\n"
+            f"{duration(self.seconds_per_step)} per step, peak memory {self.peak_memory / 2**20:,.0f} MiB\n"
             f"{plural(self.steps, 'step')}: {duration(self.steps * self.seconds_per_step)}\n"
             f"{plural(self.evaluations, 'evaluation')} of {plural(self.val, 'example')} and 2 of {self.test:,}: "
             f"{duration(self.seconds - self.steps * self.seconds_per_step)}\n"
-            f"in all {duration(self.seconds)}, with {plural(machine['threads'], 'thread')} ({machine['simd']}) of "
+            f"in total {duration(self.seconds)}, with {plural(machine['threads'], 'thread')} ({machine['simd']}) on "
             f"{machine['processor']}"
         )
 
 
 def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -> Estimate:
-    """Runs the first `steps` steps of a recipe, and an evaluation of a few batches; writes nothing.
+    """Runs the first `steps` steps of a recipe and evaluates a few batches. Writes nothing.
 
-    The first step is not counted. Steps may take longer or shorter later, where a layer iterates.
+    The time of the first step is not used. If a layer iterates, later steps may take more or less time.
 
     Parameters
     ----------
     stand_in : int, optional
-        Take that many examples a split: of a task that is made, its own; in place of files that are read, random ones
-        of full length. Evaluations are reckoned for as many as there really are.
+        Use this many examples per split. A generated task generates them; a task that is read from files uses random
+        data of full length instead of the files. The estimate still counts the real number of examples.
 
     Raises
     ------
     ValueError
-        The task has no stand-in; or as `train`.
+        The task has no stand-in data; or as in `train`.
     """
     with tempfile.TemporaryDirectory() as folder:
         asked = recipe.task
@@ -118,7 +119,7 @@ def _stand_in(settings: Any, folder: str, examples: int) -> Any:
     if all(hasattr(settings, split) for split in ("train", "val", "test")):
         return dataclasses.replace(settings, train=examples, val=examples, test=examples)
     raise ValueError(
-        f"{type(settings).__name__}: makes its data itself, and needs no stand-in for them; leave --stand-in out"
+        f"{type(settings).__name__}: needs no stand-in data, because it needs no files; leave out --stand-in"
     )
 
 
@@ -133,9 +134,9 @@ class First(Split):
         return min(self.most, len(self.split))
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The sequences at `index`."""
+        """Returns the sequences at `index`."""
         return self.split.batch(index, dtype)
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """As the split itself."""
+        """Returns the lengths of the original split."""
         return self.split.curve_lengths(index, batch)

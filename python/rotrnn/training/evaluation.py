@@ -1,4 +1,4 @@
-"""Loss and accuracies over a whole split, and by length; which classes are taken for which."""
+"""Loss and accuracies over a whole split and by length, and confusion matrices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rotrnn.tasks import Split, Task
 from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
-"""What JSON can hold; see `Tally.found`."""
+"""Results of an evaluation, as JSON values; see `Tally.found`."""
 
 
 class Model(Protocol):
-    """What evaluation needs of a model."""
+    """The interface that evaluation needs from a model."""
 
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
 
@@ -30,7 +30,7 @@ class Model(Protocol):
 
 @dataclass
 class Tally:
-    """Sums over sequences; those over parts of a split add up to those of the whole."""
+    """Sums over sequences. The sums over the parts of a split add up to those over the whole split."""
 
     curve: str | None = None
     bos: bool = False
@@ -42,8 +42,8 @@ class Tally:
     by_length: dict[int, Counter[str]] = field(default_factory=dict)
 
     def add(self, found: Loss, lengths: npt.NDArray[np.int64]) -> None:
-        """The outcome of a batch; `lengths` (B,) is what a curve over "length" goes by."""
-        # how many of each step, (B, T): of bits there are several
+        """Adds the results of a batch; `lengths` (B,) are the lengths for a curve over "length"."""
+        # numbers per step, (B, T): a step with bits has several labels
         counted, right = (array.reshape(*array.shape[:2], -1).sum(2) for array in (found.counted, found.right))
         labels, rights = counted.sum(1), right.sum(1)
         whole = rights == labels
@@ -58,7 +58,7 @@ class Tally:
                 self._at(length, one.sum(), labels[one].sum(), rights[one].sum(), whole[one].sum())
         elif self.curve == "prefix":
             so_far = np.logical_and.accumulate(right == counted, axis=1)
-            for t in range(self.bos, right.shape[1]):  # what stands at BOS is no answer to anything
+            for t in range(self.bos, right.shape[1]):  # the answer at BOS does not count
                 one = counted[:, t] > 0
                 self._at(t + (not self.bos), one.sum(), counted[:, t].sum(), right[:, t].sum(), so_far[one, t].sum())
 
@@ -67,12 +67,12 @@ class Tally:
         one.update(n=int(n), labels=int(labels), right=int(right), right_sequences=int(right_sequences))
 
     def sums(self) -> list[Any]:
-        """All that is counted, as JSON can hold it."""
+        """Returns all sums as JSON values."""
         by_length = [[length, dict(one)] for length, one in self.by_length.items()]
         return [self.loss, self.right, self.labels, self.right_sequences, self.sequences, by_length]
 
     def add_sums(self, sums: list[Any]) -> None:
-        """The `sums` of another part."""
+        """Adds the `sums` of another part."""
         loss, right, labels, right_sequences, sequences, by_length = sums
         self.loss += loss
         self.right += right
@@ -83,8 +83,9 @@ class Tally:
             self._at(length, **one)
 
     def found(self, chance: float | None = None) -> Found:
-        """ "loss" (nats a label), "accuracy" of labels, "sequence_accuracy", "n" sequences, "scaled_accuracy" where
-        there is a `chance`; "curve", a table of lists "length", "n", "accuracy", "sequence_accuracy"."""
+        """Returns "loss" (nats per label), "accuracy" of labels, "sequence_accuracy" and the number "n" of sequences;
+        with `chance` also "scaled_accuracy"; with a curve also "curve", the lists "length", "n", "accuracy" and
+        "sequence_accuracy"."""
         found: Found = {
             "loss": self.loss / self.labels,
             "accuracy": self.right / self.labels,
@@ -114,9 +115,9 @@ def evaluate(
     dtype: npt.DTypeLike,
     world: World = ALONE,
 ) -> Found:
-    """Loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time.
+    """Returns loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time.
 
-    Of several processes each takes some of these batches, and all get what was found on the whole.
+    With several processes, each evaluates some of the batches, and all return the results of the whole split.
     """
     tally = Tally(task.curve, task.bos)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
@@ -132,9 +133,9 @@ def evaluate(
 def confusion(
     model: SequenceModel, params: Params, task: Task, split: Split, *, batch: int, dtype: npt.DTypeLike
 ) -> npt.NDArray[np.int64]:
-    """(C, C): how many labels that count are of class i and were answered by j, over a whole split of a task.
+    """Returns the confusion matrix (C, C) of a whole split: entry (i, j) counts labels of class i answered by j.
 
-    Bits have two classes: 0 and 1. Labels that are answered by NaN are in no column.
+    Only labels that count are included. Bits have the two classes 0 and 1. A label whose answer is NaN is in no column.
     """
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
@@ -148,10 +149,11 @@ def confusion(
 
 
 def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
-    """(T,): how far the blocks' outputs of the whole and of one step after the other are apart at each step.
+    """Returns the difference (T,) between the outputs of parallel and of sequential (stepwise) inference at each step.
 
-    In maxima over sequences and channels, of the largest output of all ("Fixed-Point RNNs", Fig. 5, with a step in
-    place of a length: a step sees what came before alone). `inputs` are sequences without padding, in one direction.
+    It is the maximum over sequences and channels of the last block's outputs, divided by the largest output of all
+    steps ("Fixed-Point RNNs", Fig. 5, with steps instead of lengths, which is equivalent because a step depends only on
+    previous steps). `inputs` are sequences without padding; the layers must run forward only.
     """
     x, _ = model.encoder.forward(params["encoder"], inputs)
     y, _ = model.stack.forward(params["blocks"], x)

@@ -1,4 +1,4 @@
-"""Which examples a step sees, and getting them while the step before it runs."""
+"""Selects the examples of each step, and loads them while the previous step runs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Training
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""2^64 over the golden ratio: its multiples by 0, 1, 2, ... lie far apart modulo 2^64, however many there are."""
+"""2^64 divided by the golden ratio: its multiples by 0, 1, 2, ... are well spread modulo 2^64, for any number of
+them."""
 
 
 def batch_order(n: int, seed: int, epoch: int) -> Array:
-    """The order of n examples in an epoch, counted from 0; epoch 0 of `shuffled` is what tasks split their data by."""
+    """Returns the order of n examples in an epoch, counted from 0. (Tasks split their data with epoch 0 of
+    `shuffled`.)"""
     return shuffled(n, seed, epoch + 1)
 
 
 class Part(NamedTuple):
-    """What a process has of a part of a batch, and where in that part its sequences stand, (B,)."""
+    """A process's share of a part of a batch, and the positions (B,) of its sequences in that part."""
 
     batch: Batch
     places: Index
 
 
 class Loader:
-    """The batches of a training split by step, each cut into `training.accumulate` parts, and each of these into one
-    for every process of a world, of which this one's are loaded.
+    """Loads the batches of a training split. Each batch is cut into `training.accumulate` parts, and each part is
+    shared among the processes of a world; only this process's share is loaded.
 
-    Epochs are ordered anew, and the last partial batch of each is dropped; a `fresh` split goes on in order, from a
-    place that `training.seed` tells. While a step computes, a thread of this makes the batch of the next one.
+    Each epoch has a new order, and its last incomplete batch is dropped. A `fresh` split is read in order, from a start
+    that depends on `training.seed`. While a step is computed, a thread loads the next batch.
     """
 
     def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:
@@ -49,7 +51,7 @@ class Loader:
             parts = f" in {training.accumulate} parts" * (training.accumulate > 1)
             raise ValueError(
                 f"training.batch is {training.batch}{parts}, {plural(least, 'example')} at a time, "
-                f"expected one at least for each of {world.size} processes"
+                f"expected at least one for each of {world.size} processes"
             )
         self._start = self.batches * (training.seed * GOLDEN % 2**64) >> 64
         self._order: tuple[int, Array] | None = None
@@ -57,7 +59,7 @@ class Loader:
         self._next: tuple[int, Future[list[Part]]] | None = None
 
     def index(self, step: int) -> Index:
-        """The examples of a step."""
+        """Returns the indices of the examples of a step."""
         size = self.training.batch
         if self.split.fresh:
             first = size * ((step + self._start) % self.batches)
@@ -68,7 +70,7 @@ class Loader:
         return self._order[1][place * size :][:size]
 
     def parts(self, step: int) -> list[Part]:
-        """This process's share of the batch of a step, in parts; starts on that of the next."""
+        """Returns this process's share of the batch of a step, in parts, and starts to load the next batch."""
         there = self._next
         future = there[1] if there is not None and there[0] == step else self._submit(step)
         self._next = step + 1, self._submit(step + 1)
@@ -84,5 +86,5 @@ class Loader:
         ]
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""AdamW over a model's parameters in groups, as the published recipes of LRU, RotRNN, S4 and S5 have them."""
+"""AdamW with parameter groups, as in the published recipes of LRU, RotRNN, S4 and S5."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rotrnn.ops import optim
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
-"""AdamW's state: "m.<name>" and "v.<name>" of every parameter's flattened name."""
+"""AdamW's state: "m.<name>" and "v.<name>" for the flattened name of every parameter."""
 
 GROUPS = {
     "global": (False, True),
@@ -25,49 +25,49 @@ GROUPS = {
     "recurrent": (True, False),
     "recurrent, decay": (True, True),
 }
-"""Group -> (whether its rate is the recurrent one, whether it decays)."""
+"""Group -> (whether it has the recurrent learning rate, whether it has weight decay)."""
 
 RECURRENT = "recurrent"
-"""Among what does not decay: every parameter with the recurrent rate."""
+"""An entry of `no_decay` that stands for every parameter with the recurrent learning rate."""
 
 GroupOf = Callable[[str], str]
-"""The group of a parameter by its flattened name."""
+"""Returns the group of a parameter from its flattened name."""
 
 
 class NonFinite(FloatingPointError):
-    """A loss, gradient or parameter that is infinite or not a number."""
+    """A loss, gradient or parameter is infinite or not a number."""
 
 
 @dataclass(frozen=True)
 class AdamW:
-    """The [optimiser] section: AdamW (Loshchilov and Hutter 2019) under a schedule (`learning_rate`).
+    """The [optimiser] section: AdamW (Loshchilov and Hutter 2019) with a learning-rate schedule (`learning_rate`).
 
-    The recurrent parameters have the scheduled rate times `recurrent_factor` and, unless `no_decay` says other, no
-    decay; all the rest, norms and biases included, has the scheduled rate and decays.
+    Recurrent parameters have the scheduled rate times `recurrent_factor` and, unless `no_decay` is changed, no weight
+    decay. All other parameters, including norms and biases, have the scheduled rate and weight decay.
 
     Parameters
     ----------
     lr : float
         Peak of the scheduled learning rate.
     recurrent_factor : float
-        What the recurrent group's rate is of it.
+        Learning rate of recurrent parameters relative to the scheduled rate.
     weight_decay : float
-        Decoupled, so a step takes ``rate * weight_decay`` of a parameter that decays away.
+        Decoupled weight decay: a step subtracts ``rate * weight_decay`` times the parameter.
     betas, eps
         As in the paper.
     clip : float
-        Gradients whose norm over all parameters is larger are scaled down to it; 0 for never.
+        Maximum norm of the gradient over all parameters; a larger gradient is scaled down to it. 0 disables clipping.
     warmup : float
-        Below 1 a share of the steps, from 1 on their number.
+        Length of the warm-up: below 1 a share of all steps, from 1 on a number of steps.
     schedule : str
         One of `SCHEDULES`.
     floor : float
-        The rate that a schedule starts from and ends on.
+        Learning rate at the start and at the end of the schedule.
     recurrent : tuple of str, optional
-        Which parameters have the recurrent rate, instead of those that the layer names. A parameter is meant by any
-        part of its name (of "blocks.0.layer.B_re": "B_re", "layer"), and ``*`` in it stands for anything ("B_*").
+        Parameters with the recurrent learning rate. The default is those that the layer names. An entry matches a part
+        of a parameter's name (of "blocks.0.layer.B_re": "B_re" or "layer"); ``*`` matches anything ("B_*").
     no_decay : tuple of str
-        Which parameters do not decay, in the same way; "recurrent" stands for all those.
+        Parameters without weight decay, matched in the same way; "recurrent" stands for all recurrent parameters.
     """
 
     lr: float = 1e-3
@@ -96,29 +96,29 @@ class AdamW:
             raise ValueError(f"schedule is '{self.schedule}', expected one of {', '.join(SCHEDULES)}")
 
     def init(self, params: Params) -> Moments:
-        """Zero moments."""
+        """Returns moments of zero."""
         arrays = [(name, array) for name, array in flatten(params) if is_parameter(name)]
         return {f"{moment}.{name}": np.zeros_like(array) for moment in "mv" for name, array in arrays}
 
     def rate(self, group: str, step: int, steps: int) -> float:
-        """Learning rate of a group at the update with number `step` (from 0) of `steps`."""
+        """Returns the learning rate of a group at update number `step` (from 0) of `steps`."""
         recurrent, _ = GROUPS[group]
         rate = learning_rate(step, steps, self.lr, self.warmup, self.schedule, self.floor)
         return rate * self.recurrent_factor if recurrent else rate
 
     def decay(self, group: str) -> float:
-        """Weight decay of a group, before the rate multiplies it."""
+        """Returns the weight decay of a group, not yet multiplied by the learning rate."""
         _, decays = GROUPS[group]
         return self.weight_decay if decays else 0.0
 
     def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
-        """How parameters are grouped, where ``model.is_recurrent`` tells what the layers name."""
+        """Returns the function that maps a parameter's name to its group. `is_recurrent` is that of the model."""
         names = {kind: group for group, kind in GROUPS.items()}
 
         def group_of(name: str) -> str:
-            recurrent = is_recurrent(name) if self.recurrent is None else _meant(name, self.recurrent)
-            spared = _meant(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
-            return names[recurrent, not spared]
+            recurrent = is_recurrent(name) if self.recurrent is None else _matches(name, self.recurrent)
+            exempt = _matches(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
+            return names[recurrent, not exempt]
 
         return group_of
 
@@ -131,13 +131,13 @@ class AdamW:
         step: int,
         steps: int,
     ) -> float:
-        """Updates `params` and `moments` in place; returns the norm of all gradients, before clipping.
+        """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
 
         Raises
         ------
         NonFinite
-            Names the gradient that is not finite, the first in the order of the backward pass; nothing is updated
-            then. Or the parameter or second moment that the update made so.
+            A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
+            updated. Or a parameter or second moment is not finite after the update; the error names it.
         """
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
@@ -168,13 +168,13 @@ class AdamW:
         return size
 
 
-def _meant(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a part of the flattened name is one of those listed."""
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Returns whether a part of the flattened name matches one of the patterns."""
     return any(fnmatchcase(part, pattern) for part in name.split(".") for pattern in patterns)
 
 
 def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
-    """Raises NonFinite for the first of the arrays whose norm is not finite."""
+    """Raises NonFinite for the first array whose norm is not finite."""
     for name, size in norms.items():
         if not math.isfinite(size):
             group = f"group {group_of(name)}" if is_parameter(name) else "a buffer"
@@ -182,13 +182,14 @@ def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
 
 
 def check_parameters(what: str, params: Params, group_of: GroupOf) -> None:
-    """Raises NonFinite for the first parameter that is not finite. Buffers are passed over: what they hold follows."""
+    """Raises NonFinite for the first parameter that is not finite. Buffers are ignored: they follow from the
+    parameters."""
     norms = {name: optim.norm(array) for name, array in flatten(params) if is_parameter(name)}
     check_finite(what, norms, group_of)
 
 
 class Group(NamedTuple):
-    """One group: its parameters' names, how many numbers they are, and its rates and decay at the `steps` listed."""
+    """A parameter group: names, total number of elements, and learning rates and decay at the steps `steps`."""
 
     name: str
     parameters: tuple[str, ...]
@@ -199,17 +200,17 @@ class Group(NamedTuple):
 
 
 def describe_groups(optimiser: AdamW, params: Params, group_of: GroupOf, steps: int) -> tuple[Group, ...]:
-    """The groups that have parameters, at step 0, at the end of the warm-up, and at the last step.
+    """Returns the groups that have parameters, at step 0, at the end of the warm-up, and at the last step.
 
-    `decay` is the share that a step takes away. ValueError where what is listed as `recurrent` or `no_decay` means no
-    parameter.
+    `decay` is the share of a parameter that a step subtracts. ValueError if an entry of `recurrent` or `no_decay`
+    matches no parameter.
     """
     at = (0, min(warmup_steps(steps, optimiser.warmup), steps - 1), steps - 1)
     arrays = {name: array for name, array in flatten(params) if is_parameter(name)}
     for key in ("recurrent", "no_decay"):
         for pattern in getattr(optimiser, key) or ():
-            if pattern != RECURRENT and not any(_meant(name, (pattern,)) for name in arrays):
-                raise ValueError(f"optimiser.{key}: '{pattern}' is no part of any parameter's name")
+            if pattern != RECURRENT and not any(_matches(name, (pattern,)) for name in arrays):
+                raise ValueError(f"optimiser.{key}: '{pattern}' matches no part of any parameter's name")
     groups = []
     for group in GROUPS:
         names = tuple(name for name in arrays if group_of(name) == group)
@@ -221,7 +222,7 @@ def describe_groups(optimiser: AdamW, params: Params, group_of: GroupOf, steps: 
 
 
 def table(groups: tuple[Group, ...]) -> str:
-    """The groups as text, one a line."""
+    """Formats the groups as text, one per line."""
     steps = groups[0].steps
     head = f"{'group':<16} {'arrays':>7} {'numbers':>10}   lr / decay at step {steps[0]}, {steps[1]} and {steps[2]}"
     rows = [
@@ -233,6 +234,6 @@ def table(groups: tuple[Group, ...]) -> str:
 
 
 def members(group: Group) -> str:
-    """The names of a group's parameters as text, one a line, with how many blocks have one."""
+    """Formats the names of a group's parameters as text, one per line, with the number of blocks that have one."""
     blocks = Counter(re.sub(r"^blocks\.\d+\.", "blocks.*.", name) for name in group.parameters)
     return "\n".join(f"  {name}" + (f"  x {n}" if n > 1 else "") for name, n in blocks.items())

@@ -1,8 +1,9 @@
-"""Training on several processes, started by MPI: what they tell each other.
+"""Training on several processes started by MPI: collective communication.
 
-Each has its own part of every batch; gradients, and what batch norm needs of a batch, are gathered and added in the
-order of the processes, so that all hold the same bits, the same in every run. An exchange begins with each process
-saying how it is: one that failed is known to all others as soon as they meet, and none waits for it.
+Each process has its own part of every batch. Gradients, and the sums that batch norm needs, are gathered and added in
+the order of the processes, so all processes have the same bits, and so does every run. Every collective call first
+exchanges the status of each process: if one has failed, all others learn of it in their next call and do not wait for
+it.
 """
 
 from __future__ import annotations
@@ -24,61 +25,64 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 GRACE = 0.1
-"""Seconds that a process told to end waits for the others: Open MPI kills it after a quarter of one."""
+"""Seconds that a process waits for the others after it was asked to end. Open MPI kills it after 0.25 seconds."""
 
 PACKET = 4096
-"""Bytes that an exchange begins with; what is longer takes a second round."""
+"""Bytes of the first message of a collective call; longer payloads take a second one."""
 
 _HEAD = 24
 _GATHER, _TOTAL, _TELL, _SHARE, _END = range(5)
 
 
 class Fallen(RuntimeError):
-    """Another process failed; the message says which and why."""
+    """Another process failed; the message names it and the reason."""
 
 
 class World:
-    """The processes that train together, of which this is number `rank` of `size`. By itself, one that is alone.
+    """The processes that train together. This process is number `rank` of `size`; the base class is a single process.
 
-    All call the same methods in the same order; what one raises within `together` is raised as `Fallen` in the others.
-    A subclass gives the three ways to move arrays, all C-contiguous and everywhere of one dtype and shape.
+    All processes must call the same methods in the same order. If one raises an exception within `together`, the others
+    raise `Fallen`. A subclass implements three collective operations on arrays, which are C-contiguous and have equal
+    dtypes and shapes in all processes.
     """
 
     rank = 0
     size = 1
     over = False
-    """Whether no other process listens any more."""
+    """Whether the other processes no longer take part in collective calls."""
     pending = False
-    """Whether an exchange was begun that has not ended."""
+    """Whether a collective operation was started and has not ended."""
 
     def _gather(self, x: Array) -> Array:
-        """(size, ...): the x of each."""
+        """All-gather: returns (size, ...), the x of each process."""
         return x[None]
 
     def _exchange(self, x: Array) -> Array:
-        """(size, ...): of each the row that it has for this one."""
+        """All-to-all: returns (size, ...), the rows that each process has for this one."""
         return x
 
     def _copy(self, x: Array) -> None:
-        """Overwrites x by that of process 0."""
+        """Broadcast: overwrites x with that of process 0."""
 
     def hurry(self) -> None:
-        """This process is told to end: it waits for no other much longer."""
+        """Called when this process is asked to end: from then on it waits for others only for `GRACE` seconds."""
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that reads and writes the run's folder, and speaks."""
+        """Whether this is process 0, which reads and writes the run's folder and prints messages."""
         return self.rank == 0
 
     def gather(self, x: Array) -> list[Array]:
-        """The x (n, ...) of each process, in their order; each has its own n, and all one dtype."""
+        """All-gather: returns the x (n, ...) of each process, in their order. n may differ between processes; the dtype
+        may not."""
         every = self._meet(_GATHER, x.tobytes())
         return [np.frombuffer(one, x.dtype).reshape(-1, *x.shape[1:]) for one in every]
 
     def total(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The sum of each array over the processes, in their order and in its dtype, which all share.
+        """All-reduce: returns the sum of each array over the processes, added in their order and in the arrays' dtype,
+        which all arrays share.
 
-        Each process adds up its share of the numbers: none is sent more than twice.
+        Each process adds up its share of the elements, so no element is sent more than twice.
         """
         if self.size == 1 or not arrays:
             return dict(arrays)
@@ -96,27 +100,27 @@ class World:
         return total
 
     def tell(self, facts: Any) -> list[Any]:
-        """What each process says here, in their order: anything that JSON can hold."""
+        """All-gather of JSON values: returns the `facts` of each process, in their order."""
         if self.size == 1:
             return [facts]
         return [json.loads(one) for one in self._meet(_TELL, json.dumps(facts).encode())]
 
     def agree(self, what: str, facts: Any) -> None:
-        """Raises ValueError, everywhere, unless all processes say the same."""
+        """Raises ValueError in all processes unless `facts` is the same in all of them."""
         first, *others = self.tell(facts)
         for rank, one in enumerate(others, 1):
             if one != first:
                 raise ValueError(f"{what} is {one!r} in process {rank}, expected {first!r} as in process 0")
 
     def share(self, arrays: Mapping[str, Array]) -> None:
-        """Overwrites the arrays by those of process 0."""
+        """Broadcast: overwrites the arrays with those of process 0."""
         self._meet(_SHARE, str(sum(array.size for array in arrays.values())).encode())
         for name in sorted(arrays):
             self._copy(arrays[name])
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is raised in here ends all: the process that raises it tells the others, each of which raises Fallen."""
+        """An exception within this block ends all processes: it is reported to the others, which raise `Fallen`."""
         try:
             yield
             self._meet(_END)
@@ -129,7 +133,7 @@ class World:
             raise
 
     def _meet(self, what: int, payload: bytes = b"", *, failed: bool = False) -> list[bytes]:
-        """The payload of each process, all of which are here for the same; Fallen, with its payload, if one failed."""
+        """Returns the payload of each process; all must make the same call. Raises `Fallen` if a process has failed."""
         if self.size == 1:
             return [payload]
         packet = np.zeros(PACKET, np.uint8)
@@ -143,7 +147,7 @@ class World:
             rank = failures.index(1)
             raise Fallen(f"process {rank} of {self.size} failed: {inside[rank].decode(errors='replace')}")
         if len(set(asked)) > 1 or (what in (_TOTAL, _SHARE) and len(set(inside)) > 1):
-            raise RuntimeError(f"the processes have come apart: they meet for {asked} of {sizes} bytes")
+            raise RuntimeError(f"the processes are out of step: they make the calls {asked} with {sizes} bytes")
         if max(sizes) <= PACKET - _HEAD:
             return inside
         whole = np.zeros(max(sizes), np.uint8)
@@ -155,7 +159,7 @@ ALONE = World()
 
 
 class MPIWorld(World):
-    """The processes of an MPI communicator. Waits let Python see signals, and other processes have the core."""
+    """The processes of an MPI communicator. While it waits, Python handles signals and other processes can run."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
@@ -181,17 +185,18 @@ class MPIWorld(World):
         self.pending = True
         while not request.Test():
             if self._deadline is not None and time.monotonic() > self._deadline:
-                raise Fallen(f"told to end, and there was no word of another of the {self.size} processes")
+                raise Fallen(f"asked to end, and another of the {self.size} processes did not answer")
             os.sched_yield()
         self.pending = False
 
 
 LAUNCHERS = {"PMI_RANK": "PMI_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMIX_RANK": "SLURM_NTASKS"}
-"""Variables by which MPICH and its kin, Open MPI, and PMIx under Slurm tell a process its number, and how many."""
+"""Environment variables with the rank of a process and the number of processes: of MPICH and its derivatives, of Open
+MPI, and of PMIx under Slurm."""
 
 
 def started() -> tuple[int, int]:
-    """Number of this process, and how many were started with it by an MPI launcher; (0, 1) by itself."""
+    """Returns the rank of this process and the number of processes that an MPI launcher started; (0, 1) without one."""
     for rank, size in LAUNCHERS.items():
         if rank in os.environ:
             return int(os.environ[rank]), int(os.environ.get(size, 1))
@@ -200,14 +205,14 @@ def started() -> tuple[int, int]:
 
 @functools.cache
 def world() -> World:
-    """The world that this process was started in.
+    """Returns the world that this process belongs to.
 
     Raises
     ------
     ImportError
-        An MPI launcher started several, and there is no mpi4py, or no MPI.
+        An MPI launcher started several processes, but mpi4py or MPI is missing.
     ValueError
-        mpi4py does not know the others: it speaks another MPI than the launcher.
+        mpi4py does not see the other processes, because it uses another MPI than the launcher.
     """
     _, size = started()
     if size == 1:
@@ -215,17 +220,17 @@ def world() -> World:
     try:
         import mpi4py
 
-        mpi4py.rc.finalize = False  # MPI cannot end in good order where a process is missing
+        mpi4py.rc.finalize = False  # MPI_Finalize would wait for a process that is gone
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ImportError(
-            f"this is one of {size} processes that MPI started, and they need mpi4py to train together: "
+            f"this is one of {size} processes started by MPI, which need mpi4py to train together: "
             f"pip install 'rotrnn[mpi]' ({error})"
         ) from error
     if MPI.COMM_WORLD.Get_size() != size:
         raise ValueError(
-            f"the launcher started {size} processes, and mpi4py sees {MPI.COMM_WORLD.Get_size()}: it speaks "
-            f"{MPI.get_vendor()[0]}, expected the launcher (mpirun, mpiexec) that belongs to it"
+            f"the launcher started {size} processes, but mpi4py sees {MPI.COMM_WORLD.Get_size()}: it uses "
+            f"{MPI.get_vendor()[0]}, expected the launcher (mpirun, mpiexec) of the same MPI"
         )
     found = MPIWorld(MPI.COMM_WORLD.Dup())
 

@@ -1,4 +1,4 @@
-"""Recipes: a published run as one TOML file, read into frozen dataclasses with every key and type checked."""
+"""Recipes: all settings of a run in one TOML file, read into frozen dataclasses; every key and type is checked."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ class Training:
     Parameters
     ----------
     batch : int
-        Sequences an update sees.
+        Number of sequences per update.
     steps : int
-        Updates in all.
+        Total number of updates.
     eval_every : int
-        Updates between evaluations on the validation split; there is one after the last update in any case. Each
-        writes a checkpoint.
+        Number of updates between evaluations on the validation split. There is always one after the last update. Each
+        evaluation writes a checkpoint.
     checkpoint_every : int
-        Updates between checkpoints in addition; 0 for none.
+        Number of updates between additional checkpoints; 0 for none.
     accumulate : int
-        Parts that a batch is cut into, one after the other, to save memory. Batch norm sees one part at a time.
+        Number of parts of a batch that are computed one after the other (gradient accumulation), to save memory. Batch
+        norm sees one part at a time.
     seed : int
-        Of initial values, order of the data, and dropout.
+        Seed of initial values, order of the data, and dropout.
     dtype : str
-        Of parameters and arithmetic: "float32" or "float64".
+        Dtype of parameters and arithmetic: "float32" or "float64".
     """
 
     batch: int
@@ -78,11 +79,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Source:
-    """The [source] section: where the settings come from. Only read by people, and by tables of results.
+    """The [source] section: where the settings come from. It has no influence on the run and is shown in tables.
 
-    `accuracy` is what the source publishes, and that of the recipe's own layer and task alone. `small` marks what is
-    or is based on a small variant: its figure is that of the full recipe. `recipe` and `configuration` are a sweep's:
-    what it runs, and which of its configurations this is.
+    `accuracy` is the published figure for exactly the recipe's layer and task. `small` marks a small variant, or a
+    recipe based on one: its published figure is that of the full recipe. `recipe` and `configuration` are set by a
+    sweep: the recipe that it runs, and the name of this configuration.
     """
 
     paper: str = ""
@@ -96,10 +97,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides how a run ends. `layer` is the recurrent layer of each block.
+    """All settings that determine the result of a run. `layer` is the recurrent layer of each block.
 
-    `modules` is what was imported for layer and task, as `rotrnn.training.modules` locates it: their code is no part of
-    the recipe, and neither is where it lies.
+    `modules` are the modules that were imported for layer and task, as located by `rotrnn.training.modules`. Neither
+    their code nor their location is part of the recipe.
     """
 
     task: Settings
@@ -111,7 +112,7 @@ class Recipe:
     modules: tuple[str, ...] = ()
 
     def build(self, task: Task | Shape) -> SequenceModel:
-        """The model for the loaded task, or for what is known of it without."""
+        """Returns the model for a loaded task, or for the shape of a task."""
         return build_model(
             self.model,
             self.layer,
@@ -122,7 +123,7 @@ class Recipe:
         )
 
     def tables(self) -> dict[str, Table]:
-        """The sections as `read_recipe` takes them, every default filled in."""
+        """Returns the sections in the form that `read_recipe` takes, with all defaults filled in."""
         name = next(name for name, kind in TASKS.items() if type(self.task) is kind)
         return {
             "task": {"name": name, **_plain(self.task)},
@@ -134,19 +135,21 @@ class Recipe:
         }
 
     def moved(self, other: Recipe | None = None) -> Recipe:
-        """This recipe, its files where `other` has them; those paths absolute, for a run to find them from anywhere."""
+        """Returns this recipe with the data paths of `other` (or its own), made absolute so that a run finds its files
+        from any working directory."""
         task: Any = self.task if other is None else other.task
         places = {key: getattr(task, key) for key in HERE if hasattr(self.task, key)}
         absolute = {key: os.path.abspath(one) if one and isinstance(one, str) else one for key, one in places.items()}
         return dataclasses.replace(self, task=dataclasses.replace(cast(Any, self.task), **absolute))
 
     def text(self) -> str:
-        """The recipe as TOML."""
+        """Returns the recipe as TOML."""
         modules = f"import = {_literal(self.modules)}\n\n" if self.modules else ""
         return modules + write_toml(self.tables())
 
     def digest(self) -> str:
-        """SHA-256 of all that has an influence on the run: of where its files lie, whether there are any."""
+        """Returns a SHA-256 of all settings that influence the run. Of data paths it only includes whether there are
+        any."""
         tables = {name: table for name, table in self.tables().items() if name != "source"}
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
@@ -174,23 +177,24 @@ def recipe_names() -> list[str]:
 
 SMALL = "-small"
 NO_SECTIONS = ("base", "small", "sweep")
-"""What a recipe's file has besides the sections that `read_recipe` takes."""
+"""Keys of a recipe's file besides the sections that `read_recipe` takes."""
 FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
-"""Section -> (key, section that starts anew when the key changes): settings of one layer are not another's, and neither
-is what is published of it."""
+"""Section -> (key, section that is reset when the key changes): the settings of one layer, and its published results,
+do not apply to another."""
 
 
 def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name in the package, or in the TOML file at that path, which ends in .toml or has a slash.
+    """Loads the recipe of that name from the package, or the TOML file at that path (it ends in .toml or has a slash).
 
-    A recipe may begin with ``base = "another"``: then its sections change that one's, key by key (another layer or task
-    starts its section anew, without the published accuracy). Its section [small] lists what "NAME-small" (of a file,
-    "NAME-small.toml") has otherwise, as ``"model.d_model" = 64``.
+    A recipe may begin with ``base = "another"``. Its sections then change those of the base, key by key. Another layer
+    or task resets its section, and the published accuracy. The section [small] lists the settings that the variant
+    "NAME-small" (of a file, "NAME-small.toml") changes, such as ``"model.d_model" = 64``.
 
-    A recipe may also begin with ``import = ["my_layers"]``: modules that are imported before its sections are read, and
-    register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) by the names it uses. They are looked for beside
-    the recipe's file, then in the working directory, then among what is installed; "code/my_layers" names a folder,
-    from the recipe's own. The recipe of a run (`Recipe.text`) tells the folders in which they were found.
+    A recipe may also begin with ``import = ["my_layers"]``. These modules are imported before the sections are read and
+    register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) under the names that the recipe uses. A module is
+    searched next to the recipe's file, then in the working directory, then among installed modules. "code/my_layers"
+    has a folder relative to the recipe's. The recipe of a run (`Recipe.text`) records the folders in which the modules
+    were found.
 
     Parameters
     ----------
@@ -201,7 +205,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises
     ------
     ValueError
-        There is no such recipe, the file is no TOML, a module is nowhere or fails, or as `read_recipe`.
+        There is no such recipe, the file is not valid TOML, a module is not found or fails, or as in `read_recipe`.
     """
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
@@ -216,9 +220,10 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 
 def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What the recipe's file says, "NAME-small" and its bases worked in; [sweep] is its own alone.
+    """Returns the content of a recipe's file, merged with its bases and the changes of "NAME-small". [sweep] is not
+    taken from a base.
 
-    `above` are the recipes that this one is a base of.
+    `above` are the recipes that this recipe is a base of, to detect cycles.
     """
     text, small, near = _find(name, above)
     here = str(Path(name).resolve()) if near is not None else str(name)
@@ -227,7 +232,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     try:
         own = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name}: no valid TOML: {error}") from error
+        raise ValueError(f"{name}: not valid TOML: {error}") from error
     try:
         tables: dict[str, Any] = {}
         if "base" in own:
@@ -251,7 +256,8 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
 
 
 def _find(name: str | os.PathLike[str], above: tuple[str, ...]) -> tuple[str, bool, Path | None]:
-    """The text of a recipe, whether its small variant is meant, and the folder it lies in if not the package's.
+    """Returns the text of a recipe, whether the small variant is requested, and the folder of its file; the folder is
+    None for a recipe of the package.
 
     `above` is as in `recipe_tables`.
     """
@@ -262,7 +268,7 @@ def _find(name: str | os.PathLike[str], above: tuple[str, ...]) -> tuple[str, bo
         try:
             return (whole if small else path).read_text(encoding="utf-8"), small, path.parent
         except UnicodeDecodeError as error:
-            raise ValueError(f"{name}: no valid TOML: {error}") from error
+            raise ValueError(f"{name}: not valid TOML: {error}") from error
     known = shipped()
     plain = str(name).removesuffix(SMALL)
     if name not in known and plain in known and "small" in recipe_tables(plain):
@@ -278,11 +284,11 @@ def _base(base: Any, near: Path | None) -> str | Path:
 
 
 def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
-    """Puts a section's own keys into what is there of it."""
+    """Merges a section of a recipe into the section inherited from its base."""
     if not isinstance(own, dict):
         raise ValueError(f"{section} is {own!r}, expected a section [{section}]")
     if section in FRESH:
-        _start_anew(tables, section, own)
+        _reset_section(tables, section, own)
     tables[section] = {**tables.get(section, {}), **own}
 
 
@@ -300,7 +306,7 @@ def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> li
 
 
 def _unset_small(tables: dict[str, Any], section: str) -> None:
-    """Forgets what the small variant has otherwise in a section."""
+    """Removes the changes of the small variant in a section."""
     small = tables.get("small", {})
     for where in [where for where in small if where.startswith(f"{section}.")]:
         del small[where]
@@ -315,7 +321,7 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
     for place, value in sorted(changes, key=lambda one: one[0] not in ("model.layer", "task.name")):
         section, dot, path = place.partition(".")
         if not (dot and section and path):
-            raise ValueError(f"'{place}': expected section.key, as in training.steps")
+            raise ValueError(f"'{place}': expected section.key, such as training.steps")
         if section in FRESH:
             kept = {one for one, _ in changes}
             if gone := [one for one in _start_anew(tables, section, {path: value}) if one not in kept]:
@@ -325,31 +331,32 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
         for at, step in enumerate((None, *way)):
             table = table if step is None else table.setdefault(step, {})
             if not isinstance(table, dict):
-                raise ValueError(f"'{place}': {'.'.join([section, *way[:at]])} is no section")
+                raise ValueError(f"'{place}': {'.'.join([section, *way[:at]])} is not a section")
         table[key] = value
     return dropped
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """The place and the value of "section.key=value"."""
+    """Returns place and value of "section.key=value"."""
     try:
         override.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{override!a}: expected section.key=value in UTF-8") from None
     place, equals, text = override.partition("=")
     if not (equals and "." in place.strip(". ")):
-        raise ValueError(f"'{override}': expected section.key=value, as in training.steps=100")
+        raise ValueError(f"'{override}': expected section.key=value, such as training.steps=100")
     return place.strip(), parse_value(text)
 
 
 def read_recipe(tables: dict[str, Any]) -> Recipe:
-    """A recipe from its sections, and under "import" the modules that are imported before, as `locate` gives them.
+    """Returns a recipe from its sections. "import" lists the modules to import first, in the form that `locate`
+    returns.
 
     Raises
     ------
     ValueError
-        A section or key that does not exist (with the nearest that does), is missing, has a value of another type, or
-        one out of range; the error names section and key, what it got and what is expected.
+        A section or key does not exist (the error suggests the nearest one), is missing, or has a value of another type
+        or out of range. The error names section and key, the value it got and what is expected.
     """
     modules = locate(tables.get("import", []), None)
     sections = [one.name for one in dataclasses.fields(Recipe) if one.name != "modules"]
@@ -380,7 +387,7 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
 def _layer(model: ModelSettings, table: Table) -> Recurrent:
     """The layer of the [layer] section; d_model is the model's."""
     if "d_model" in table:
-        raise ValueError("layer.d_model is set in the section [model], as model.d_model")
+        raise ValueError("layer.d_model cannot be set: the layer's width is model.d_model")
     kind, own = LAYERS[model.layer], dict(table)
     both = False
     if not has_directions(kind):

@@ -1,4 +1,4 @@
-"""The parameters of a finished run under other settings: more iterations, longer sequences, another split."""
+"""Evaluates the parameters of a finished run with other settings: more iterations, longer sequences, another split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
 PLACES = ("task", "layer", "model", "training.batch")
-"""Settings that have a say in an evaluation."""
+"""Settings that can influence an evaluation."""
 
 
 def reevaluate(
@@ -36,35 +36,35 @@ def reevaluate(
     checkpoint : str
         "init", "last" or "best".
     overrides : sequence of "section.key=value"
-        Settings of the task, the layer or the model (or training.batch) that are other than in training.
+        Settings of the task, the layer or the model (or training.batch) that differ from those of the training.
     grid : sequence of ("section.key", values)
-        Likewise, of which each combination is evaluated.
+        Likewise with several values; each combination is evaluated.
 
-    Where the training split decides on the token ids, they are those of the run, whatever is set here.
+    If the token ids depend on the training split, those of the run are used, whatever is set here.
 
     Returns
     -------
     list of (str, dict)
-        What the point is called ("max_iterations=4"; nothing where there is no grid), and what `evaluate` found. A
-        warning names a key of the grid that sets nothing but initial values, for which all is the same; another tells
-        of parameters that were chosen by the split that they are evaluated on.
+        The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
+        warning if a key of the grid only changes initial values, so that all results are equal, and one if the
+        parameters were selected on the split that they are evaluated on.
 
     Raises
     ------
     ValueError
-        There is no such run or setting, it has no influence here, it changes the shape of a parameter, or it decides
-        which examples are for training: some of those would be evaluated (but where all are generated, by another seed
-        that is set here too). Or `split` has no end.
+        There is no such run or setting; or a setting has no influence on an evaluation, changes the shape of a
+        parameter, or decides which examples are for training, so that training examples would be evaluated (this is
+        allowed for a generated task if another task.seed is set as well). Or `split` is endless.
     """
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
-    dividing = () if _others(trained, dict(changes)) else getattr(trained, "dividing", ())
+    split_settings = () if _others(trained, dict(changes)) else getattr(trained, "split_settings", ())
     for place in [place for place, _ in (*changes, *grid)]:
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
         section, _, key = place.partition(".")
-        if section == "task" and key in dividing:
-            expected = "as it was there" + (", or another task.seed with it" if _seeded(trained) else "")
+        if section == "task" and key in split_settings:
+            expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
@@ -83,7 +83,7 @@ def reevaluate(
                 task = read_as(task, trained.load())
             if getattr(task, split).fresh:
                 raise ValueError(
-                    f"--split {split}: has no end, each example is made when it is drawn; expected val or test"
+                    f"--split {split}: is endless, its examples are generated on demand; expected val or test"
                 )
         model = recipe.build(task)
         initial = initial_state(model, recipe)
@@ -93,26 +93,28 @@ def reevaluate(
         found.append((name, one))
         started.append(checksum(initial))
     if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):
-        warnings.warn("the test split chose the best parameters: the data set has no validation part", stacklevel=2)
+        warnings.warn(
+            "the best parameters were selected on the test split: the data set has no validation split", stacklevel=2
+        )
     for place, _ in grid:
         others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
         outcomes = {(other, json.dumps(one)) for other, (_, one) in zip(others, found, strict=True)}
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
             warnings.warn(
-                f"{place} changes initial values and nothing else: the parameters that are evaluated here are the "
-                "run's own, whatever it is set to; to compare its values, train with each (rotrnn sweep)",
+                f"{place} only changes initial values: the parameters that are evaluated are those of the run for "
+                "every value of it; to compare its values, train with each of them (rotrnn sweep)",
                 stacklevel=2,
             )
     return found
 
 
 def _seeded(task: Settings) -> bool:
-    """Whether all examples are generated, and others with another seed."""
+    """Returns whether all examples are generated, and depend on a seed."""
     files = getattr(task, "data_dir", "") or getattr(task, "download", False)
-    return hasattr(task, "seed") and "seed" not in getattr(task, "dividing", ()) and not files
+    return hasattr(task, "seed") and "seed" not in getattr(task, "split_settings", ()) and not files
 
 
 def _others(task: Settings, changes: dict[str, Any]) -> bool:
-    """Whether no example is one of the training's, by its seed."""
+    """Returns whether another seed makes sure that no training example is evaluated."""
     return _seeded(task) and changes.get("task.seed", getattr(task, "seed", None)) != getattr(task, "seed", None)

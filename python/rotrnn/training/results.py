@@ -1,4 +1,4 @@
-"""Tables of results: finished runs read from their folders, those that differ in the seed alone taken together."""
+"""Tables of results: runs are read from their folders, and those that differ only in their seed are grouped."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ CHECKPOINTS = ("best", "last")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's folder tells."""
+    """The content of a run's folder."""
 
     run: Run
     recipe: Recipe
     status: str
     result: dict[str, Any]
     error: str
-    """Why it failed, or nothing."""
+    """Why the run failed, or an empty string."""
 
     @classmethod
     def read(cls, run: Run) -> Outcome:
-        """ValueError if there is no run, or a file in the folder is damaged."""
+        """Reads a run's folder. ValueError if it holds no run, or a file in it is damaged."""
         recipe, failed = run.load_recipe(), run.read_json(run.failed, {})
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
@@ -45,12 +45,13 @@ class Outcome:
             Configuration("", [one]).row()
         except (AttributeError, LookupError, TypeError) as error:
             what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
-            raise ValueError(f"{what}, expected what training writes ({type(error).__name__}: {error})") from error
+            raise ValueError(f"{what}, expected the format of training ({type(error).__name__}: {error})") from error
         return one
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """Of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory" (bytes)."""
+        """Costs of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory"
+        (bytes)."""
         records = self.run.records()
         seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
         costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}
@@ -61,13 +62,14 @@ class Outcome:
 
     @cached_property
     def commits(self) -> list[str]:
-        """Those of the source trees that the run was trained by, at each of its starts; none of installed packages."""
+        """The commits of the source trees that trained the run, one for each start. An installed package has none."""
         sessions = self.run.read_json(self.run.sessions, [])
         return [session["commit"] for session in sessions if session.get("commit")]
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """The runs at these folders, or below them; a folder without any stands for itself, and cannot be read."""
+    """Returns the runs in these folders or below them. A folder without any is returned as a run that cannot be
+    read."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
         own = path / "recipe.toml"
@@ -77,7 +79,10 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def read_runs(runs: Iterable[Run]) -> tuple[list[Outcome], list[str]]:
-    """What the folders of runs tell, and of each that cannot be read, why. ValueError where none can."""
+    """Reads the folders of runs. Returns the outcomes, and an error message for each run that cannot be read.
+
+    ValueError if no run can be read.
+    """
     outcomes, errors = [], []
     for run in runs:
         try:
@@ -91,13 +96,13 @@ def read_runs(runs: Iterable[Run]) -> tuple[list[Outcome], list[str]]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that are taken together."""
+    """A group of runs that form one row of a table."""
 
     name: str
     outcomes: list[Outcome]
 
     def count(self, status: str) -> int:
-        """How many runs are "done", "failed" or "unfinished"."""
+        """Returns how many runs are "done", "failed" or "unfinished"."""
         return sum(one.status == status for one in self.outcomes)
 
     @property
@@ -105,10 +110,11 @@ class Configuration:
         return [one for one in self.outcomes if one.status == "done"]
 
     def row(self) -> Row:
-        """The numbers of a table: means, sample standard deviations where there are several runs, None where none.
+        """Returns the numbers of a table's row: means, sample standard deviations if there are several runs, None if
+        there are none.
 
-        ``{"best": {"accuracy": {"mean": ..., "sd": ...}, ...}, "last": ...}`` on the test split; what a "curve" is made
-        of likewise, a list of them for each length.
+        Results on the test split are ``{"best": {"accuracy": {"mean": ..., "sd": ...}, ...}, "last": ...}``. The values
+        of a "curve" have the same form, a list with one entry for each length.
         """
         results = [one.result for one in self.done]
         costs = [one.costs for one in self.done]
@@ -123,7 +129,7 @@ class Configuration:
             "selected_on": "test" if "test" in selected_on else _common(selected_on),
             **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
             "published": _common([one.accuracy for one in sources]) or None,
-            "small": any(one.small or one.recipe.endswith(SMALL) for one in sources),  # older runs have no mark
+            "small": any(one.small or one.recipe.endswith(SMALL) for one in sources),  # older runs do not have `small`
             "parameters": _common([one.get("parameters") for one in results]),
             "steps": _common([one.get("steps") for one in results]),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
@@ -135,22 +141,22 @@ class Configuration:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """The value that all are, None where they differ."""
+    """Returns the common value, None if the values differ."""
     return values[0] if values and all(one == values[0] for one in values) else None
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean and sample standard deviation ("sd", of two or more); NaN where a value is not finite."""
+    """Returns mean and sample standard deviation ("sd", of two or more values); NaN if a value is not finite."""
     if not values:
         return None
     finite = all(map(math.isfinite, values))
     mean = statistics.fmean(values) if finite else math.nan
-    sd = statistics.stdev(values) if finite and len(values) > 1 else math.nan  # of a NaN it raises AttributeError
+    sd = statistics.stdev(values) if finite and len(values) > 1 else math.nan  # stdev of a NaN raises AttributeError
     return {"mean": mean} | ({"sd": sd} if len(values) > 1 else {})
 
 
 def _summary(found: Sequence[dict[str, Any]]) -> Row:
-    """`_spread` of each number that all evaluations have, and of their curves at each length."""
+    """Returns `_spread` of each number that all evaluations have, and of their curves at each length."""
     if not found:
         return {}
     names = [name for name in found[0] if all(name in one for one in found)]
@@ -170,11 +176,13 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
 
 
 def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Configuration]:
-    """The configurations of runs, or of what was read of them: those whose recipes differ in training.seed alone; or,
-    with `by`, those that agree in the settings "section.key" listed there, in the task's name and in the metric. Of
-    runs of one recipe and seed, which are the same, the first counts, a finished one before others.
+    """Groups runs, or their outcomes, into configurations.
 
-    ValueError where a run cannot be read, or there is no such setting in its recipe.
+    Runs whose recipes differ only in training.seed form one configuration. With `by`, runs that agree in the listed
+    settings "section.key", in the task's name and in the metric form one. Of several runs with the same recipe and seed
+    only the first counts, and a finished run precedes an unfinished one.
+
+    ValueError if a run cannot be read, or its recipe does not have a setting in `by`.
     """
     groups: dict[Any, list[Outcome]] = {}
     metrics: dict[Any, str | None] = {}
@@ -184,16 +192,16 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
         first = outcomes.setdefault(one.recipe.digest(), one)
         if one.status == "done" and json.dumps(one.result["test"]) != json.dumps(first.result["test"]):
             warnings.warn(
-                f"{one.run.folder}: left out, its recipe and seed are those of {first.run.folder}; yet it ended "
-                "otherwise, on other data or another kind of machine",
+                f"{one.run.folder}: skipped, because it has the recipe and seed of {first.run.folder}; its result is "
+                "different, so it used other data or another kind of machine",
                 stacklevel=2,
             )
     for one in outcomes.values():
         if by:
             settings = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
             of = (settings, _setting(one, TASK))
-            told = metrics.setdefault(of, one.result.get("metric"))  # finished runs, which tell it, come first
-            key: Any = (*of, one.result.get("metric", told))
+            metric = metrics.setdefault(of, one.result.get("metric"))  # finished runs, which have a metric, come first
+            key: Any = (*of, one.result.get("metric", metric))
         else:
             training = dataclasses.replace(one.recipe.training, seed=0)
             key = dataclasses.replace(one.recipe, training=training).digest()
@@ -215,7 +223,8 @@ def _setting(one: Outcome, place: str) -> Any:
 
 
 def _names_by(by: Sequence[str], groups: Sequence[tuple[str, str, str | None]]) -> list[str]:
-    """Settings, before them the task where there are several, and behind them the metric where that is not enough."""
+    """Returns names from settings, preceded by the task if there are several, and followed by the metric if the names
+    would not differ otherwise."""
     several = TASK not in by and len({task for _, task, _ in groups}) > 1
     names = [f"task={task},{settings}" if several else settings for settings, task, _ in groups]
     if len(set(names)) < len(names):
@@ -224,7 +233,7 @@ def _names_by(by: Sequence[str], groups: Sequence[tuple[str, str, str | None]]) 
 
 
 def _names(recipes: Sequence[Recipe]) -> list[str]:
-    """What tells the recipes apart: their sweep's names for them, or the settings in which they differ."""
+    """Returns distinct names for the recipes: those of their sweep, or the settings in which they differ."""
     sources = [recipe.source for recipe in recipes]
     same = len({source.recipe for source in sources}) == 1
     names = [
@@ -234,31 +243,31 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
     if len(set(names)) == len(names) and all(names):
         return names
     flat = [_flat(recipe) for recipe in recipes]
-    told = telling(flat) or list(NAMING)
-    return [",".join(f"{place}={one[place]}" for place in told if place in one) for one in flat]
+    places = distinguishing(flat) or list(NAMING)
+    return [",".join(f"{place}={one[place]}" for place in places if place in one) for one in flat]
 
 
 TASK = "task.name"
 NAMING = (TASK, "model.layer")
 SHORT = 12
-"""Letters of a commit's name that tell it apart."""
+"""Number of characters of an abbreviated commit hash."""
 ORDER = ("task", "layer", "model", "optimiser", "training")
 
 
-def telling(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """The places that tell settings apart: task and layer where they differ, then as few others as do, those of a
-    section before those of the next in `ORDER`."""
+def distinguishing(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the keys that distinguish settings: task and layer if they differ, then as few other keys as possible,
+    with the sections in the order `ORDER`."""
     places = dict.fromkeys(place for one in settings for place in one)
     rest = sorted((one for one in places if one not in NAMING), key=lambda place: ORDER.index(place.partition(".")[0]))
 
-    def kinds(told: Sequence[str]) -> int:
-        return len({tuple(repr(one.get(place)) for place in told) for one in settings})
+    def kinds(keys: Sequence[str]) -> int:
+        return len({tuple(repr(one.get(place)) for place in keys) for one in settings})
 
-    told: list[str] = []
+    found: list[str] = []
     for place in (*NAMING, *rest):
-        if kinds([*told, place]) > kinds(told):
-            told.append(place)
-    return told
+        if kinds([*found, place]) > kinds(found):
+            found.append(place)
+    return found
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
@@ -268,15 +277,16 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
     return flat
 
 
-# ---- tables for people ----
+# ---- readable tables ----
 
 DAGGER = "†"
 CELL = 20
-"""Characters of a published figure; longer ones are remarks."""
+"""Maximum number of characters of a published figure in a cell; longer ones become notes below the table."""
 
 
 def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """A table of texts, a dict a row: column -> cell. Percentages; † where the test split chose the parameters."""
+    """Returns a table of strings: for each row a dict, column -> cell. Accuracies are percentages; † marks parameters
+    that were selected on the test split."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows if row["metric"]))
     several = len(metrics) > 1
     title = metrics[0].replace("_", " ") if len(metrics) == 1 else "score"
@@ -304,26 +314,26 @@ def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
-    """What must be said below a table; `unreadable` are the errors of runs that are not in it."""
+    """Returns the notes below a table; `unreadable` are the error messages of runs that could not be read."""
     lines = [
         "best: the parameters with the best score on the validation split; last: those after the last step. "
         "Mean ± sample standard deviation over the runs that are done."
     ]
     if any(row["selected_on"] == "test" for row in rows):
-        lines.append(f"{DAGGER} the best parameters were selected on the test split: no validation part exists.")
+        lines.append(f"{DAGGER} the best parameters were selected on the test split: there is no validation split.")
     lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
     if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
     if len(commits := sorted({commit for row in rows for commit in row["commits"]})) > 1:
-        lines.append(f"trained by several commits of rotrnn: {', '.join(commit[:SHORT] for commit in commits)}.")
+        lines.append(f"trained with several commits of rotrnn: {', '.join(commit[:SHORT] for commit in commits)}.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
-    lines += [f"unreadable, in no row ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]
+    lines += [f"cannot be read, skipped ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]
     return lines
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
-    """What is published in more words than a cell holds."""
+    """Returns the published figures that are too long for a cell."""
     return list(dict.fromkeys(row["published"] for row in rows if len(row["published"] or "") > CELL))
 
 
@@ -333,7 +343,8 @@ def _published(rows: Sequence[Row], row: Row) -> str:
 
 
 def curve_rows(rows: Sequence[Row]) -> list[Row]:
-    """Accuracies against length, a row for each configuration, parameters and length; none where no task has any."""
+    """Returns accuracies against length, a row for each configuration, checkpoint and length; empty if no run has a
+    curve."""
     table = []
     for row in rows:
         for name in CHECKPOINTS:
@@ -345,7 +356,7 @@ def curve_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def curve_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """A table of texts: for each length the accuracies in percent of each configuration's best parameters."""
+    """Returns a table of strings: for each length the accuracies in percent of each configuration's best parameters."""
     cells: dict[int, dict[str, str]] = {}
     names = [row["configuration"] for row in rows]
     for one in curve_rows(rows):
@@ -361,8 +372,8 @@ def _blank(names: Sequence[str]) -> dict[str, str]:
 
 
 def _runs(row: Row) -> str:
-    told = [f"{row[status]} {status}" for status in ("failed", "unfinished") if row[status]]
-    return ", ".join([str(row["done"]), *told])
+    others = [f"{row[status]} {status}" for status in ("failed", "unfinished") if row[status]]
+    return ", ".join([str(row["done"]), *others])
 
 
 def _percent(found: dict[str, float] | None) -> str:
@@ -372,7 +383,7 @@ def _percent(found: dict[str, float] | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, two units at most."""
+    """Formats seconds with at most two units: "2 h 5 min"."""
     whole = round(seconds)
     for unit, size, part, per in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:
@@ -381,7 +392,7 @@ def duration(seconds: float) -> str:
 
 
 def markdown(table: Sequence[dict[str, str]]) -> str:
-    """A table of texts, its columns aligned."""
+    """Formats a table of strings as Markdown with aligned columns."""
     head = list(table[0])
     lines = [head, *([line[name] for name in head] for line in table)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -393,14 +404,15 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
 
 
 def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unreadable: Sequence[str] = ()) -> str:
-    """The table of `rows`, or their accuracies against length, as ".md", ".csv" (plain numbers) or ".json" (all).
+    """Formats the table of `rows`, or their accuracies against length, as ".md", ".csv" (plain numbers) or ".json"
+    (everything).
 
-    Below that of ".md" are its `notes`.
+    The ".md" table is followed by its `notes`.
     """
     if kind == ".json":
         return json.dumps(rows, indent=2) + "\n"
     if curve and not curve_rows(rows):
-        raise ValueError("--curve: no finished run has a curve, its task tells none")
+        raise ValueError("--curve: no finished run has a curve; its task does not define one")
     if kind == ".csv":
         return _csv([_flatten(row) for row in (curve_rows(rows) if curve else rows)])
     if kind != ".md":
@@ -410,7 +422,7 @@ def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unrea
 
 
 def _flatten(row: Row, prefix: str = "") -> Row:
-    """One level of columns: "best.accuracy.mean"; curves and errors are left to other tables."""
+    """Flattens a row to one level of columns such as "best.accuracy.mean"; curves and errors are left out."""
     flat: Row = {}
     for key, value in row.items():
         if isinstance(value, dict) and key not in ("curve", "errors"):
@@ -430,16 +442,17 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def check_out(path: str | os.PathLike[str]) -> None:
-    """ValueError where a result cannot be written: there is no such folder, or a run has its own file there."""
+    """Raises ValueError if a result cannot be written to `path`: the folder is missing, or `path` is a file of a
+    run."""
     path = Path(path)
     if not path.parent.is_dir() or path.is_dir():
-        raise ValueError(f"--out {path}: expected a file in a folder that is there")
+        raise ValueError(f"--out {path}: expected a file in an existing folder")
     own = Run(path.parent).own()
     if path in own and own[0].exists():
-        raise ValueError(f"--out {path}: is a file of the run there, expected another name")
+        raise ValueError(f"--out {path}: is a file of the run in that folder, expected another name")
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
-    """A text file, whole or not at all."""
+    """Writes a text file atomically."""
     with atomic_file(path) as file:
         file.write(text.encode())

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, its lock, its log."""
+"""A run's folder: its files, lock and log."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
 RESULT: dict[str, type] = {"metric": str, "selected_on": str, "best_step": int, "test": dict}
-"""What result.json holds at least."""
+"""The keys that result.json must have."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder: recipe.toml as resolved, log.jsonl with one JSON object a line, result.json once it has ended,
-    and the checkpoints init, last (all that resuming needs) and best (parameters of the best evaluation). Beside them
-    sessions.json, what it was trained with each time it was started, and failed.json if it ended with an error."""
+    """A run's folder.
+
+    It holds recipe.toml, the complete recipe; log.jsonl, one JSON object per line; result.json, when the run has ended;
+    and the checkpoints init, last (everything needed to resume) and best (parameters of the best evaluation). In
+    addition there are sessions.json, the environment of each start, and failed.json if the run ended with an error.
+    """
 
     folder: Path
 
@@ -49,36 +52,38 @@ class Run:
         return self.folder / "failed.json"
 
     def checkpoint(self, name: str) -> Path:
-        """The checkpoint "init", "last" or "best"."""
+        """Returns the path of the checkpoint "init", "last" or "best"."""
         return self.folder / f"{name}.safetensors"
 
     def files(self) -> list[Path]:
-        """The files that follow from the recipe."""
+        """Returns the files that are determined by the recipe."""
         checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
         return [self.recipe, self.log, self.result, *checkpoints]
 
     def load_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """The recipe of the run; ValueError if there is no run in the folder."""
+        """Returns the recipe of the run. ValueError if there is no run in the folder."""
         self.check_there()
         return load_recipe(self.recipe, overrides)
 
     def check_there(self) -> None:
         """Raises ValueError if there is no run in the folder."""
         if not self.recipe.is_file():
-            raise ValueError(f"{self.folder}: no run is here, expected a folder with a recipe.toml")
+            raise ValueError(f"{self.folder}: is not the folder of a run, expected a folder with a recipe.toml")
 
     def read(
         self, name: str, recipe: Recipe, like: Mapping[str, Array] | None = None
     ) -> tuple[dict[str, Array], Facts]:
-        """A checkpoint's arrays and facts; ValueError if another recipe's run wrote it, or as `read_checkpoint`."""
+        """Reads a checkpoint's arrays and facts. ValueError if it was written with another recipe, or as in
+        `read_checkpoint`."""
         path = self.checkpoint(name)
         arrays, facts = read_checkpoint(path, like)
         if facts.get("recipe") != recipe.digest():
-            raise ValueError(f"{path}: was written by another recipe than {self.recipe}")
+            raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
         return arrays, facts
 
     def load_params(self, name: str, like: Params | None = None) -> Params:
-        """The parameters in a checkpoint, nested; ValueError where they are not `like` those given, or as `read`."""
+        """Reads the parameters of a checkpoint, nested. ValueError if their names, shapes or dtypes differ from those
+        of `like`, or as in `read`."""
         arrays, _ = self.read(name, self.load_recipe())
         params = {key.removeprefix(PARAMS): array for key, array in arrays.items() if key.startswith(PARAMS)}
         if like is not None:
@@ -87,8 +92,8 @@ class Run:
 
     @contextmanager
     def locked(self, resume: bool = False) -> Iterator[None]:
-        """Holds the folder for this process, and creates it unless a run is to be there; ValueError if that is not, or
-        while another process holds it."""
+        """Locks the folder for this process, and creates it. ValueError if another process has the lock, or if `resume`
+        is True and there is no run in it."""
         if resume:
             self.check_there()
         with locked(self.folder, "another process is training here"):
@@ -99,38 +104,38 @@ class Run:
         for path in self.files():
             if path.exists():
                 raise ValueError(
-                    f"{self.folder}: holds a run already ({path.name}); resume it (from the start, where it has no "
-                    "checkpoint yet), or take another folder"
+                    f"{self.folder}: already holds a run ({path.name}); resume it (from the start if it has no "
+                    "checkpoint yet), or use another folder"
                 )
 
     def put(self, recipe: Recipe, there: Recipe | None = None) -> None:
-        """Writes the recipe; or, where one is `there`, what is new about where its files lie."""
+        """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files are updated."""
         new = recipe.moved() if there is None else there.moved(recipe)
         if there is None or new != there:
             self.write(self.recipe, new.text())
 
     def own(self) -> list[Path]:
-        """All files by which the run is known."""
+        """Returns all files of the run."""
         return [*self.files(), self.sessions, self.failed]
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a text file whole or not at all."""
+        """Writes a text file atomically."""
         with atomic_file(path) as file:
             file.write(text.encode())
 
     def clean(self) -> None:
-        """Removes what a killed process left half written."""
+        """Removes temporary files left by a killed process."""
         for temporary in self.folder.glob(".*.tmp"):
             temporary.unlink()
 
     def status(self) -> Literal["done", "failed", "unfinished"]:
-        """How far the run has come."""
+        """Returns the status of the run."""
         if self.result.exists():
             return "done"
         return "failed" if self.failed.exists() else "unfinished"
 
     def fail(self, error: str, output: str = "") -> None:
-        """Records that the run ended with an error; `output` is what it said last."""
+        """Records that the run ended with an error; `output` is the end of its output."""
         self.write(self.failed, json.dumps({"error": error, "output": output}, indent=2) + "\n")
 
     def add_session(self, session: dict[str, Any]) -> None:
@@ -138,7 +143,7 @@ class Run:
         self.write(self.sessions, json.dumps([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
     def read_json(self, path: Path, default: Any = None) -> Any:
-        """What a file of the run holds; `default` where there is none. ValueError if it is damaged."""
+        """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged."""
         if not path.exists():
             return default
         try:
@@ -154,7 +159,8 @@ class Run:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """The log's records; a last line that a kill cut short is left out. ValueError if another line is damaged."""
+        """Returns the records of the log. An incomplete last line, left by a kill, is ignored. ValueError if any other
+        line is damaged."""
         if not self.log.exists():
             return []
         records = []
@@ -169,7 +175,7 @@ class Run:
         return records
 
     def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Drops the records after `step`, adds those `unlogged` that are not there, and returns what is left."""
+        """Removes the records after `step`, adds those of `unlogged` that are missing, and returns the result."""
         records = [record for record in self.records() if record["step"] <= step]
         records += [record for record in unlogged if record not in records]
         self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))

@@ -1,4 +1,4 @@
-"""The learning rate over training: linear warm-up, then half a cosine, a line, or nothing more."""
+"""Learning-rate schedules: linear warm-up, followed by cosine decay, linear decay, or a constant rate."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ SCHEDULES = ("cosine", "linear", "constant", "s5")
 def learning_rate(
     step: int, steps: int, peak: float, warmup: float = 0.1, schedule: str = "cosine", floor: float = 1e-7
 ) -> float:
-    """Learning rate of the update with number `step` (from 0) of `steps`: ``floor + (peak - floor) height``.
+    """Returns the learning rate of update number `step` (from 0) of `steps`: ``floor + (peak - floor) height``.
 
-    Height rises linearly from 0 at step 0 to 1 at step W, the end of the warm-up, and from there, with
-    ``x = (step - W) / (steps - W)``, is by `schedule`
+    The height rises linearly from 0 at step 0 to 1 at step W, the end of the warm-up. From there, with
+    ``x = (step - W) / (steps - W)``, it depends on `schedule`:
 
     - "cosine": ``(1 + cos(pi x)) / 2`` (LRU, appendix D.2, with a floor of 1e-7);
     - "linear": ``1 - x``;
     - "constant": 1;
-    - "s5": as the released code of S5 has it, and that of minimal-LRU after it, which sets the rate after each update:
-      1 at step 0, then ``step / W`` up to step W, and from there ``(1 + cos(pi x)) / 2`` with
-      ``x = (step - 1) / (steps - W)`` to 1, so that the rate is at its floor for the last W - 1 steps.
+    - "s5": as in the released code of S5, and of minimal-LRU, which is based on it. It sets the rate after each update:
+      the height is 1 at step 0, then ``step / W`` up to step W, and from there ``(1 + cos(pi x)) / 2`` with
+      ``x = (step - 1) / (steps - W)``, at most 1. So the rate is at its floor for the last W - 1 steps.
 
     Parameters
     ----------
     warmup : float
-        Below 1 the share of all steps that W is, rounded; from 1 on W itself.
+        Below 1 it is W as a share of all steps, rounded; from 1 on it is W itself.
     """
     warm = warmup_steps(steps, warmup)
     late = schedule == "s5"
@@ -42,5 +42,5 @@ def learning_rate(
 
 
 def warmup_steps(steps: int, warmup: float) -> int:
-    """The step at which the warm-up ends, at most `steps`."""
+    """Returns the step at which the warm-up ends, at most `steps`."""
     return min(round(warmup * steps if warmup < 1 else warmup), steps)

@@ -1,7 +1,7 @@
-"""Sweeps: the runs of one recipe over seeds, settings and variants, each in a folder and a process of its own.
+"""Sweeps: runs of one recipe over seeds, settings and variants, each in its own folder and process.
 
-What a sweep knows lies in the folders of its runs alone, each of which survives a kill: so a sweep that was killed at
-any moment goes on when it is started again, and ends as one that never was.
+The state of a sweep is stored only in the folders of its runs, and each of them survives a kill. So a sweep that was
+killed at any moment can be started again: it resumes, and its result equals that of an uninterrupted sweep.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from rotrnn.training.recipe import (
 from rotrnn.training.run import Run
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "rotrnn")
-"""What trains a run, with the arguments of `rotrnn`."""
+"""The command that trains a run; it is followed by the arguments of `rotrnn`."""
 STOPPED = 130
-"""The exit code of a run that stopped when it was asked to."""
+"""The exit code of a run that stopped on request."""
 POLL = 0.05
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 LONG = 80
-"""Characters of a configuration's name that its folder's keeps."""
+"""Maximum number of characters of a configuration's name in the name of its folder."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The section [sweep] of a recipe: the product of its variants, its grid and its seeds is run.
+    """The section [sweep] of a recipe. A sweep runs the product of its variants, its grid and its seeds.
 
     Parameters
     ----------
     seeds : tuple of int
-        Values of training.seed; none: the recipe's own.
+        Values of training.seed. If empty, the recipe's own seed is used.
     grid : dict
-        "section.key" -> the values that it takes.
+        "section.key" -> the values of this setting.
     variants : dict
-        Name -> settings "section.key" that change together, as a row of an ablation.
+        Name -> settings "section.key" that change together, such as a row of an ablation.
     published : dict
-        Name of a variant or a configuration ("rank=4") -> the figure that its source gives. Where there is no such
-        table, the accuracy in [source] is everyone's who has the recipe's layer and task.
+        Name of a variant or a configuration ("rank=4") -> its published figure. If this table is missing, the accuracy
+        in [source] applies to every run with the recipe's layer and task.
     """
 
     seeds: tuple[int, ...] = ()
@@ -73,15 +73,15 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if "training.seed" in (*self.grid, *(place for one in self.variants.values() for place in one)):
-            raise ValueError("training.seed is varied by seeds alone: --seeds, or seeds = [...] in [sweep]")
+            raise ValueError("training.seed can only be varied with --seeds, or seeds = [...] in [sweep]")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"the seeds are {list(self.seeds)}, expected each once")
+            raise ValueError(f"the seeds are {list(self.seeds)}, expected distinct ones")
 
     def configurations(self) -> dict[str, list[list[tuple[str, Any]]]]:
-        """Name -> what is changed, in turn: the variant's settings, then the grid's."""
+        """Returns name -> changed settings: first those of the variant, then those of the grid."""
         for place, values in self.grid.items():
             if not values:
-                raise ValueError(f"the grid of {place} has no values, expected one at least")
+                raise ValueError(f"the grid of {place} has no values, expected at least one")
         variants = self.variants or {"": {}}
         found = {}
         for (variant, settings), values in itertools.product(variants.items(), itertools.product(*self.grid.values())):
@@ -90,24 +90,24 @@ class Sweep:
             parts += [f"{_short(place, self.grid)}={_text(value)}" for place, value in chosen]
             name = ",".join(parts)
             if name in found:
-                raise ValueError(f"two configurations of the sweep are called {name}")
+                raise ValueError(f"two configurations of the sweep have the name {name}")
             found[name] = [list(settings.items()), chosen]
         return found
 
 
 def read_sweep(tables: dict[str, Any]) -> Sweep:
-    """The sweep in a recipe's tables; ValueError where it is none."""
+    """Reads the sweep from a recipe's tables. ValueError if it is malformed."""
     own = tables.get("sweep", {})
     for key in own:
         if key not in ("seeds", "grid", "variants", "published"):
             raise ValueError(f"unknown key sweep.{key}; expected seeds, grid, variants or published")
     seeds = own.get("seeds", [])
     if not (isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)):
-        raise ValueError(f"sweep.seeds is {seeds!r}, expected a list of integers from 0, as [0, 1, 2]")
+        raise ValueError(f"sweep.seeds is {seeds!r}, expected a list of integers from 0, such as [0, 1, 2]")
     for key, kind, words in (
         ("grid", list, '"section.key" = [values]'),
         ("variants", dict, '[sweep.variants.NAME] with "section.key" = value'),
-        ("published", (int, float, str), "NAME = a number or a text"),
+        ("published", (int, float, str), "NAME = a number or a string"),
     ):
         table = own.get(key, {})
         if not (isinstance(table, dict) and all(isinstance(one, kind) and one != [] for one in table.values())):
@@ -125,17 +125,17 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """The seeds in "0..2", last one included, or "0,3,5"."""
+    """Returns the seeds of "0..2" (the last one included) or "0,3,5"."""
     with contextlib.suppress(ValueError):
         first, dots, last = text.partition("..")
         seeds = tuple(range(int(first), int(last) + 1)) if dots else tuple(int(one) for one in text.split(","))
         if seeds and min(seeds) >= 0:
             return seeds
-    raise ValueError(f"--seeds {text}: expected integers from 0, as 0..2 or 0,3,5")
+    raise ValueError(f"--seeds {text}: expected integers from 0, such as 0..2 or 0,3,5")
 
 
 def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
-    """The place and the values of "section.key=a,b"."""
+    """Returns place and values of "section.key=a,b"."""
     place, _ = parse_override(text)
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
@@ -143,7 +143,7 @@ def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def as_grid(pairs: Sequence[tuple[str, Sequence[Any]]]) -> dict[str, tuple[Any, ...]]:
-    """The grid of ("section.key", values); ValueError where a key comes twice."""
+    """Returns the grid from pairs ("section.key", values). ValueError if a key occurs twice."""
     grid: dict[str, tuple[Any, ...]] = {}
     for place, values in pairs:
         if place in grid:
@@ -160,23 +160,23 @@ def plan(
     variants: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> dict[str, Recipe]:
-    """The runs of a recipe's sweep: name of the folder -> recipe.
+    """Returns the runs of a recipe's sweep: name of the folder -> recipe.
 
     Parameters
     ----------
     name : str or path
-        As `load_recipe` takes it.
+        As in `load_recipe`.
     seeds, grid : sequences
-        Replace the recipe's seeds, and the values of its grid's keys, or add keys to it.
+        Replace the recipe's seeds, and replace or add keys of its grid.
     variants : sequence of str
-        Those of the recipe's variants that are run; none: all.
+        The variants to run. If empty, all variants of the recipe are run.
     overrides : sequence of "section.key=value"
-        Replace settings in every run, those of variants too.
+        Replace settings in every run, including those set by variants.
 
     Raises
     ------
     ValueError
-        As `load_recipe`; the section [sweep] is not as `Sweep` says; two runs would be the same.
+        As in `load_recipe`; or the section [sweep] is malformed (see `Sweep`), or two runs would be the same.
     """
     tables = recipe_tables(name)
     try:
@@ -190,7 +190,7 @@ def plan(
     for place, _ in changes:
         if place in (*sweep.grid, "training.seed"):
             instead = "--seeds" if place == "training.seed" else f"--grid {place}=..."
-            raise ValueError(f"{name}: --set {place}: the sweep varies it; say {instead}")
+            raise ValueError(f"{name}: --set {place}: the sweep varies this setting; use {instead}")
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
     for configuration, (variant, values) in sweep.configurations().items():
@@ -205,7 +205,9 @@ def plan(
                 change(one, values)
                 if configuration in there.published:
                     source["accuracy"] = there.published[configuration]
-                change(one, [*changes, *values, ("training.seed", seed)])  # values again, of what a change starts anew
+                change(
+                    one, [*changes, *values, ("training.seed", seed)]
+                )  # values again, because a change may reset a section
                 source |= {"recipe": Path(name).stem, "configuration": configuration}
                 recipe = read_recipe(one)
             except ValueError as error:
@@ -217,7 +219,7 @@ def plan(
 
 
 def _short(place: str, places: dict[str, Any]) -> str:
-    """The last part of "section.key", unless another of `places` ends on it too."""
+    """Returns the last part of "section.key", or the whole if another of `places` has the same last part."""
     last = place.rpartition(".")[2]
     return last if sum(one.rpartition(".")[2] == last for one in places) == 1 else place
 
@@ -227,7 +229,7 @@ def _text(value: Any) -> str:
 
 
 def _file_name(label: str) -> str:
-    """A label as the name of a folder: plain characters, and a hash of the whole where any other or too many went."""
+    """Returns a folder name for a label: plain characters, with a hash of the label if any were replaced or cut off."""
     plain = re.sub(r"[^A-Za-z0-9.,=+_-]+", "_", label)[:LONG].lstrip(".")
     return plain if plain == label else f"{plain}~{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
@@ -237,8 +239,8 @@ def _file_name(label: str) -> str:
 
 @dataclass
 class Worker:
-    """The process of a run. It stops as at a Ctrl-C when its standard input ends: when it is asked to, and when this
-    process is gone, whatever ended it."""
+    """The process of a run. It stops as if by Ctrl-C when its standard input is closed: when this process asks it to
+    stop, and when this process has ended for any reason."""
 
     run: Run
     process: subprocess.Popen[bytes]
@@ -257,7 +259,7 @@ class Worker:
             stdout=subprocess.DEVNULL,
             stderr=output,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then asks
+            start_new_session=True,  # Ctrl-C reaches only this process, which then asks the worker to stop
         )
         return cls(run, process, output, time.monotonic())
 
@@ -265,39 +267,40 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def said(self) -> str:
-        """The end of what it wrote to standard error."""
+    def stderr_tail(self) -> str:
+        """Returns the end of the worker's standard error."""
         self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, self.output.tell() - 10_000))
         return str(self.output.read().decode(errors="replace"))
 
     def end(self) -> tuple[str, list[str]]:
-        """Records how an ended process ended, and says it: "done", "failed" or "stopped"; and what it warned of."""
-        code, said = self.process.wait(), self.said()
+        """Records the outcome of an ended process. Returns it ("done", "failed" or "stopped") and the process's
+        warnings."""
+        code, tail = self.process.wait(), self.stderr_tail()
         self.ask_to_stop()
         self.output.close()
         if self.run.status() == "unfinished" and code != STOPPED:
-            lines = said.strip().splitlines() or ["no message"]
+            lines = tail.strip().splitlines() or ["no message"]
             error = lines[-1].removeprefix("rotrnn: error: ")
             if code < 0:
                 error = f"ended by {signal.Signals(-code).name}"
                 if code == -signal.SIGKILL:
-                    error += ", perhaps by the system for its memory"
-            self.run.fail(error, said)
+                    error += ", perhaps by the system because memory ran out"
+            self.run.fail(error, tail)
         status = self.run.status()
-        warned = dict.fromkeys(line for line in said.splitlines() if line.startswith("rotrnn: warning: "))
+        warned = dict.fromkeys(line for line in tail.splitlines() if line.startswith("rotrnn: warning: "))
         return "stopped" if status == "unfinished" else status, list(warned)
 
 
 def stop_at_eof() -> None:
-    """From now on the end of standard input interrupts this process as Ctrl-C does; for what a `Worker` starts."""
+    """From now on the end of standard input interrupts this process like Ctrl-C. Used in the process of a `Worker`."""
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGINT)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore SIGINT
     threading.Thread(target=watch, daemon=True).start()
 
 
@@ -309,23 +312,23 @@ def run_sweep(
     retry: bool = False,
     say: Any = print,
 ) -> list[Run]:
-    """Trains what is not done of `runs`, `jobs` at a time, each in a folder of its own below `folder`.
+    """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
 
-    Runs that have ended are left as they are, with failed ones too unless `retry`; the others go on where they were.
-    A run that fails or crashes does not stop the rest. With several at a time each has its share of the cores
-    (OMP_NUM_THREADS), unless that is set.
+    Finished runs are not touched, and neither are failed ones unless `retry` is True. The others are resumed. A run
+    that fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
+    unless that variable is set.
 
     Raises
     ------
     ValueError
-        A folder holds a run of another recipe, or another process runs a sweep here.
+        A folder holds a run of another recipe, or another process runs a sweep in `folder`.
     Interrupted
-        After Ctrl-C, when every run has saved; a second one kills them, which loses what is not saved.
+        After Ctrl-C, when every run has saved its state. A second Ctrl-C kills the runs, and unsaved steps are lost.
     """
     top = Path(folder)
     if (top / "recipe.toml").exists():
-        raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which holds those of its runs")
-    with locked(top, "another sweep is at work here"):
+        raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
+    with locked(top, "another sweep is running here"):
         every = [Run(top / name) for name in runs]
         for run, recipe in zip(every, runs.values(), strict=True):
             _put(run, recipe)
@@ -336,14 +339,14 @@ def run_sweep(
 
 
 def _put(run: Run, recipe: Recipe) -> None:
-    """A run's folder with its recipe, from which it can be resumed."""
+    """Creates a run's folder with its recipe, from which the run can be resumed."""
     if run.recipe.exists():
         there = run.load_recipe()
         try:
             check_same(there, recipe, run)
             run.put(recipe, there)
         except ValueError as error:
-            raise ValueError(f"{error}; the recipe has changed: take another folder (--out)") from error
+            raise ValueError(f"{error}; the recipe has changed: use another folder (--out)") from error
     else:
         run.folder.mkdir(parents=True, exist_ok=True)
         run.check_free()
@@ -369,7 +372,7 @@ def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
     except KeyboardInterrupt as error:
         say(f"stopping {plural(len(working), 'run')} after this step; Ctrl-C again kills them at once")
         _stop(working)
-        raise Interrupted("stopped, every run is saved; to go on, give the same command again") from error
+        raise Interrupted("stopped, every run is saved; to resume, repeat the same command") from error
     finally:
         for worker in working:
             worker.process.kill()
@@ -385,14 +388,14 @@ def _outcome(run: Run) -> str:
 
 
 def _free(run: Run) -> bool:
-    """Whether no process trains here: one that was left by a killed sweep saves and ends."""
+    """Returns whether no process is training in the run's folder. A process left by a killed sweep saves and ends."""
     with contextlib.suppress(ValueError), run.locked():
         return True
     return False
 
 
 def _ended(working: list[Worker]) -> Iterator[Worker]:
-    """Takes the workers out that have ended."""
+    """Removes the workers that have ended from the list, and yields them."""
     for worker in [worker for worker in working if worker.process.poll() is not None]:
         working.remove(worker)
         yield worker

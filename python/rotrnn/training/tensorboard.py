@@ -1,4 +1,4 @@
-"""A run's log as TensorBoard shows it, written along where the package tensorboard is installed."""
+"""Writes a run's log for TensorBoard, if the package tensorboard is installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any, BinaryIO
 from rotrnn.training.run import Run
 
 PER_EVALUATION = 20
-"""Steps that are shown between two evaluations: a point of each takes a good part of a millisecond."""
+"""Number of steps that are written between two evaluations, because writing one takes up to a millisecond."""
 
 
 class Board:
-    """Shows records as they come. It is made anew from the log at each start, so a resumed run has no point twice.
+    """Writes log records to a TensorBoard file. The file is rewritten from the log at each start, so a resumed run has
+    no duplicate points.
 
-    What goes wrong in it is no training's end: a warning tells, and the rest is left out. (The package's own writer
-    works in a thread, whose errors cannot be caught.)
+    An error while writing does not end the training: there is a warning, and nothing more is written. (The package's
+    own writer uses a thread, whose errors cannot be caught.)
     """
 
     def __init__(self, run: Run, records: Iterable[dict[str, Any]], eval_every: int) -> None:
@@ -33,7 +34,7 @@ class Board:
         except ImportError:
             return
         self.event, self.summary = Event, Summary
-        with self.forgiving():
+        with self.warn_on_error():
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
             self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "wb")  # noqa: SIM115
@@ -42,10 +43,10 @@ class Board:
         self.add(records)
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Shows the records of evaluations, and some of the steps'."""
+        """Writes the records of evaluations, and those of some steps."""
         if self.file is None:
             return
-        with self.forgiving():
+        with self.warn_on_error():
             for record in records:
                 evaluated = "loss" not in record
                 if evaluated or record["step"] % self.every == 0:
@@ -56,23 +57,23 @@ class Board:
                     self.file.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the file."""
         if self.file is not None:
-            with self.forgiving():
+            with self.warn_on_error():
                 self.file.close()
 
     @contextmanager
-    def forgiving(self) -> Iterator[None]:
-        """Warns of an error, after which nothing more is shown."""
+    def warn_on_error(self) -> Iterator[None]:
+        """Turns an OSError into a warning, after which nothing more is written."""
         try:
             yield
         except OSError as error:
             self.file = None
-            warnings.warn(f"{self.folder}: cannot be written, and is left out from here on: {error}", stacklevel=2)
+            warnings.warn(f"{self.folder}: cannot be written, and is not updated from now on: {error}", stacklevel=2)
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a record by the names that TensorBoard groups them under."""
+    """Yields the numbers of a record with their TensorBoard tags."""
     for key, value in record.items():
         if isinstance(value, dict):
             yield from ((f"{key}/{name}", one) for name, one in value.items())
