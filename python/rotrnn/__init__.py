@@ -8,6 +8,7 @@ import os
 from importlib.metadata import version
 
 from rotrnn import _cpu
+from rotrnn._support.platform import after_fork_in_child
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.retrieval import Retrieval
@@ -27,7 +28,7 @@ if _simd := os.environ.get("ROTRNN_SIMD"):
     _cpu.use_simd(_simd)
 
 # OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
-os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
+after_fork_in_child(lambda: _cpu.use_threads(1))
 
 
 def release_memory() -> int:

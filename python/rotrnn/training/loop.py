@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import signal
 import threading
 import time
@@ -31,6 +30,7 @@ from tqdm import tqdm
 
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import Facts, write_checkpoint
+from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
@@ -494,11 +494,6 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What `work` returns, and the seconds it took."""
     began = time.monotonic()
     return work(), round(time.monotonic() - began, 6)
-
-
-def peak_memory() -> int:
-    """The most memory that this process has held, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _arithmetic(processes: int = 1) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rotrnn._support.platform import yield_core
 from rotrnn.nn.layer import Array
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class MPIWorld(World):
         while not request.Test():
             if self._deadline is not None and time.monotonic() > self._deadline:
                 raise Fallen(f"told to end, and there was no word of another of the {self.size} processes")
-            os.sched_yield()
+            yield_core()
         self.pending = False
 
 
