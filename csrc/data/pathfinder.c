@@ -54,7 +54,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static bool inside(int64_t y, int64_t x, int64_t w) { return y >= 0 && y < w && x >= 0 && x < w; }
 
 /* Steps end at the next pixel in the direction of the axes. */
-static int64_t stepped(int64_t at, real by) { return (int64_t)ceil((double)at + (double)by); }
+static int64_t stepped(int64_t at, double by) { return (int64_t)ceil((double)at + by); }
 
 /* The part of a picture (side,side) with its pixel (cy,cx) at (y,x) that lies in the window. */
 typedef struct {
@@ -171,7 +171,7 @@ static int64_t below(image *m, int64_t n) { return philox_below(philox_draw(&m->
 
 /* A first paddle with its tail at (y,x), if its head and its pivot are in the window. */
 static bool start_at(const image *m, contour *c, int64_t degree, int64_t y, int64_t x) {
-    const real *const by = m->in->seed_steps + 4 * degree;
+    const double *const by = m->in->seed_steps + 4 * degree;
     const int64_t head_y = stepped(y, by[0]), head_x = stepped(x, by[1]);
     const contour started = {{degree, y, x}, stepped(head_y, by[2]), stepped(head_x, by[3])};
     *c = started;
@@ -197,7 +197,7 @@ static bool start(image *m, contour *c, bits taken) {
 static bool start_beside(image *m, contour *c, placed other) {
     for (int attempt = 0; attempt < PADDLE_TRIES; attempt++) {
         const int64_t degree = below(m, DEGREES);
-        const real *const by = m->in->ring + 2 * below(m, DEGREES);
+        const double *const by = m->in->ring + 2 * below(m, DEGREES);
         const double y = rint((double)other.y + (double)by[0]), x = rint((double)other.x + (double)by[1]);
         if (start_at(m, c, degree, (int64_t)y, (int64_t)x)) return true;
     }

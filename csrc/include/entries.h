@@ -4,7 +4,7 @@
  *   r R  array of the variant's dtype, read            w W  the same, written
  *   i I  int64 array, read                             j J  the same, written
  *   b B  uint8 array, read                             c C  the same, written
- *   e E  float64 array, written
+ *   e E  float64 array, written                        f F  the same, read
  *   n    integer                                       d    floating-point number
  * A capital letter may be None (NULL in the slot).
  */

@@ -9,9 +9,9 @@ typedef struct {
     const int64_t *index;         /* (n) which images */
     const uint8_t *lines, *masks; /* (P,S,S) a paddle, and what it takes */
     const uint8_t *markers;       /* (E,E,E,E) */
-    const real *seed_steps;       /* (360,2,2) from tail to head, and back to the pivot */
-    const real *steps;            /* (P,2) from a pivot to the next */
-    const real *ring;             /* (360,2) from the first contour's tail to the second's */
+    const double *seed_steps;     /* (360,2,2) from tail to head, and back to the pivot */
+    const double *steps;          /* (P,2) from a pivot to the next */
+    const double *ring;           /* (360,2) from the first contour's tail to the second's */
     const int64_t *ends;          /* (C,2) */
     const int64_t *weights;       /* (P,C) of 2^24 */
     const int64_t *probes;        /* (360,K,2) */

@@ -14,11 +14,7 @@ CALL(scan_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), 
 CALL(window_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11))
 CALL(window_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13), I(14))
 CALL(tiir, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11))
-#if !ROT_COMPLEX
-CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
-CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
-CALL(matmul_stack, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
-CALL(philox, P(0), P(1), P(2), I(3))
+#if ROT_DATA /* generators have no dtype: one variant has them for all */
 CALL(listops_sample, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7), I(8), I(9))
 CALL(listops_parse, P(0), P(1), P(2), I(3))
 CALL(listops_render, P(0), P(1), P(2), I(3))
@@ -29,29 +25,6 @@ CALL(copy_strings, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I
 CALL(delayed_copy, P(0), P(1), P(2), I(3), I(4), I(5), I(6), I(7))
 CALL(brackets_sample, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7), I(8), I(9), I(10))
 CALL(regular_sample, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7), I(8), I(9), I(10), I(11))
-CALL(mix_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11), I(12))
-CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14), I(15),
-     I(16))
-CALL(copy, P(0), P(1), I(2))
-CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
-CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
-CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
-CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
-CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
-CALL(dropout, P(0), P(1), P(2), P(3), I(4), I(5), I(6), F(7), I(8), I(9), I(10), I(11))
-CALL(channel_moments, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
-CALL(channel_affine, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
-CALL(channel_sums, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
-CALL(channel_adjoint, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10))
-CALL(layer_norm_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), F(10))
-CALL(layer_norm_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11))
-CALL(embedding_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
-CALL(embedding_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
-CALL(mean_pool_forward, P(0), P(1), P(2), I(3), I(4), I(5))
-CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
-CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
-CALL(adamw, P(0), P(1), P(2), P(3), P(4), I(5), F(6), F(7), F(8), F(9), F(10), F(11), I(12))
-CALL(norm, P(0), P(1), I(2))
 
 static int call_pathfinder(const rot_slot *s) {
     const pathfinder_out out = {.images = P(0), .facts = P(1), .paddles = P(2)};
@@ -83,6 +56,37 @@ static int call_pathfinder(const rot_slot *s) {
                               .distractor_shade = I(28)};
     return K(pathfinder)(&in, &out);
 }
+#endif
+#if ROT_KIND == ROT_IS_f32 /* no dtype either */
+CALL(philox, P(0), P(1), P(2), I(3))
+#endif
+#if !ROT_COMPLEX
+CALL(matmul, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
+CALL(matmul_weight_grad, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(matmul_stack, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
+CALL(mix_forward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8), I(9), I(10), I(11), I(12))
+CALL(mix_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12), I(13), I(14), I(15),
+     I(16))
+CALL(copy, P(0), P(1), I(2))
+CALL(elementwise, P(0), P(1), P(2), I(3), I(4), I(5), I(6))
+CALL(elementwise_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
+CALL(glu_forward, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(glu_backward, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(mask_padding, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(dropout, P(0), P(1), P(2), P(3), I(4), I(5), I(6), F(7), I(8), I(9), I(10), I(11))
+CALL(channel_moments, P(0), P(1), P(2), P(3), I(4), I(5), I(6))
+CALL(channel_affine, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(channel_sums, P(0), P(1), P(2), P(3), P(4), P(5), I(6), I(7), I(8))
+CALL(channel_adjoint, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9), I(10))
+CALL(layer_norm_forward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), F(10))
+CALL(layer_norm_backward, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11))
+CALL(embedding_forward, P(0), P(1), P(2), P(3), P(4), I(5), I(6), I(7))
+CALL(embedding_backward, P(0), P(1), P(2), P(3), I(4), I(5), I(6), I(7))
+CALL(mean_pool_forward, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(mean_pool_backward, P(0), P(1), P(2), I(3), I(4), I(5))
+CALL(cross_entropy, P(0), P(1), P(2), P(3), I(4), I(5))
+CALL(adamw, P(0), P(1), P(2), P(3), P(4), I(5), F(6), F(7), F(8), F(9), F(10), F(11), I(12))
+CALL(norm, P(0), P(1), I(2))
 
 /* The fused block's arguments are too many for a list: 15 arrays and 14 numbers from s on. */
 static block_in block_from(const rot_slot *s) {
@@ -183,11 +187,7 @@ const rot_entry K(rot_table)[] = {
     ROW(window_forward, "wWrrRInnnnnn"),
     ROW(window_backward, "wwwrRrrRInnnnnn"),
     ROW(tiir, "wwwirrrnnnnn"),
-#if !ROT_COMPLEX
-    ROW(matmul, "wrrRnnnn"),
-    ROW(matmul_weight_grad, "wWrrnnn"),
-    ROW(matmul_stack, "wrrnnnn"),
-    ROW(philox, "jiin"),
+#if ROT_DATA
     ROW(listops_sample, "cjcnnnnnnn"),
     ROW(listops_parse, "cjbn"),
     ROW(listops_render, "cjbn"),
@@ -198,7 +198,15 @@ const rot_entry K(rot_table)[] = {
     ROW(delayed_copy, "cjinnnnn"),
     ROW(brackets_sample, "jjjinnnnnnn"),
     ROW(regular_sample, "jjjiInnnnnnn"),
-    ROW(pathfinder, "cjjibbbrrriiiinnnnnnnnnnnnnnn"),
+    ROW(pathfinder, "cjjibbbfffiiiinnnnnnnnnnnnnnn"),
+#endif
+#if ROT_KIND == ROT_IS_f32
+    ROW(philox, "jiin"),
+#endif
+#if !ROT_COMPLEX
+    ROW(matmul, "wrrRnnnn"),
+    ROW(matmul_weight_grad, "wWrrnnn"),
+    ROW(matmul_stack, "wrrnnnn"),
     ROW(mix_forward, "wrrrRInnnnnnn"),
     ROW(mix_backward, "wwwWrrrrRInnnnnnn"),
     ROW(copy, "wrn"),

@@ -17,6 +17,7 @@
 #pragma GCC diagnostic pop
 #endif
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -33,7 +34,11 @@ static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64"
 
 #define TABLES(isa)                                                                                                    \
     extern const rot_entry rot_table_f32_##isa[], rot_table_f64_##isa[], rot_table_c64_##isa[], rot_table_c128_##isa[];
+#ifdef ROT_NEON
+TABLES(neon)
+#else
 TABLES(base)
+#endif
 #ifdef ROT_X86
 TABLES(avx2)
 TABLES(avx512)
@@ -46,7 +51,11 @@ typedef struct {
 
 /* From the plainest to the fastest. */
 static const simd SIMDS[] = {
+#ifdef ROT_NEON
+    {"neon", {rot_table_f32_neon, rot_table_f64_neon, rot_table_c64_neon, rot_table_c128_neon}},
+#else
     {"base", {rot_table_f32_base, rot_table_f64_base, rot_table_c64_base, rot_table_c128_base}},
+#endif
 #ifdef ROT_X86
     {"avx2", {rot_table_f32_avx2, rot_table_f64_avx2, rot_table_c64_avx2, rot_table_c128_avx2}},
     {"avx512", {rot_table_f32_avx512, rot_table_f64_avx512, rot_table_c64_avx512, rot_table_c128_avx512}},
@@ -65,14 +74,15 @@ static bool simd_supported(int level) {
 }
 
 typedef struct {
-    int level;         /* the instruction set in use */
+    atomic_int level;  /* the instruction set in use; any thread may change it between two calls */
     PyObject *handler; /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
 typedef struct {
     PyObject *module; /* owned: a function may outlive every other reference to its module */
     module_state *state;
-    const rot_entry *by_dtype[SIMD_COUNT][DTYPES]; /* NULL where the dtype lacks the entry */
+    const rot_entry *by_dtype[SIMD_COUNT][DTYPES]; /* NULL where the dtype lacks the entry; the plainest set's where
+                                                      the instruction set does */
     const char *name;
     PyMethodDef def;
 } function;
@@ -129,6 +139,8 @@ static bool unpack(rot_slot *slot, const char *name, Py_ssize_t position, PyObje
     case 'C': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'C', true);
     case 'e':
     case 'E': return unpack_array(slot, name, position, object, NPY_FLOAT64, "float64", letter == 'E', true);
+    case 'f':
+    case 'F': return unpack_array(slot, name, position, object, NPY_FLOAT64, "float64", letter == 'F', false);
     case 'n': slot->n = (int64_t)PyLong_AsLongLong(object); return !PyErr_Occurred();
     case 'd': slot->d = PyFloat_AsDouble(object); return !PyErr_Occurred();
     default: PyErr_Format(PyExc_SystemError, "%s: unknown signature letter '%c'", name, letter); return false;
@@ -148,12 +160,13 @@ static PyObject *raise_status(const char *name, int status) {
 static PyObject *invoke(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
     const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
     if (!self) return NULL;
-    const char *const letters = self->by_dtype[self->state->level][F32]->signature; /* every entry has this dtype */
+    const int level = self->state->level;
+    const char *const letters = self->by_dtype[level][F32]->signature; /* every entry has this dtype */
     int dtype = -1;
     for (Py_ssize_t i = 0; i < count && letters[i] && dtype < 0; i++)
         if (strchr("rRwW", letters[i])) dtype = dtype_index(args[i]);
     if (dtype < 0) dtype = F32; /* an entry without such arrays is the same in every table */
-    const rot_entry *const entry = self->by_dtype[self->state->level][dtype];
+    const rot_entry *const entry = self->by_dtype[level][dtype];
     if (!entry) {
         PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", self->name, TYPE_NAMES[dtype]);
         return NULL;
@@ -196,8 +209,10 @@ static int add_function(PyObject *module, const char *name) {
     self->state = PyModule_GetState(module);
     self->name = name;
     for (int level = 0; level < SIMD_COUNT; level++)
-        for (int dtype = 0; dtype < DTYPES; dtype++)
-            self->by_dtype[level][dtype] = find_entry(SIMDS[level].tables[dtype], name);
+        for (int dtype = 0; dtype < DTYPES; dtype++) {
+            const rot_entry *const entry = find_entry(SIMDS[level].tables[dtype], name);
+            self->by_dtype[level][dtype] = entry ? entry : self->by_dtype[0][dtype];
+        }
     self->def.ml_name = name;
     self->def.ml_meth = (PyCFunction)(void (*)(void))invoke;
     self->def.ml_flags = METH_FASTCALL;
@@ -221,9 +236,7 @@ static PyObject *use_simd(PyObject *module, PyObject *argument) {
     if (!name) return NULL;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
-            const char *const before = SIMDS[state->level].name;
-            state->level = level;
-            return PyUnicode_FromString(before);
+            return PyUnicode_FromString(SIMDS[atomic_exchange(&state->level, level)].name);
         }
     }
     PyObject *const available = PyObject_GetAttrString(module, "SIMD_AVAILABLE");
@@ -378,6 +391,12 @@ static void free_module(void *module) {
 
 static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_exec, (void *)(uintptr_t)exec_module}, /* NOLINT: the C API's own idiom */
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared are the pool, which has a lock, and `level`, which is atomic */
+#endif
     {0, NULL},
 };
 
