@@ -27,7 +27,7 @@ FLAGS = [
     *("-std=c11", OPTIMISE, *DEBUG, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
     "-fvisibility=hidden",
 ]
-STRIP = ["-Wl,-s"] if DEBUG and sys.platform == "linux" else []
+STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") else []
 AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module/module.c asks the processor for, no more
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
@@ -148,4 +148,5 @@ class BuildVariants(build_ext):
 
 include = ["csrc/include", "csrc/kernels", np.get_include()]
 extension = Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)
-setup(ext_modules=[extension], cmdclass={"build": Build, "build_ext": BuildVariants})
+if __name__ == "__main__":  # tests/c/cross.py asks for the jobs
+    setup(ext_modules=[extension], cmdclass={"build": Build, "build_ext": BuildVariants})

@@ -8,6 +8,9 @@
 #define ROT_PHILOX_H
 
 #include <string.h>
+#if defined(__aarch64__) && !defined(__CUDACC__)
+#include <arm_neon.h>
+#endif
 
 #include "steps.h"
 
@@ -52,6 +55,8 @@ ROT_INLINE philox_word philox_product(philox_word x, uint32_t factor) {
 #elif defined(__SSE2__) && !defined(__AVX2__) && ROT_HAS_BUILTIN(__builtin_ia32_pmuludq128)
     typedef int halves __attribute__((vector_size(PHILOX_BYTES)));
     return (philox_word)__builtin_ia32_pmuludq128((halves)x, (halves)((x ^ x) + factor));
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+    return vmull_u32(vmovn_u64(x), vdup_n_u32(factor));
 #else
     return (x & 0xFFFFFFFFu) * factor;
 #endif
