@@ -6,13 +6,12 @@ Needs no pytest, and finds rotrnn where it is installed: run it by ``python -I``
 from __future__ import annotations
 
 import subprocess
-import sys
 import sysconfig
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-EXTRAS = ("scipy", "sklearn", "matplotlib", "pooch", "PIL", "tensorboard", "mpi4py", "pytest", "setuptools")
+EXTRAS = ("scipy", "sklearn", "matplotlib", "pooch", "PIL", "tensorboard", "mpi4py", "pytest")
 COMMAND = str(Path(sysconfig.get_path("scripts"), "rotrnn"))
 IMPLICIT = {"d_state": 4, "gradient": "implicit", "tol": 1e-10, "max_iterations": 999}
 SMALL = {
@@ -27,10 +26,9 @@ SMALL = {
 """Settings of layers that need others than d_state = 4; fixed points with the gradient that differences have."""
 
 
-def rotrnn(*arguments: str, fails: bool = False) -> str:
-    """What the command prints; of one that is to fail, its error."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True)
+def rotrnn(folder: str, *arguments: str, fails: bool = False) -> str:
+    """What the command prints in a folder; of one that is to fail, its error."""
+    done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True)
     assert bool(done.returncode) == fails, f"rotrnn {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return (done.stderr if fails else done.stdout).strip()
 
@@ -61,17 +59,18 @@ def main() -> None:
     import rotrnn as package
 
     assert sysconfig.get_path("platlib") in str(package.__file__), package.__file__
-    print(rotrnn("info"))
     check_layers()
     small = ("--set", "task.val_fraction=0.01", "--set", "task.test=64", "--set", "task.samples=4000")
-    print(rotrnn("train", "word-problem-small", "--steps", "5", "--set", "training.eval_every=5", *small))
-    for arguments, extra in (("train", "digits-rotrnn"), "data"), (("plot", "runs"), "plot"):
-        error = rotrnn(*arguments, fails=True)
-        assert len(error.splitlines()) == 1, error
-        assert error.startswith("rotrnn: error: "), error
-        assert f"pip install 'rotrnn[{extra}]'" in error, error
-        print(error)
+    with tempfile.TemporaryDirectory() as folder:
+        print(rotrnn(folder, "info"))
+        print(rotrnn(folder, "train", "word-problem-small", "--out", "run", "--steps", "5", *small))
+        for arguments, extra in (("train", "digits-rotrnn"), "data"), (("plot", "run"), "plot"):
+            error = rotrnn(folder, *arguments, fails=True)
+            assert len(error.splitlines()) == 1, error
+            assert error.startswith("rotrnn: error: "), error
+            assert f"pip install 'rotrnn[{extra}]'" in error, error
+            print(error)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
