@@ -14,7 +14,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang's warnings come before its optimiser, which is left out where nothing is run
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-gcc lint-clang strict sanitize build test-wheel bench clean
+.PHONY: help demo check test lint lint-source lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -24,6 +24,9 @@ help:
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
+	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, what an extra lacks"
+	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
+	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make clean       remove what these made, less .venv and runs/"
 
@@ -51,7 +54,7 @@ lint: lint-source lint-gcc lint-clang
 lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	for platform in linux darwin win32; do $(BIN)/mypy --platform $$platform || exit 1; done
 	clang-format --dry-run -Werror $(C_FILES)
 
 lint-gcc: .venv/installed
@@ -99,6 +102,19 @@ build/wheel/venv/installed: .venv/linters
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -r build/wheel/requirements.txt
 	@touch $@
 
+test-bare: build
+	rm -rf build/bare
+	$(BIN)/python -m venv build/bare
+	build/bare/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/bare && bin/python -I $(CURDIR)/tests/bare.py
+
+# Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+test-arm: .venv/installed
+	$(BIN)/python tests/c/cross.py linux-x86_64 linux-aarch64
+
+cross: .venv/zig
+	$(BIN)/python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64
+
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
@@ -114,6 +130,10 @@ clean:
 .venv/installed: pyproject.toml setup.py $(C_FILES) $(LIST) | .venv/bin/python
 	@echo "installing rotrnn into .venv"
 	@$(PIP) 'setuptools>=77' --editable '.[plot,data,test]'
+	@touch $@
+
+.venv/zig: .venv/installed
+	@$(PIP) ziglang
 	@touch $@
 
 .venv/linters: .venv/installed

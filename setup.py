@@ -4,63 +4,141 @@ What C and Python know of each kernel is made from csrc/kernels.list first (csrc
 """
 
 import os
-import platform
 import runpy
+import shlex
+import shutil
+import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError
+from setuptools.errors import PlatformError
 
-X86 = platform.machine().lower() in ("x86_64", "amd64")
-# under sanitizers more optimisation takes many minutes, and finds no more
-OPTIMISE = "-O1" if "-fsanitize" in os.environ.get("CC", "") else "-O3"
-FLAGS = ["-std=c11", OPTIMISE, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+MACHINE = sysconfig.get_platform().rpartition("-")[2].lower()  # what is built for, which may be told from outside
+X86 = MACHINE in ("x86_64", "amd64")
+ARM = MACHINE in ("aarch64", "arm64")
+# sanitizers want lines to name, and under them more optimisation takes many minutes and finds no more
+CC = os.environ.get("CC", "")
+OPTIMISE = "-O1" if "-fsanitize" in CC else "-O3"
+DEBUG = [] if "-g" in CC.split() else ["-g0"]  # Python's own flags have -g
+FLAGS = [
+    *("-std=c11", OPTIMISE, *DEBUG, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    "-fvisibility=hidden",
+]
+STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") else []
 AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module/module.c asks the processor for, no more
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
-INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"base": []}
+INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
+PLAINEST = next(iter(INSTRUCTION_SETS))
+MACROS = [("ROT_X86", "1")] * X86 + [("ROT_NEON", "1")] * ARM
 
 REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
-DTYPES_OF = dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX)  # every other kernel is real
+DTYPES_OF = {  # every other kernel is real
+    **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
+}
+DATA = "data"  # the folder of generators: integers, and no faster on any other instruction set
+ONCE = "once.c"  # their table
+PLAIN = ("module.c", "pool.c")  # compiled once, without a variant
+
+
+class Job(NamedTuple):
+    """A file to compile in a variant, "" for none, and the flags and macros of that."""
+
+    source: str
+    variant: str
+    flags: list[str]
+    macros: list[tuple[str, str]]
+
+
+def variants(source):
+    """Pairs of dtype and instruction set that `source` is compiled for."""
+    if source.parent.name == DATA or source.name == ONCE:
+        return [("f32", PLAINEST)]
+    return [(dtype, isa) for isa in INSTRUCTION_SETS for dtype in DTYPES_OF.get(source.name, REAL)]
+
+
+def all_jobs():
+    """Every file in every variant, the longest first, so that no core is left with a long one at the end."""
+    jobs = []
+    for source in sorted(Path("csrc").glob("*/*.c"), key=lambda path: -path.stat().st_size):
+        if source.name in PLAIN:
+            jobs.append(Job(str(source), "", [], MACROS))
+            continue
+        for dtype, isa in variants(source):
+            macros = [*MACROS, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
+            jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))
+    return jobs
+
+
+def check_compiler():
+    """Raises PlatformError where the C compiler is not there. (Windows has other ways to name one.)"""
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if sys.platform != "win32" and shutil.which(command) is None:
+        raise PlatformError(
+            f"rotrnn is built by a C compiler, and there is no {command!r} here: install gcc or clang "
+            "(Debian, Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), "
+            "or name the one you have: CC=/path/to/cc pip install ..."
+        )
+
+
+def up_to_date(path):
+    """Whether an object is newer than all files it was made of, which the compiler wrote beside it (-MMD)."""
+    try:
+        parts = path.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
+        return all(os.stat(part).st_mtime_ns < path.stat().st_mtime_ns for part in parts)
+    except OSError:
+        return False
+
+
+class Build(build):
+    """Looks for the compiler before anything is copied, so that the error is all there is to read."""
+
+    def run(self):
+        check_compiler()
+        super().run()
 
 
 class BuildVariants(build_ext):
-    """Compiles the files of ext.sources as they are, and those of ext.kernels once per variant."""
+    """Compiles what changed among the files of csrc, each once per variant."""
 
     def build_extension(self, ext):
+        check_compiler()
         made = Path(self.build_temp, "made")
         generate = runpy.run_path("csrc/generate.py")["generate"]
         generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
-        ext.sources.append(str(made / "list.c"))
-        ext.include_dirs.append(str(made))
+        include = [*ext.include_dirs, str(made)]
+        jobs = [*all_jobs(), Job(str(made / "list.c"), "", [], MACROS)]
         openmp = ["-fopenmp"] if self.accepts("-fopenmp") else []
-        macros = [("ROT_X86", "1")] if X86 else []
-        jobs = [(source, "", FLAGS + openmp, macros) for source in ext.sources]
-        for kernel in ext.kernels:
-            for isa, isa_flags in INSTRUCTION_SETS.items():
-                for dtype in DTYPES_OF.get(Path(kernel).name, REAL):
-                    variant = [("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
-                    jobs.append((kernel, f"{dtype}_{isa}", FLAGS + openmp + isa_flags, macros + variant))
-
-        def compile_one(job):
-            source, variant, flags, macros = job
-            return self.compiler.compile(
-                [source],
-                output_dir=os.path.join(self.build_temp, variant),
-                macros=macros,
-                include_dirs=ext.include_dirs,
-                extra_postargs=flags,
-                depends=ext.depends,
-            )
-
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = [path for paths in pool.map(compile_one, jobs) for path in paths]
+            objects = list(pool.map(lambda job: self.compile(job, [*FLAGS, *openmp], include), jobs))
         path = self.get_ext_fullpath(ext.name)
-        self.compiler.link_shared_object(objects, path, extra_postargs=openmp, libraries=["m"])
+        self.compiler.link_shared_object(objects, path, extra_postargs=[*openmp, *STRIP], libraries=["m"])
+
+    def compile(self, job, flags, include):
+        """Compiles a job, unless that was done and no file changed since. Returns the object's path."""
+        folder = os.path.join(self.build_temp, job.variant)
+        (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
+        command = repr((self.compiler.compiler_so, flags, job, include))
+        record = Path(path).with_suffix(".command")
+        if not self.force and record.exists() and record.read_text() == command and up_to_date(Path(path)):
+            return path
+        record.unlink(missing_ok=True)
+        self.compiler.compile(
+            [job.source],
+            output_dir=folder,
+            macros=job.macros,
+            include_dirs=include,
+            extra_postargs=[*flags, *job.flags, "-MMD"],
+        )
+        record.write_text(command)
+        return path
 
     def copy_extensions_to_source(self):
         """In an editable install the stub lies beside the extension, in the source tree."""
@@ -77,18 +155,12 @@ class BuildVariants(build_ext):
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder, extra_postargs=[flag])
                 self.compiler.link_executable(objects, os.path.join(folder, "try"), extra_postargs=[flag])
-            except CompileError:
-                return False
-            except Exception:  # a link error has another type in each compiler class
+            except Exception:  # errors have other types in each compiler class
                 return False
         return True
 
 
-sources = sorted(Path("csrc").glob("*/*.c"))
-headers = sorted(str(path) for path in Path("csrc").glob("*/*.h"))
-once = [path for path in sources if path.parent.name in ("data", "module") and path.name != "entries.c"]
 include = ["csrc/include", "csrc/kernels", np.get_include()]
-extension = Extension("rotrnn._cpu", list(map(str, once)), include_dirs=include, depends=headers)
-extension.kernels = [str(path) for path in sources if path not in once]
-
-setup(ext_modules=[extension], cmdclass={"build_ext": BuildVariants})
+extension = Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)
+if __name__ == "__main__":  # tests/c/cross.py asks for the jobs
+    setup(ext_modules=[extension], cmdclass={"build": Build, "build_ext": BuildVariants})

@@ -8,15 +8,16 @@
 #define ROT_PHILOX_H
 
 #include <string.h>
-#ifdef __SSE2__
-#include <immintrin.h>
+#if defined(__aarch64__) && !defined(__CUDACC__)
+#include <arm_neon.h>
 #endif
 
 #include "steps.h"
 
 /* As many counters side by side as a register has 64-bit lanes, word k of each in the low halves of v[k]. High halves
  * are arbitrary: the product of low halves ignores them and is one instruction, which gcc does not find by itself (12
- * takes three in its place, and twice the time). On a device there is one lane: threads run side by side. */
+ * takes three in its place, and twice the time; clang does). On a device there is one lane: threads run side by side.
+ */
 #if defined(__CUDACC__)
 typedef uint64_t philox_word;
 #else
@@ -35,15 +36,29 @@ typedef struct {
     philox_word v[4];
 } philox_lanes;
 
-ROT_INLINE philox_word philox_product(philox_word x, uint32_t factor) {
-#if defined(__CUDACC__) || !defined(__SSE2__)
-    return (x & 0xFFFFFFFFu) * factor;
-#elif defined(__AVX512F__)
-    return (philox_word)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(factor));
-#elif defined(__AVX2__)
-    return (philox_word)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x(factor));
+/* Builtins, where the compiler has them: the header of the intrinsics takes longer to read than a kernel to compile. */
+#if defined(__has_builtin) && !defined(__CUDACC__)
+#define ROT_HAS_BUILTIN(name) __has_builtin(name)
 #else
-    return (philox_word)_mm_mul_epu32((__m128i)x, _mm_set1_epi64x(factor));
+#define ROT_HAS_BUILTIN(name) 0
+#endif
+
+ROT_INLINE philox_word philox_product(philox_word x, uint32_t factor) {
+#if defined(__AVX512F__) && ROT_HAS_BUILTIN(__builtin_ia32_pmuludq512_mask)
+    typedef int halves __attribute__((vector_size(PHILOX_BYTES)));
+    typedef long long product __attribute__((vector_size(PHILOX_BYTES)));
+    const philox_word factors = (x ^ x) + factor;
+    return (philox_word)__builtin_ia32_pmuludq512_mask((halves)x, (halves)factors, (product)factors, 0xFF);
+#elif defined(__AVX2__) && !defined(__AVX512F__) && ROT_HAS_BUILTIN(__builtin_ia32_pmuludq256)
+    typedef int halves __attribute__((vector_size(PHILOX_BYTES)));
+    return (philox_word)__builtin_ia32_pmuludq256((halves)x, (halves)((x ^ x) + factor));
+#elif defined(__SSE2__) && !defined(__AVX2__) && ROT_HAS_BUILTIN(__builtin_ia32_pmuludq128)
+    typedef int halves __attribute__((vector_size(PHILOX_BYTES)));
+    return (philox_word)__builtin_ia32_pmuludq128((halves)x, (halves)((x ^ x) + factor));
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+    return vmull_u32(vmovn_u64(x), vdup_n_u32(factor));
+#else
+    return (x & 0xFFFFFFFFu) * factor;
 #endif
 }
 

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* To be called once, before the rest: a child forked while another thread is in here goes on all the same. */
+/* To be called before the rest: a child forked while another thread is in here goes on all the same. */
 void pool_survive_fork(void);
 
 /* `bytes` of memory starting a cache line, as malloc leaves it; NULL if there is none. For pool_give. */

@@ -1,8 +1,8 @@
 /* Element types and names of one compiled variant.
  *
  * Each kernel file is compiled once per dtype (ROT_DTYPE: f32, f64; scans also c64, c128) and once per
- * instruction set (ROT_ISA: base, avx2, avx512). `real` is the scalar, `lane` the scalar or complex number that
- * a kernel walks over, and K(scan_forward) the variant's own name, e.g. scan_forward_f32_avx2.
+ * instruction set (ROT_ISA: base, avx2, avx512, or neon). `real` is the scalar, `lane` the scalar or complex number
+ * that a kernel walks over, and K(scan_forward) the variant's own name, e.g. scan_forward_f32_avx2.
  *
  * Dimension letters of the whole project: B batch, T time, N state lanes, D model width, H heads, P planes per
  * head, R reflections, M rows (usually B*T), C classes.

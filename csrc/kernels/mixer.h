@@ -17,6 +17,9 @@
 #include "kernels.h"
 #include "steps.h"
 
+/* Functions whose loops take the compiler long, inlined in each place, and a call no time beside them. */
+#define APART __attribute__((noinline, unused)) static
+
 enum { MIX_SUMS = 128 / sizeof(real) };
 
 typedef struct {
@@ -52,7 +55,7 @@ static inline void add_scaled(real *restrict sum, real factor, const real *restr
 }
 
 /* w <- u / |u|, or 0 for the zero vector. Returns 1 / |u|, or 0. */
-static inline real normalise(real *restrict w, const real *restrict u, int64_t n) {
+APART real normalise(real *restrict w, const real *restrict u, int64_t n) {
     real square = dot(u, u, n), scale = 1;
     if (square < MIX_SMALL || square > MIX_LARGE) {
         scale = square < MIX_SMALL ? MIX_GROW : MIX_SHRINK;
@@ -162,7 +165,7 @@ static inline void adjoint_product(real *g, real *du, real *dalpha, const real *
 /* -------------------------------------------------------------------------------------------------------- Kronecker */
 
 /* W (n,n), 1/|rows of U U^T| (n), U (n,n), of which the upper triangle comes by rows:  W = rownormalise(U U^T). */
-static inline void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
+APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
     real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
     memset(U, 0, (size_t)(n * n) * sizeof(real));
     for (int64_t i = 0; i < n; rows += n - i, i++) memcpy(U + i * n + i, rows, (size_t)(n - i) * sizeof(real));
@@ -177,8 +180,8 @@ static inline void prepare_factor(real *restrict w, const real *restrict rows, i
 
 /* rows += the gradient of the triangle, given that of W; dG (n,n) is scratch:
  *   G = U U^T,   dG_i = (dW_i - W_i (W_i . dW_i)) / |G_i|,   dU = (dG + dG^T) U */
-static inline void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w,
-                                  real *restrict dG, real *restrict dU, int64_t n) {
+APART void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w, real *restrict dG,
+                          real *restrict dU, int64_t n) {
     const real *const inverse = w + n * n, *const U = inverse + n;
     memset(dG, 0, (size_t)(n * n) * sizeof(real));
     for (int64_t i = 0; i < n; i++) normalise_adjoint(dG + i * n, dW + i * n, w + i * n, inverse[i], n);
@@ -190,8 +193,8 @@ static inline void adjoint_factor(real *restrict rows, const real *restrict dW, 
 }
 
 /* H (a,b) = M K^T without the right gains, and E = diag(left) H diag(right) */
-static inline void kronecker_inner(real *restrict H, real *restrict E, const real *M, const real *right_w,
-                                   const real *left, const real *right, int64_t a, int64_t b) {
+APART void kronecker_inner(real *restrict H, real *restrict E, const real *M, const real *right_w, const real *left,
+                           const real *right, int64_t a, int64_t b) {
     for (int64_t i = 0; i < a; i++)
         for (int64_t k = 0; k < b; k++) {
             H[i * b + k] = dot(M + i * b, right_w + k * b, b);
@@ -199,7 +202,7 @@ static inline void kronecker_inner(real *restrict H, real *restrict E, const rea
         }
 }
 
-static inline void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
+APART void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
     real *const H = scratch, *const E = scratch + m.D;
@@ -209,8 +212,7 @@ static inline void apply_kronecker(real *restrict v, const real *w, const real *
 }
 
 /* Q^T M = M - 2 L M K;  H (a,b) = W_left M */
-static inline void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch,
-                                              mixer m) {
+APART void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
     real *const H = scratch;
@@ -224,8 +226,8 @@ static inline void apply_kronecker_transposed(real *restrict v, const real *w, c
 
 /* g <- Q^T g; du and dalpha are added to; v is what Q was given. With N = L^T M K^T, dN = -2 g:
  *   dE = W_left dN,  dW_left = E dN^T,  dH = diag(left) dE diag(right),  dM = dH W_right,  dW_right = dH^T M */
-static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
-                                     real *scratch, mixer m) {
+APART void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                             real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m), D = m.D;
     const real *const left_w = w, *const right_w = w + factor_room(a), *const left = alpha, *const right = alpha + a;
     real *const H = scratch, *const E = H + D, *const dH = E + D, *const dE = dH + D, *const dW_left = dE + D;

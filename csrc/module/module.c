@@ -17,6 +17,7 @@
 #pragma GCC diagnostic pop
 #endif
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -33,7 +34,11 @@ static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64"
 
 #define TABLES(isa)                                                                                                    \
     extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[];
+#ifdef ROT_NEON
+TABLES(neon)
+#else
 TABLES(base)
+#endif
 #ifdef ROT_X86
 TABLES(avx2)
 TABLES(avx512)
@@ -47,7 +52,11 @@ typedef struct {
 
 /* From the plainest to the fastest. */
 static const simd SIMDS[] = {
+#ifdef ROT_NEON
+    {"neon", {rot_calls_f32_neon, rot_calls_f64_neon, rot_calls_c64_neon, rot_calls_c128_neon}},
+#else
     {"base", {rot_calls_f32_base, rot_calls_f64_base, rot_calls_c64_base, rot_calls_c128_base}},
+#endif
 #ifdef ROT_X86
     {"avx2", {rot_calls_f32_avx2, rot_calls_f64_avx2, rot_calls_c64_avx2, rot_calls_c128_avx2}},
     {"avx512", {rot_calls_f32_avx512, rot_calls_f64_avx512, rot_calls_c64_avx512, rot_calls_c128_avx512}},
@@ -66,7 +75,7 @@ static bool simd_supported(int level) {
 }
 
 typedef struct {
-    int level;         /* the instruction set in use */
+    atomic_int level;  /* the instruction set in use; any thread may change it between two calls */
     PyObject *handler; /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
@@ -314,9 +323,7 @@ static PyObject *use_simd(PyObject *module, PyObject *argument) {
     if (!name) return NULL;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
-            const char *const before = SIMDS[state->level].name;
-            state->level = level;
-            return PyUnicode_FromString(before);
+            return PyUnicode_FromString(SIMDS[atomic_exchange(&state->level, level)].name);
         }
     }
     PyObject *const available = PyObject_GetAttrString(module, "SIMD_AVAILABLE");
@@ -469,6 +476,12 @@ static void free_module(void *module) {
 
 static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_exec, (void *)(uintptr_t)exec_module}, /* NOLINT: the C API's own idiom */
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared are the pool, which has a lock, and `level`, which is atomic */
+#endif
     {0, NULL},
 };
 

@@ -6,13 +6,11 @@
 #define _DEFAULT_SOURCE
 #include "pool.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+
+#include "platform.h"
 
 #if defined(__has_feature)
 #define ROT_HAS_FEATURE(feature) __has_feature(feature)
@@ -32,14 +30,17 @@ typedef struct {
     size_t bytes; /* of the piece, header included */
 } header;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static platform_lock mutex = PLATFORM_LOCK_INIT;
 static header *kept[KEPT]; /* from the longest kept to the latest */
 static size_t count, kept_bytes, in_use, peak;
 
-static void lock(void) { (void)pthread_mutex_lock(&mutex); }
-static void unlock(void) { (void)pthread_mutex_unlock(&mutex); }
+static void lock(void) { platform_take(&mutex); }
+static void unlock(void) { platform_release(&mutex); }
 
-void pool_survive_fork(void) { (void)pthread_atfork(lock, unlock, unlock); }
+void pool_survive_fork(void) {
+    static atomic_flag done = ATOMIC_FLAG_INIT; /* a module imported anew asks again */
+    if (!atomic_flag_test_and_set(&done)) platform_around_forks(lock, unlock);
+}
 
 static header *remove_piece(size_t i) {
     header *const piece = kept[i];
@@ -56,7 +57,7 @@ static size_t remove_excess(header **removed) {
 }
 
 static void free_all(header **pieces, size_t n) {
-    while (n) free(pieces[--n]);
+    while (n) platform_free(pieces[--n]);
 }
 
 /* The smallest kept piece that holds `bytes` and wastes no more than a quarter, or NULL. */
@@ -71,13 +72,10 @@ static header *find(size_t bytes) {
 
 static header *new_piece(size_t bytes) {
     const size_t alignment = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : LINE;
-    void *memory;
-    if (posix_memalign(&memory, alignment, bytes)) return NULL;
-    header *const piece = memory;
+    header *const piece = platform_memory(alignment, bytes);
+    if (!piece) return NULL;
     piece->bytes = bytes;
-#ifdef MADV_HUGEPAGE
-    if (alignment == HUGE_PAGE) (void)madvise(piece, bytes, MADV_HUGEPAGE);
-#endif
+    if (alignment == HUGE_PAGE) platform_large_pages(piece, bytes);
     return piece;
 }
 
@@ -111,7 +109,7 @@ void pool_give(void *memory) {
     header *const piece = (header *)(void *)((char *)memory - LINE), *removed[KEPT];
     size_t excess = 0;
     if (piece->bytes < LARGE || WATCHED) {
-        free(piece);
+        platform_free(piece);
         return;
     }
     lock();

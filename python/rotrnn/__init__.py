@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from rotrnn import _cpu, nn, ops
+from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.retrieval import Retrieval
@@ -38,7 +39,7 @@ if _simd := _os.environ.get("ROTRNN_SIMD"):
     _cpu.use_simd(_simd)
 
 # OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
-_os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
+_after_fork_in_child(lambda: _cpu.use_threads(1))
 
 
 def release_memory() -> int:

@@ -566,4 +566,4 @@ def test_matplotlib_is_optional() -> None:
         "except ImportError as error:\n    print(error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "plots need matplotlib, an optional extra: pip install rotrnn[plot]"
+    assert run.stdout.strip() == "plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'"

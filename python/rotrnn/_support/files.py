@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from rotrnn._support.platform import lock, synced
 
 
 @contextmanager
@@ -49,18 +50,9 @@ def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterat
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    with open(folder / ".lock", "w") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX if message is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file, wait=message is None)
         except BlockingIOError as error:
             raise ValueError(f"{folder}: {message}") from error
         yield
-
-
-def synced(path: str | os.PathLike[str]) -> None:
-    """Flushes a file, or the entries of a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import platform
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import numpy as np
 
 import rotrnn
 from rotrnn import __version__, _cpu
+from rotrnn._support.platform import cores, processor
 
 
 def session() -> dict[str, Any]:
@@ -43,14 +42,9 @@ def versions() -> dict[str, Any]:
         "simd": _cpu.simd(),
         "threads": _cpu.threads(),
         "cores": cores(),
-        "processor": _processor(),
+        "processor": processor(),
         "system": platform.platform(),
     }
-
-
-def cores() -> int:
-    """Returns the number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _commit(package: Path) -> str | None:
@@ -66,11 +60,3 @@ def _commit(package: Path) -> str | None:
         return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -68,7 +68,7 @@ class SequenceModel(Module, ABC):
     @property
     @abstractmethod
     def heads(self) -> dict[str, Dense]:
-        """The dense maps of the head by name, next to "encoder" and "blocks" in the parameters; the last gives the logits."""
+        """The dense maps of the head by their names in the parameters; the last one gives the logits."""
 
     @abstractmethod
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.fft
 
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.device import empty_like
@@ -169,14 +168,21 @@ def _filter(weights: Array, x: Array) -> Array:
     if not (x.size and M):
         return np.zeros_like(x)
     step = min(T, max(3 * M, LEAST_STEPS))
-    size = scipy.fft.next_fast_len(step + M - 1)
-    response = scipy.fft.fft(weights, size)[:, None]
+    size = _fast_size(step + M - 1)
+    response = np.fft.fft(weights, size)[:, None]
     y = np.empty_like(x)
     for start in range(0, T, step):
         piece = x[max(start - M + 1, 0) : start + step]
         before = min(start, M - 1)
         # the sums that go around end among the inputs before, or in the zeros behind
-        spectrum = scipy.fft.fft(piece, size, axis=0)
+        spectrum = np.fft.fft(piece, size, axis=0)
         spectrum *= response
-        y[start : start + step] = scipy.fft.ifft(spectrum, axis=0, overwrite_x=True)[before : len(piece)]
+        y[start : start + step] = np.fft.ifft(spectrum, axis=0, out=spectrum)[before : len(piece)]
     return y
+
+
+def _fast_size(size: int) -> int:
+    """The smallest number from `size` on without a prime factor above 11: NumPy is fast at those."""
+    while pow(2 * 3 * 5 * 7 * 11, 64, size):  # not zero where another prime divides it
+        size += 1
+    return size

@@ -65,7 +65,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         try:
             import matplotlib as mpl
         except ImportError as error:
-            raise ImportError("plots need matplotlib, an optional extra: pip install rotrnn[plot]") from error
+            raise ImportError("plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'") from error
         with mpl.rc_context(STYLE):
             return draw(*args, **kwargs)
 

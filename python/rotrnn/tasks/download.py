@@ -13,7 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rotrnn._support.files import atomic_file, synced
+from rotrnn._support.files import atomic_file
+from rotrnn._support.platform import sync_all, synced
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
@@ -150,7 +151,7 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
                 _unpack(gzip.GzipFile(fileobj=packed), inner, temporary)
         if not (temporary / inner).is_dir():
             raise ValueError(f"it has no folder {inner}")
-        os.sync()  # one call for up to a hundred thousand files
+        sync_all()  # one call for up to a hundred thousand files
         os.replace(temporary / inner, place)
         synced(place.parent)
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from rotrnn._support.files import atomic_file, locked, synced
+from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.platform import synced
 from rotrnn.tasks.prepared import Arrays, Store
 from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index

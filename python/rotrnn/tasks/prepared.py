@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked, synced
+from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.platform import allocate, synced
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -32,7 +32,7 @@ class Store:
         """Returns a new memory-mapped array of zeros."""
         path = self.folder / f"{name}.npy"
         array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
-        _allocate(path)
+        allocate(path)
         self._arrays.append(array)
         return array
 
@@ -40,20 +40,6 @@ class Store:
         for array in self._arrays:
             array.flush()
         self._arrays.clear()
-
-
-def _allocate(path: Path) -> None:
-    """Reserves the disk space of a file. Without this, a write to mapped memory on a full disk kills the process."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not supported by the file system
-            raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        os.close(descriptor)
 
 
 def prepared(

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
-from rotrnn.training.log import peak_memory, timed
+from rotrnn.training.log import timed
 from rotrnn.training.loop import Trainer
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration

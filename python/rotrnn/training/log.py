@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -50,8 +49,3 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What `work` returns, and the seconds it took."""
     began = time.monotonic()
     return work(), round(time.monotonic() - began, 6)
-
-
-def peak_memory() -> int:
-    """The most memory that this process has held, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

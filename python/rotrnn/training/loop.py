@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.nn.layer import Context, Params, astype, flatten
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
-from rotrnn.training.log import Log, opened, peak_memory, timed
+from rotrnn.training.log import Log, opened, timed
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe

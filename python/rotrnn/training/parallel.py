@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rotrnn._support.platform import yield_core
 from rotrnn.nn.layer import Array
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class MPIWorld(World):
         while not request.Test():
             if self._deadline is not None and time.monotonic() > self._deadline:
                 raise Fallen(f"asked to end, and another of the {self.size} processes did not answer")
-            os.sched_yield()
+            yield_core()
         self.pending = False
 
 

@@ -292,8 +292,8 @@ def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
     tables[section] = {**tables.get(section, {}), **own}
 
 
-def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
-    """Forgets what was set for another layer or task; what that was, as "section.key"."""
+def _reset_section(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
+    """Resets a section when its layer or task changes. Returns the settings that this drops, as "section.key"."""
     key, fresh = FRESH[section]
     there = tables.get(section, {})
     dropped = []
@@ -313,9 +313,9 @@ def _unset_small(tables: dict[str, Any], section: str) -> None:
 
 
 def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, list[str]]:
-    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance".
+    """Sets each ("section.key", value). A key may lead into a nested table, such as "layer.iteration.tolerance".
 
-    Returns what another layer or task dropped and no change sets again, by the change that did.
+    Returns, for each change of layer or task, the settings that it dropped and that no other change sets again.
     """
     dropped: dict[str, list[str]] = {}
     for place, value in sorted(changes, key=lambda one: one[0] not in ("model.layer", "task.name")):
@@ -324,7 +324,7 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
             raise ValueError(f"'{place}': expected section.key, such as training.steps")
         if section in FRESH:
             kept = {one for one, _ in changes}
-            if gone := [one for one in _start_anew(tables, section, {path: value}) if one not in kept]:
+            if gone := [one for one in _reset_section(tables, section, {path: value}) if one not in kept]:
                 dropped[place] = gone
         table = tables.setdefault(section, {})
         *way, key = path.split(".")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn._support.files import locked
-from rotrnn._support.provenance import cores
+from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.text import plural
 from rotrnn.training.loop import Interrupted, check_same
 from rotrnn.training.recipe import (
@@ -284,7 +284,7 @@ class Worker:
             error = lines[-1].removeprefix("rotrnn: error: ")
             if code < 0:
                 error = f"ended by {signal.Signals(-code).name}"
-                if code == -signal.SIGKILL:
+                if killed(code):
                     error += ", perhaps by the system because memory ran out"
             self.run.fail(error, tail)
         status = self.run.status()
@@ -298,7 +298,7 @@ def stop_at_eof() -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore SIGINT
     threading.Thread(target=watch, daemon=True).start()

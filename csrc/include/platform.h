@@ -1,0 +1,75 @@
+/* What differs between operating systems, in this one file: aligned memory, large pages, a lock, and forks. */
+#ifndef ROT_PLATFORM_H
+#define ROT_PLATFORM_H
+
+#include <stddef.h>
+
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <malloc.h>
+#include <windows.h>
+typedef SRWLOCK platform_lock;
+#define PLATFORM_LOCK_INIT SRWLOCK_INIT
+#else
+#include <pthread.h>
+#include <stdlib.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+typedef pthread_mutex_t platform_lock;
+#define PLATFORM_LOCK_INIT PTHREAD_MUTEX_INITIALIZER
+#endif
+
+/* `bytes` starting at a multiple of `alignment`, a power of two; NULL if there is none. For platform_free. */
+static inline void *platform_memory(size_t alignment, size_t bytes) {
+#ifdef _WIN32
+    return _aligned_malloc(bytes, alignment);
+#else
+    void *memory;
+    return posix_memalign(&memory, alignment, bytes) ? NULL : memory;
+#endif
+}
+
+static inline void platform_free(void *memory) {
+#ifdef _WIN32
+    _aligned_free(memory);
+#else
+    free(memory);
+#endif
+}
+
+/* Asks for large pages where the system has them to give. */
+static inline void platform_large_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+static inline void platform_take(platform_lock *lock) {
+#ifdef _WIN32
+    AcquireSRWLockExclusive(lock);
+#else
+    (void)pthread_mutex_lock(lock);
+#endif
+}
+
+static inline void platform_release(platform_lock *lock) {
+#ifdef _WIN32
+    ReleaseSRWLockExclusive(lock);
+#else
+    (void)pthread_mutex_unlock(lock);
+#endif
+}
+
+/* Calls `before` ahead of each fork, `after` behind it in both processes. Windows has no fork. */
+static inline void platform_around_forks(void (*before)(void), void (*after)(void)) {
+#ifdef _WIN32
+    (void)before, (void)after;
+#else
+    (void)pthread_atfork(before, after, after);
+#endif
+}
+
+#endif

@@ -1,0 +1,98 @@
+"""Compiles every C file for another system, by the jobs of setup.py, and where it can be run, runs the C tests there.
+
+    python tests/c/cross.py linux-aarch64      # gcc-aarch64-linux-gnu, libc6-dev-arm64-cross; runs under qemu-user
+    python tests/c/cross.py linux-x86_64       # this machine's own compiler, CC, and its plainest instruction set
+    python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64 [...]  # zig (PyPI: ziglang); compiled alone
+
+Targets have the names of sysconfig.get_platform(), and each is compiled for its plainest instruction set. Headers of
+Python and NumPy are those of this machine, which fit macOS but for one file; on Windows they fit nothing, and module.c
+is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-target"]
+COMPILERS = {
+    "linux-aarch64": ["aarch64-linux-gnu-gcc"],
+    "linux-x86_64": os.environ.get("CC", "gcc").split(),
+    "macosx-11.0-arm64": [*ZIG, "aarch64-macos"],
+    "macosx-11.0-x86_64": [*ZIG, "x86_64-macos"],
+    "win-amd64": [*ZIG, "x86_64-windows-gnu"],
+}
+RUNNERS = {"linux-aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "linux-x86_64": []}
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
+TESTS = Path(__file__).parent / "kernels.c"
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    print(done.stdout, end="")
+
+
+def cross(target: str) -> None:
+    """Compiles for one target, and runs what can be run."""
+    os.environ["_PYTHON_HOST_PLATFORM"] = target  # what sysconfig.get_platform() gives
+    sys.modules.pop("setup", None)
+    import setup
+
+    compiler, folder = COMPILERS[target], Path("build", "cross", target)
+    openmp = ["-fopenmp"] if target in RUNNERS else []
+    made = folder / "made"
+    runpy.run_path("csrc/generate.py")["generate"](made)
+    include = ["csrc/include", "csrc/kernels", str(made), np.get_include(), sysconfig.get_path("include")]
+    flags = [*setup.FLAGS, *WARNINGS, "-fPIC", *openmp, *(f"-I{path}" for path in include)]
+    if target.startswith("mac"):
+        stub = folder / "include" / "endian.h"
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text("#include <machine/endian.h>\n")
+        flags.append(f"-I{stub.parent}")
+    if target not in RUNNERS:
+        flags.append("-O1")  # the last one counts
+    jobs = [*setup.all_jobs(), setup.Job(str(made / "list.c"), "", [], setup.MACROS)]
+    jobs = [job for job in jobs if job.variant == "" or job.variant.endswith(f"_{setup.PLAINEST}")]
+    if target.startswith("win"):
+        jobs = [job for job in jobs if not job.source.endswith("module.c")]
+
+    def place(source: str, variant: str) -> str:
+        path = folder / variant / Path(source).with_suffix(".o").name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    def compile_one(job: setup.Job) -> str:
+        path = place(job.source, job.variant)
+        macros = [f"-D{name}={value}" for name, value in job.macros]
+        run([*compiler, *flags, *job.flags, *macros, "-c", job.source, "-o", path])
+        return path
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, jobs))
+    print(f"{target}: {len(objects)} objects")
+    if target not in RUNNERS:
+        return
+    kernels = [path for path in objects if Path(path).stem not in ("module", "entries", "once", "list")]
+    for dtype in setup.REAL + setup.COMPLEX:
+        program = str(folder / f"test_{dtype}")
+        macros = [f"-DROT_DTYPE={dtype}", f"-DROT_ISA={setup.PLAINEST}"]
+        run([*compiler, *flags, *macros, str(TESTS), *kernels, "-o", program, "-lm"])
+        print(f"{target} {setup.PLAINEST} {dtype}: ", end="", flush=True)
+        run([*RUNNERS[target], program])
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    for name in sys.argv[1:]:
+        if name not in COMPILERS:
+            sys.exit(f"target is {name!r}, expected one of {', '.join(COMPILERS)}")
+        cross(name)

@@ -1,0 +1,74 @@
+"""setup.py: what it does without a compiler, without OpenMP, and when built again; by compilers that only pretend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "setup.py").exists(), reason="the tests of an installed wheel have no source tree to build"
+)
+
+PRETEND = """#!/bin/sh
+# a compiler that refuses OpenMP, notes its arguments, and makes empty objects of one source each
+case " $* " in *" -fopenmp "*) echo "no OpenMP here" >&2; exit 1;; esac
+echo "$@" >> "$LOG"
+while [ $# -gt 0 ]; do
+    case $1 in -c) source=$2;; -o) made=$2;; esac
+    shift
+done
+echo "$made: $source" > "${made%.o}.d"
+: > "$made"
+"""
+
+
+def build(folder: Path, cc: str) -> subprocess.CompletedProcess[str]:
+    """The build of the extension into `folder` by the compiler `cc`."""
+    places = [f"--build-temp={folder / 'temp'}", f"--build-lib={folder / 'lib'}"]
+    return subprocess.run(
+        [sys.executable, "setup.py", "-q", "build", f"--build-base={folder}", "build_ext", *places],
+        cwd=ROOT,
+        env={**os.environ, "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log")},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_no_compiler_is_one_line_that_says_so(tmp_path: Path) -> None:
+    run = build(tmp_path, "no-such-cc")
+    assert run.returncode != 0
+    assert run.stderr.splitlines()[-1].startswith(
+        "error: rotrnn is built by a C compiler, and there is no 'no-such-cc' here: install gcc or clang"
+    )
+    assert "Traceback" not in run.stderr
+    assert "Errno" not in run.stderr
+
+
+def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> None:
+    cc = tmp_path / "cc"
+    cc.write_text(PRETEND)
+    cc.chmod(0o755)
+    log = tmp_path / "log"
+    first = build(tmp_path, str(cc))
+    assert first.returncode == 0, first.stderr
+    compiled = [line for line in log.read_text().splitlines() if " -c csrc/" in line]
+    made = {line.partition(" -o ")[2].split()[0] for line in compiled}
+    assert len(made) == len(compiled) > 100
+    assert sum(" -c csrc/data/word_problem.c " in line for line in compiled) == 1
+    assert not any("-fopenmp" in line for line in compiled)
+
+    log.unlink()
+    assert build(tmp_path, str(cc)).returncode == 0
+    assert not log.exists()  # not even a link
+
+    stale = next((tmp_path / "temp").glob("f32_*/csrc/kernels/conv.o"))  # as if the source were newer
+    os.utime(stale, (0, 0))
+    assert build(tmp_path, str(cc)).returncode == 0
+    assert [line.split(" -c ")[1].split()[0] for line in log.read_text().splitlines() if " -c " in line] == [
+        "csrc/kernels/conv.c"
+    ]
