@@ -13,6 +13,7 @@
 #include "kernels.h"
 #include "philox.h"
 #include "pool.h"
+#include "sizes.h"
 #include "workspace.h"
 
 enum { DEGREES = 360, WHITE = 255, MARKER_SHADE = 20 };
@@ -47,9 +48,6 @@ typedef struct {
 } image;
 
 /* ---- pixels ---- */
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static bool inside(int64_t y, int64_t x, int64_t w) { return y >= 0 && y < w && x >= 0 && x < w; }
 

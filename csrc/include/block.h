@@ -1,4 +1,4 @@
-/* What the fused pass (block.c) is told and gives: a whole residual block, or a linear layer alone. */
+/* Arguments of the fused kernels of block.c: a whole residual block, or its linear layer alone. */
 #ifndef ROT_BLOCK_H
 #define ROT_BLOCK_H
 
@@ -31,16 +31,15 @@ typedef struct {
     real *layer;      /* (B,T,D) or NULL: the layer's output, kept so that backward need not make it again */
 } block_out;
 
-/* dy (B,T,D); what the block saved, `layer` or NULL; dhT (K,B,L) or NULL. With `later`, the channel norm of the block
- * after this one left its gradient through the statistics undone: the gradient is dy + slope (y - center) + shift, of
- * this block's y.
- */
+/* dy (B,T,D); carries and `layer` as forward wrote them, `layer` or NULL; dhT (K,B,L) or NULL. With the `later_`
+ * arrays, dy lacks the part through the statistics of the next block's channel norm, and the gradient of y is dy +
+ * slope (y - center) + shift. */
 typedef struct {
     const real *dy, *carries, *dhT, *layer;
     const real *y, *later_center, *later_slope, *later_shift; /* (B,T,D), (D), (D), (D), or all NULL */
 } block_adjoint_in;
 
-/* All overwritten, as their originals; those of parts that are not there may be NULL.
+/* Gradients, each of its input's shape, all overwritten; NULL where the input is NULL.
  * NORM_CHANNEL: d_norm_sum = sum of g, d_norm_product = sum of g (x - center), g the gradient of the norm's output, and
  * dx has only the direct part gain g. NORM_ROW: the gradients of bias and scale. */
 typedef struct {

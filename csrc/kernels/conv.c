@@ -9,20 +9,20 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "rows.h"
+#include "lanes.h"
 #include "workspace.h"
 
 enum { RUN = 128, SERIAL = 32768 };
 
-/* The inputs of one sequence: x (T,D) after state (K-1,D), which may be NULL for zeros. */
+/* The inputs of one sequence: x (T,D) after state (taps-1,D), which may be NULL for zeros. */
 typedef struct {
     const real *x, *state;
-    int64_t K, D;
+    int64_t taps, D;
 } inputs;
 
 /* z_i, or NULL for a zero. */
 static const real *input_at(inputs z, int64_t i) {
-    const int64_t before = z.K - 1;
+    const int64_t before = z.taps - 1;
     return i >= before ? z.x + (i - before) * z.D : z.state ? z.state + i * z.D : NULL;
 }
 
@@ -36,59 +36,43 @@ static void transpose(real *restrict to, const real *restrict from, int64_t rows
         for (int64_t j = 0; j < columns; j++) to[i * columns + j] = from[j * rows + i];
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* y (B,T,D), final (B,K-1,D), the last K-1 inputs, or NULL; x (B,T,D), w (D,K), bias (D) or NULL, state (B,K-1,D) or
  * NULL; K >= 1. */
 int K(conv_forward)(real *restrict y, real *restrict final, const real *restrict x, const real *restrict w,
                     const real *restrict bias, const real *restrict state, const int64_t *restrict lengths, int64_t B,
                     int64_t T, int64_t D, int64_t K) {
-    const int64_t runs = (T + RUN - 1) / RUN, tail = (K - 1) * D;
-    const size_t row = (size_t)D * sizeof(real);
-    real *const taps = WORKSPACE(real, K, D);
-    if (!taps) return ROT_NO_MEMORY;
-    transpose(taps, w, K, D);
+    const int64_t runs = pieces_of(T, RUN), tail = (K - 1) * D;
+    real *const weights = WORKSPACE(real, K, D);
+    if (!weights) return ROT_NO_MEMORY;
+    transpose(weights, w, K, D);
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
         for (int64_t t = from; t < to; t++) {
             real *const out = y + (b * T + t) * D;
-            if (bias && t < all)
-                memcpy(out, bias, row);
-            else
-                memset(out, 0, row);
+            copy_or_zero_row(out, t < all ? bias : NULL, D);
             for (int64_t k = 0; k < K && t < all; k++)
-                if (input_at(z, t + k)) add_product(out, taps + k * D, input_at(z, t + k), D);
+                if (input_at(z, t + k)) add_product(out, weights + k * D, input_at(z, t + k), D);
         }
     }
     for (int64_t b = 0; final && b < B; b++) {
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
-        for (int64_t i = 0; i < K - 1; i++) {
-            const real *const last = input_at(z, all + i);
-            real *const out = final + b * tail + i * D;
-            if (last)
-                memcpy(out, last, row);
-            else
-                memset(out, 0, row);
-        }
+        for (int64_t i = 0; i < K - 1; i++) copy_or_zero_row(final + b * tail + i * D, input_at(z, all + i), D);
     }
-    pool_give(taps);
+    pool_give(weights);
     return ROT_OK;
 }
 
 /* dz (D) <- sum_k w_k dy_{i-k} over the steps there are, and the gradient of the final state, of which z_i is row
  * i - all. */
 static void input_adjoint(real *restrict dz, const real *restrict dy, const real *restrict dfinal,
-                          const real *restrict taps, int64_t i, int64_t all, int64_t K, int64_t D) {
-    if (dfinal && i >= all)
-        memcpy(dz, dfinal + (i - all) * D, (size_t)D * sizeof(real));
-    else
-        memset(dz, 0, (size_t)D * sizeof(real));
-    for (int64_t k = 0; k < K; k++)
-        if (i - k >= 0 && i - k < all) add_product(dz, taps + k * D, dy + (i - k) * D, D);
+                          const real *restrict weights, int64_t i, int64_t all, int64_t taps, int64_t D) {
+    copy_or_zero_row(dz, dfinal && i >= all ? dfinal + (i - all) * D : NULL, D);
+    for (int64_t k = 0; k < taps; k++)
+        if (i - k >= 0 && i - k < all) add_product(dz, weights + k * D, dy + (i - k) * D, D);
 }
 
 /* dx (B,T,D), dw (D,K), dbias (D), dstate (B,K-1,D), all overwritten; dy (B,T,D), dfinal (B,K-1,D) or NULL, the
@@ -97,41 +81,41 @@ int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias,
                      const real *restrict dy, const real *restrict dfinal, const real *restrict x,
                      const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
                      int64_t T, int64_t D, int64_t K) {
-    const int64_t runs = (T + RUN - 1) / RUN, tail = (K - 1) * D, size = (K + 1) * D;
-    real *const taps = WORKSPACE(real, K, D);
+    const int64_t runs = pieces_of(T, RUN), tail = (K - 1) * D, size = (K + 1) * D;
+    real *const weights = WORKSPACE(real, K, D);
     real *const sums = WORKSPACE(real, 1 + B * runs, K + 1, D); /* of dw as (K,D), then dbias; the total first */
-    if (!taps || !sums) {
-        pool_give(taps), pool_give(sums);
+    if (!weights || !sums) {
+        pool_give(weights), pool_give(sums);
         return ROT_NO_MEMORY;
     }
-    transpose(taps, w, K, D);
+    transpose(weights, w, K, D);
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
         const real *const grad = dy + b * T * D, *const last = dfinal ? dfinal + b * tail : NULL;
         real *const sum = sums + (1 + task) * size;
-        memset(sum, 0, (size_t)size * sizeof(real));
+        zero_row(sum, size);
         for (int64_t t = from; t < to; t++) {
             if (t >= all) {
-                memset(dx + (b * T + t) * D, 0, (size_t)D * sizeof(real));
+                zero_row(dx + (b * T + t) * D, D);
                 continue;
             }
-            input_adjoint(dx + (b * T + t) * D, grad, last, taps, t + K - 1, all, K, D);
+            input_adjoint(dx + (b * T + t) * D, grad, last, weights, t + K - 1, all, K, D);
             for (int64_t k = 0; k < K; k++)
                 if (input_at(z, t + k)) add_product(sum + k * D, grad + t * D, input_at(z, t + k), D);
-            add(sum + K * D, grad + t * D, D);
+            add_row(sum + K * D, grad + t * D, D);
         }
     }
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < K - 1; i++)
-            input_adjoint(dstate + b * tail + i * D, dy + b * T * D, dfinal ? dfinal + b * tail : NULL, taps, i,
-                          lengths ? lengths[b] : T, K, D);
-    memset(sums, 0, (size_t)size * sizeof(real));
-    for (int64_t task = 0; task < B * runs; task++) add(sums, sums + (1 + task) * size, size);
+            input_adjoint(dstate + b * tail + i * D, dy + b * T * D, dfinal ? dfinal + b * tail : NULL, weights, i,
+                          steps_of(lengths, b, T), K, D);
+    zero_row(sums, size);
+    for (int64_t task = 0; task < B * runs; task++) add_row(sums, sums + (1 + task) * size, size);
     transpose(dw, sums, D, K);
     memcpy(dbias, sums + K * D, (size_t)D * sizeof(real));
-    pool_give(taps), pool_give(sums);
+    pool_give(weights), pool_give(sums);
     return ROT_OK;
 }

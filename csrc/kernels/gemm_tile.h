@@ -8,30 +8,28 @@
 
 #include <string.h>
 
-#include "real.h"
+#include "sizes.h"
+#include "vector.h"
 
-#if defined(__AVX512F__)
-enum { GEMM_VECTOR = 64, NV = 4 };
+/* Vectors of a panel, with MR rows of them in registers. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { NV = 4 };
 #elif defined(__AVX2__)
-enum { GEMM_VECTOR = 32, NV = 2 };
-#elif defined(__aarch64__)
-enum { GEMM_VECTOR = 16, NV = 4 };
+enum { NV = 2 };
 #else
-enum { GEMM_VECTOR = 16, NV = 1 };
+enum { NV = 1 };
 #endif
-typedef real gemm_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
-
+enum { NR = NV * LANES, MR = 6 };
 enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
-enum { GEMM_LANES = GEMM_VECTOR / sizeof(real), NR = NV * GEMM_LANES, MR = 6 };
 
 /* Room that a packed matrix takes, in numbers. */
-static inline int64_t packed_columns(int64_t columns) { return (columns + NR - 1) / NR * NR; }
+static inline int64_t packed_columns(int64_t columns) { return pieces_of(columns, NR) * NR; }
 
 /* panels[p][k][NR] <- w(k, p*NR ...), zero beyond the last column; w(k, n) = w[k*row + n*column]. */
 static inline void pack(real *restrict panels, const real *restrict w, int64_t depth, int64_t columns, int64_t row,
                         int64_t column) {
     for (int64_t first = 0; first < columns; first += NR, panels += depth * NR) {
-        const int64_t n = columns - first < NR ? columns - first : NR;
+        const int64_t n = least(columns - first, NR);
         const real *const from = w + first * column;
         if (n < NR) memset(panels, 0, (size_t)(depth * NR) * sizeof(real));
         if (column == 1) {
@@ -39,7 +37,7 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
             continue;
         }
         for (int64_t k = 0; k < depth; k += GEMM_LINE) { /* a cache line of each column at a time */
-            const int64_t line = depth - k < GEMM_LINE ? depth - k : GEMM_LINE;
+            const int64_t line = least(depth - k, GEMM_LINE);
             for (int64_t j = 0; j < n; j++)
                 for (int64_t i = 0; i < line; i++) panels[(k + i) * NR + j] = from[(k + i) * row + j * column];
         }
@@ -54,24 +52,23 @@ typedef struct {
 
 /* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and the panel's first vectors. `start` may be y
  * itself. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-static ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                                    const real *panel, int64_t depth, const int vectors, const int rows) {
-    gemm_vec sum[MR][NV];
+ROT_ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                 const real *panel, int64_t depth, const int vectors, const int rows) {
+    vec sum[MR][NV];
     for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vectors; v++) sum[i][v] = *(const gemm_vec *)(start + i * start_row + v * GEMM_LANES);
+        for (int v = 0; v < vectors; v++) sum[i][v] = load(start + i * start_row + v * LANES);
     for (int64_t k = 0; k < depth; k++, panel += NR, x.at += x.step) {
-        gemm_vec b[NV];
-        for (int v = 0; v < vectors; v++) b[v] = *(const gemm_vec *)(panel + v * GEMM_LANES);
+        vec b[NV];
+        for (int v = 0; v < vectors; v++) b[v] = load(panel + v * LANES);
         for (int i = 0; i < rows; i++)
             for (int v = 0; v < vectors; v++) sum[i][v] += x.at[i * x.row] * b[v];
     }
     for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vectors; v++) *(gemm_vec *)(y + i * y_row + v * GEMM_LANES) = sum[i][v];
+        for (int v = 0; v < vectors; v++) store(y + i * y_row + v * LANES, sum[i][v]);
 }
 
-static ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                                       const real *panel, int64_t depth, const int vectors, int64_t rows) {
+ROT_ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                    const real *panel, int64_t depth, const int vectors, int64_t rows) {
     switch (rows) { /* the number of rows is a constant in each, so that the sums stay in registers */
     case 6: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 6); break;
     case 5: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 5); break;
@@ -83,11 +80,10 @@ static ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start
 }
 
 /* Vectors in which `columns` <= NR of a panel are worked on: all, or half, or one, whichever is enough. */
-static inline int64_t vectors_for(int64_t columns) {
-    return columns <= GEMM_LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV;
-}
+static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
-/* Of a panel with `columns` < NR, or with all of them at an edge: out of the way of whole panels. */
+/* The same for a panel with `columns` < NR, or at an edge; a function of its own, to keep the code of whole panels
+ * small. */
 __attribute__((noinline, unused)) static void narrow_tile(real *y, int64_t y_row, const real *start, int64_t start_row,
                                                           gemm_view x, const real *panel, int64_t depth, int64_t rows,
                                                           int64_t columns) {
@@ -105,16 +101,16 @@ __attribute__((noinline, unused)) static void narrow_tile(real *y, int64_t y_row
 __attribute__((noinline, unused)) static void product(real *y, int64_t y_row, const real *start, int64_t start_row,
                                                       gemm_view x, const real *packed, int64_t rows, int64_t depth,
                                                       int64_t columns) {
-    static const real zeros[NR];
+    static const real zeros[NR] = {0};
     for (int64_t n = 0; n < columns; n += NR, packed += depth * NR) {
-        const int64_t width = columns - n < NR ? columns - n : NR;
-        const bool whole = width == vectors_for(width) * GEMM_LANES;
+        const int64_t width = least(columns - n, NR);
+        const bool whole = width == vectors_for(width) * LANES;
         for (int64_t i = 0; i < rows; i += MR) {
-            const int64_t mr = rows - i < MR ? rows - i : MR;
+            const int64_t mr = least(rows - i, MR);
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
             if (width == NR) {
-                /* the next rows of y, in case they are far away: hardware does not guess them */
+                /* the next rows of y, in case they are not in cache: the hardware prefetcher does not guess them */
                 for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
                     for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
                 tile_vectors(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, NV, mr);
@@ -137,7 +133,8 @@ __attribute__((noinline, unused)) static void product(real *y, int64_t y_row, co
 /* dw (out,in) += dy^T x over `rows` rows of dy (rows,out) and x (rows,in), x packed. */
 static inline void add_weight_grad(real *dw, const real *dy, const real *packed_x, int64_t rows, int64_t in,
                                    int64_t out) {
-    product(dw, in, dw, in, (gemm_view){dy, 1, out}, packed_x, out, rows, in);
+    const gemm_view transposed = {dy, 1, out};
+    product(dw, in, dw, in, transposed, packed_x, out, rows, in);
 }
 
 #endif

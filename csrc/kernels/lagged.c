@@ -8,8 +8,8 @@
  */
 #include "gemm_tile.h"
 #include "kernels.h"
+#include "lanes.h"
 #include "mixer.h"
-#include "vmath.h"
 #include "workspace.h"
 
 enum { LINEAR, SIGMOID, SILU, SOFTPLUS, UNIT };
@@ -19,25 +19,26 @@ enum { ROWS = 64, SERIAL = 32768 };
 typedef struct {
     const real *base, *late, *first;
     const int64_t *lengths;
-    int64_t B, T, K, lo, n, function;
+    int64_t B, T, columns, lo, n, function;
 } range;
 
 /* p (n) of step t of sequence b */
 static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
-    const int64_t at = (b * r->T + t) * r->K + r->lo;
+    const int64_t at = (b * r->T + t) * r->columns + r->lo;
     const real *const base = r->base + at;
-    const real *const late = t ? (r->late ? r->late + at - r->K : NULL) : r->first ? r->first + b * r->K + r->lo : NULL;
+    const real *const before = r->first ? r->first + b * r->columns + r->lo : NULL;
+    const real *const late = t ? r->late ? r->late + at - r->columns : NULL : before;
     if (late)
         for (int64_t j = 0; j < r->n; j++) p[j] = base[j] + late[j];
     else
-        memcpy(p, base, (size_t)r->n * sizeof(real));
+        copy_row(p, base, r->n);
 }
 
 /* out = f(p), other than LINEAR */
 static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
     case SIGMOID:
-        for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(1, p[j]);
+        for (int64_t j = 0; j < n; j++) out[j] = sigmoid(p[j]);
         break;
     case SILU:
         for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
@@ -54,19 +55,16 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
                             int64_t n, int64_t function) {
     switch (function) {
     case SIGMOID:
-        for (int64_t j = 0; j < n; j++) {
-            const sigmoid_parts s = vmath_sigmoid_parts(p[j]);
-            dp[j] = dout[j] * (s.on * s.off);
-        }
+        for (int64_t j = 0; j < n; j++) dp[j] = sigmoid_adjoint(dout[j], p[j]);
         break;
     case SILU:
         for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
         break;
     case SOFTPLUS:
-        for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
+        for (int64_t j = 0; j < n; j++) dp[j] = softplus_adjoint(dout[j], p[j]);
         break;
     default:
-        memset(dp, 0, (size_t)n * sizeof(real));
+        zero_row(dp, n);
         normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
         break;
     }
@@ -77,17 +75,17 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
                       const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
                       int64_t lo, int64_t n, int64_t function) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
-    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    const int64_t pieces = pieces_of(T, ROWS);
     real *const rows = WORKSPACE(real, B, pieces, n);
     if (!rows) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
-        const int64_t valid = lengths ? lengths[b] : T;
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = least(from + ROWS, T);
+        const int64_t valid = steps_of(lengths, b, T);
         for (int64_t t = from; t < to; t++) {
             real *const at = out + (b * T + t) * n;
             if (t >= valid) {
-                memset(at, 0, (size_t)n * sizeof(real));
+                zero_row(at, n);
             } else if (function == LINEAR) {
                 sum_row(at, &r, b, t);
             } else {
@@ -106,7 +104,7 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
                       const real *restrict first, const int64_t *restrict lengths, const int64_t *restrict widths,
                       const int64_t *restrict functions, int64_t ranges, int64_t B, int64_t T, int64_t K, int64_t E) {
     const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LINEAR};
-    const int64_t rows = 10 * MR, pieces = (T + rows - 1) / rows;
+    const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
     real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
                                                                     WORKSPACE(real, most_threads(), rows, K);
     if (!packed || !scratch) {
@@ -117,8 +115,8 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
     pack(packed, v, E, K, 1, E);
 #pragma omp parallel for schedule(dynamic) if (B * T * K > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * rows, to = from + rows < T ? from + rows : T;
-        const int64_t valid = lengths ? lengths[b] : T, some = (to < valid ? to : valid) - from;
+        const int64_t b = piece / pieces, from = piece % pieces * rows, to = least(from + rows, T);
+        const int64_t valid = steps_of(lengths, b, T), some = least(to, valid) - from;
         real *const p = scratch + thread_number() * rows * K;
         const int64_t skip = from == 0; /* the first step has no output before it */
         if (skip && some > 0) sum_row(p, &whole, b, 0);
@@ -153,7 +151,7 @@ int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restric
                        const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
                        int64_t function) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
-    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    const int64_t pieces = pieces_of(T, ROWS);
     const size_t row = (size_t)n * sizeof(real);
     real *const rows = WORKSPACE(real, B, pieces, 2, n);
     if (!rows) return ROT_NO_MEMORY;
@@ -163,8 +161,8 @@ int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restric
     }
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
-        const int64_t valid = lengths ? lengths[b] : T;
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = least(from + ROWS, T);
+        const int64_t valid = steps_of(lengths, b, T);
         real *const p = rows + piece * 2 * n;
         for (int64_t t = from; t < to; t++) {
             real *const dp = dbase + (b * T + t) * K + lo;

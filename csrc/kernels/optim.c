@@ -6,6 +6,7 @@
 
 #include "adamw.h"
 #include "kernels.h"
+#include "sizes.h"
 #include "workspace.h"
 
 enum {
@@ -14,7 +15,7 @@ enum {
     SUMS = 16,
 };
 
-static int64_t size_of_block(int64_t block, int64_t n) { return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK; }
+static int64_t size_of_block(int64_t block, int64_t n) { return least(n - block * BLOCK, BLOCK); }
 
 static void update(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n,
                    adamw_rule rule) {
@@ -55,7 +56,7 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restr
         .eps = (real)eps,
         .shrink = (real)(lr * decay),
     };
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks, 2);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)
@@ -72,7 +73,7 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restr
 
 /* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
 int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)
