@@ -5,15 +5,16 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
+HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 
-.PHONY: help demo test lint sanitize build test-wheel bench clean
+.PHONY: help demo test lint lint-headers sanitize build test-wheel bench clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make test        the test suite"
-	@echo "make lint        ruff, mypy, clang-format, and builds by gcc and clang without a warning"
+	@echo "make lint        ruff, mypy, clang-format, headers alone, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  the test suite on that wheel, outside the source tree"
@@ -26,13 +27,20 @@ demo: .venv/installed
 test: .venv/installed
 	@$(PYTEST)
 
-lint: .venv/linters
+lint: .venv/linters lint-headers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	clang-format --dry-run -Werror $(C_FILES)
 	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
 	CC="clang $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-clang
+
+# Each header alone, as C11 and as C++17, since other backends include them.
+lint-headers:
+	@for header in $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
+		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Icsrc/include -Icsrc/kernels - \
+		|| { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
+	done; done; done
 
 # Python leaks on its own account at exit, so of the leaks only those through our C files count. libstdc++ must be there
 # before the sanitizer for matplotlib, whose C++ throws.
