@@ -58,8 +58,8 @@ ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return a * h_prev + x; 
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
 ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
 
-/* The window of a constant transition as an infinite response cut off after L steps, power = a^L (window.c; it has no
- * adjoint: inference only):  h_t = a h_{t-1} + x_t - a^L x_{t-L} */
+/* A window of w steps with a constant transition, as a truncated infinite impulse response; power = a^w (window.c). No
+ * adjoint: for inference only.  h_t = a h_{t-1} + x_t - a^w x_{t-w} */
 ROT_INLINE lane tiir_step(lane a, lane power, lane h_prev, lane x, lane oldest) {
     return lane_sub(scan_step(a, h_prev, x), lane_mul(power, oldest));
 }

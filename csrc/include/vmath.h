@@ -87,7 +87,7 @@ ROT_INLINE real vmath_exp(real x) {
     return 2 * (e.half + e.half * e.p);
 }
 
-/* tanh |x| = E / (E + 2) with E = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */
+/* tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */
 ROT_INLINE real vmath_tanh(real x) {
     const real a = ROT_ABS(x);
     const exp_parts e = vmath_parts(2 * (a > 20 ? 20 : a));
@@ -125,7 +125,7 @@ ROT_INLINE real sigmoid_adjoint_by_y(real dy, real y) { return dy * y * (1 - y);
 ROT_INLINE real relu(real x) { return x < 0 ? 0 : x; }
 ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
 
-/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (L + C x^2), L = sqrt(8/pi), C = 0.044715 L: the tanh form of Hendrycks
+/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (c + d x^2), c = sqrt(8/pi), d = 0.044715 c: the tanh form of Hendrycks
  * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64, in either dtype, s(u) is 0 or 1 and so is the
  * slope; clamps keep 0 times infinity out of the products, so that GELU(-infinity) is its limit, -0. */
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)

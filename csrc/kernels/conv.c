@@ -1,6 +1,6 @@
-/* Causal depthwise convolution  y_t = bias + sum_{k<K} w_k x_{t-(K-1)+k}  over (B, T, D), and its adjoint.
+/* Causal depthwise convolution  y_t = bias + sum_{k<taps} w_k x_{t-(taps-1)+k}  over (B, T, D), and its adjoint.
  *
- * With the K-1 inputs before the first one (`state`) in front, the inputs of a sequence are z_0, z_1, ..., and
+ * With the taps-1 inputs before the first one (`state`) in front, the inputs of a sequence are z_0, z_1, ..., and
  * y_t = bias + sum_k w_k z_{t+k}. A task is a sequence and a run of RUN steps; sums over steps are taken within a run,
  * and the runs' sums are added in order: the same bits for any number of threads.
  *

@@ -1,8 +1,8 @@
-/* Maps of a base and of what came one step earlier, each of a range of columns, and their adjoints:
+/* Functions of a base and of what came one step earlier, each of a range of columns, and their adjoints:
  *
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
- * base and late are (B,T,K), first (B,K); late and first may be NULL, for zero. Functions:
+ * base and late are (B,T,columns), first (B,columns); late and first may be NULL, for zero. Functions:
  *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */

@@ -4,9 +4,8 @@
  *   HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
  *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
- *   KRONECKER     Q v = v - 2 F^T X G^T,  F = diag(alpha_left) rownormalise(U U^T) the left factor, G likewise the
- *                 right one: v is read as a matrix X (R, D/R); u has the rows of the left's and of the right's upper
- *                 triangular U, and alpha R + D/R gains
+ *   KRONECKER     Q v = v - 2 Left^T X Right^T,  Left = diag(alpha_left) rownormalise(U U^T), Right likewise: v is read
+ * as a matrix X (R, D/R); u has the rows of the left's and of the right's upper triangular U, and alpha R + D/R gains
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -188,7 +187,7 @@ static inline void adjoint_factor(real *restrict rows, const real *restrict dW, 
     }
 }
 
-/* inner (a,b) = X G^T without the right gains, and gained = diag(left) inner diag(right) */
+/* inner (a,b) = X Right^T without the right gains, and gained = diag(left) inner diag(right) */
 static inline void kronecker_inner(real *restrict inner, real *restrict gained, const real *x, const real *right_w,
                                    const real *left, const real *right, int64_t a, int64_t b) {
     for (int64_t i = 0; i < a; i++)
@@ -207,7 +206,7 @@ static inline void apply_kronecker(real *restrict v, const real *w, const real *
         for (int64_t i = 0; i < a; i++) add_scaled(v + p * b, -2 * left_w[i * a + p], gained + i * b, b);
 }
 
-/* Q^T X = X - 2 F X G;  outer (a,b) = W_left X, F without its gains */
+/* Q^T X = X - 2 Left X Right;  outer (a,b) = W_left X, with W_left the left factor without its gains */
 static inline void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch,
                                               mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
@@ -221,7 +220,7 @@ static inline void apply_kronecker_transposed(real *restrict v, const real *w, c
             add_scaled(v + i * b, -2 * alpha[i] * outer[i * b + k] * alpha[a + k], right_w + k * b, b);
 }
 
-/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With Y = F^T X G^T, dY = -2 g:
+/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With Y = Left^T X Right^T, dY = -2 g:
  *   dgained = W_left dY,  dinner = diag(left) dgained diag(right),  dX = dinner W_right
  *   dW_left = gained dY^T,  dW_right = dinner^T X */
 static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
