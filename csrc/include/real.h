@@ -5,12 +5,12 @@
  * a kernel walks over, and K(scan_forward) the variant's own name, e.g. scan_forward_f32_avx2.
  *
  * Letters of the whole project, one meaning each; all but K are sizes of arrays:
- *   B  sequences of a batch        T  time steps                     D  channels, the model's width
- *   N  state lanes of a sequence, or of a channel where each channel has a state of its own
- *   L  real lanes of N planes, 2 N                                   P  planes of a head
- *   H  heads                       S  keys that queries attend to    R  reflections of a mixer
- *   M  rows of a matrix, mostly B*T   G  matrices of a stack, or gates of a cell
- *   V  rows of an embedding table  C  classes                        K  the variant's name, as above
+ *   B  sequences of a batch           T  time steps                   D  channels, the model's width
+ *   N  state lanes: of a sequence, or of each channel where channels have states of their own
+ *   P  planes of a head               L  real lanes of N planes, 2N   H  heads
+ *   R  reflections of a mixer         M  rows of a matrix (B*T)       C  classes
+ *   S  keys that queries attend to    V  rows of an embedding table
+ *   G  matrices of a stack, or gates of a cell                        K  the variant's name, as above
  * Matrices of a paper keep its letters where they are written out (A, B, C of the selective scan; P, C, S of window.c);
  * other sizes have names: directions, taps, columns, window.
  *

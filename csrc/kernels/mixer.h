@@ -4,8 +4,9 @@
  *   HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
  *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
- *   KRONECKER     Q v = v - 2 Left^T X Right^T,  Left = diag(alpha_left) rownormalise(U U^T), Right likewise: v is read
- * as a matrix X (R, D/R); u has the rows of the left's and of the right's upper triangular U, and alpha R + D/R gains
+ *   KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
+ *                 W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
+ *                 triangular U, and alpha R + D/R gains
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
