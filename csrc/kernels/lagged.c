@@ -26,8 +26,9 @@ typedef struct {
 static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
     const int64_t at = (b * r->T + t) * r->columns + r->lo;
     const real *const base = r->base + at;
-    const real *const before = r->first ? r->first + b * r->columns + r->lo : NULL;
-    const real *const late = t ? r->late ? r->late + at - r->columns : NULL : before;
+    const real *const late = t          ? (r->late ? r->late + at - r->columns : NULL)
+                             : r->first ? r->first + b * r->columns + r->lo
+                                        : NULL;
     if (late)
         for (int64_t j = 0; j < r->n; j++) p[j] = base[j] + late[j];
     else
