@@ -6,19 +6,26 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
+LIST := csrc/kernels.list csrc/generate.py
+BASE ?= main
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
+WHEEL := cli.py readme.py notebooks.py plots.py
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 
-.PHONY: help demo test lint lint-headers sanitize build test-wheel bench clean
+# clang's warnings come before its optimiser, which is left out where nothing is run
+CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
+
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel bench clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
+	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
 	@echo "make lint        ruff, mypy, clang-format, headers alone, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
-	@echo "make test-wheel  the test suite on that wheel, outside the source tree"
-	@echo "make bench       timings beside this machine's limits and beside peers, into README.md and benchmarks/results/"
+	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
+	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make clean       remove what these made, less .venv and runs/"
 
 demo: .venv/installed
@@ -27,23 +34,48 @@ demo: .venv/installed
 test: .venv/installed
 	@$(PYTEST)
 
-lint: .venv/linters lint-headers
+# mypy runs beside the linters of text: each takes one core
+check: .venv/linters
+	@base=$$(git merge-base HEAD $(BASE) 2> /dev/null || echo HEAD); \
+	changed=$$(git diff --name-only --diff-filter=d "$$base"; git ls-files --others --exclude-standard); \
+	python=$$(echo "$$changed" | grep -E '\.(py|pyi|ipynb)$$' || true); \
+	c=$$(echo "$$changed" | grep -E '^csrc/.*\.[ch]$$' || true); \
+	$(BIN)/mypy & types=$$!; \
+	{ test -z "$$python" || { $(BIN)/ruff check --force-exclude $$python && \
+		$(BIN)/ruff format --check --force-exclude $$python; }; } && \
+	{ test -z "$$c" || clang-format --dry-run -Werror $$c; }; text=$$?; \
+	wait $$types && exit $$text
+	$(PYTEST) -m 'not slow and not whole'
+
+lint: lint-source lint-headers lint-gcc lint-clang
+
+lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	clang-format --dry-run -Werror $(C_FILES)
-	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
-	CC="clang $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 
-# Each header alone, as C11 and as C++17, since other backends include them.
+lint-gcc: .venv/installed
+	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
+
+lint-clang: .venv/installed
+	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
+
+# Installs by gcc without a warning: what lint-gcc finds, in a build that is run
+strict:
+	rm -f .venv/installed
+	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
+
+# Each header alone, as C11 and as C++17, since other backends include them
 lint-headers:
-	@for header in $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
-		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Icsrc/include -Icsrc/kernels - \
-		|| { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
+	@$(PYTHON) csrc/generate.py build/lint-headers
+	@for header in kernels.h $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
+		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Ibuild/lint-headers \
+		-Icsrc/include -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
 	done; done; done
 
 # Python leaks on its own account at exit, so of the leaks only those through our C files count. libstdc++ must be there
-# before the sanitizer for matplotlib, whose C++ throws.
+# before the sanitizer for matplotlib, whose C++ throws. Whole programs run C code that other tests run too.
 sanitize: .venv/installed
 	rm -rf build/sanitize
 	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
@@ -51,19 +83,30 @@ sanitize: .venv/installed
 		PYTHONPATH=build/sanitize/lib LSAN_OPTIONS=exitcode=0 \
 		ASAN_OPTIONS=detect_leaks=1:log_path=$(CURDIR)/build/sanitize/report; \
 	$(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__' && \
-	$(PYTEST) -m 'not notebooks' || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
+	$(PYTEST) -m 'not whole' || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
 
 build: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
-test-wheel: build
-	rm -rf build/wheel
-	$(BIN)/python -m venv build/wheel/venv
-	cp -r tests examples benchmarks README.md pyproject.toml build/wheel
+# The wheel has the kernels that `make test` tested: here, that all of it is in the wheel, and works without its sources
+test-wheel: build build/wheel/venv/installed
+	rm -rf build/wheel/tree
+	mkdir build/wheel/tree
+	cp -r tests examples benchmarks docs *.md pyproject.toml build/wheel/tree
+	build/wheel/venv/bin/pip uninstall --quiet --yes rotrnn
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
-	cd build/wheel && OMP_WAIT_POLICY=passive venv/bin/python -m pytest -n 2
+	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole'
+	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
+
+# What the wheel's tests need, in the versions of .venv: one core, so that CI makes it beside lint-source
+build/wheel/venv/installed: .venv/linters
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	$(BIN)/pip freeze --exclude-editable > build/wheel/requirements.txt
+	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -r build/wheel/requirements.txt
+	@touch $@
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
@@ -77,7 +120,7 @@ clean:
 	@$(PYTHON) -m venv .venv
 
 # Editable: only a change of C code or of the packaging installs again.
-.venv/installed: pyproject.toml setup.py $(C_FILES) | .venv/bin/python
+.venv/installed: pyproject.toml setup.py $(C_FILES) $(LIST) | .venv/bin/python
 	@echo "installing rotrnn into .venv"
 	@$(PIP) 'setuptools>=77' --editable '.[plot,data,test]'
 	@touch $@

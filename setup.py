@@ -1,7 +1,11 @@
-"""Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/include/real.h)."""
+"""Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/include/real.h).
+
+What C and Python know of each kernel is made from csrc/kernels.list first (csrc/generate.py).
+"""
 
 import os
 import platform
+import runpy
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +32,11 @@ class BuildVariants(build_ext):
     """Compiles the files of ext.sources as they are, and those of ext.kernels once per variant."""
 
     def build_extension(self, ext):
+        made = Path(self.build_temp, "made")
+        generate = runpy.run_path("csrc/generate.py")["generate"]
+        generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
+        ext.sources.append(str(made / "list.c"))
+        ext.include_dirs.append(str(made))
         openmp = ["-fopenmp"] if self.accepts("-fopenmp") else []
         macros = [("ROT_X86", "1")] if X86 else []
         jobs = [(source, "", FLAGS + openmp, macros) for source in ext.sources]
@@ -53,6 +62,13 @@ class BuildVariants(build_ext):
         path = self.get_ext_fullpath(ext.name)
         self.compiler.link_shared_object(objects, path, extra_postargs=openmp, libraries=["m"])
 
+    def copy_extensions_to_source(self):
+        """In an editable install the stub lies beside the extension, in the source tree."""
+        super().copy_extensions_to_source()
+        for ext in self.extensions:
+            built = Path(self.build_lib, *ext.name.split(".")).with_suffix(".pyi")
+            self.copy_file(str(built), str(Path("python", *ext.name.split(".")).with_suffix(".pyi")))
+
     def accepts(self, flag):
         """Whether the compiler can compile and link with `flag`."""
         with tempfile.TemporaryDirectory() as folder:
@@ -68,12 +84,11 @@ class BuildVariants(build_ext):
         return True
 
 
-PLAIN = ("module.c", "pool.c")  # compiled once
 sources = sorted(Path("csrc").glob("*/*.c"))
 headers = sorted(str(path) for path in Path("csrc").glob("*/*.h"))
-plain = [str(path) for path in sources if path.name in PLAIN]
+once = [path for path in sources if path.parent.name in ("data", "module") and path.name != "entries.c"]
 include = ["csrc/include", "csrc/kernels", np.get_include()]
-extension = Extension("rotrnn._cpu", plain, include_dirs=include, depends=headers)
-extension.kernels = [str(path) for path in sources if path.name not in PLAIN]
+extension = Extension("rotrnn._cpu", list(map(str, once)), include_dirs=include, depends=headers)
+extension.kernels = [str(path) for path in sources if path not in once]
 
 setup(ext_modules=[extension], cmdclass={"build_ext": BuildVariants})

@@ -1,25 +1,25 @@
 """All benchmarks: this machine's rates; scan, layer, block, training step and long sequences beside them; every layer
-beside the plain one, iterations beside their parts, streams; then peers.
+beside the plain one, ops beside a copy, iterations beside their parts, streams; then peers.
 
     python -m benchmarks [--large] [--json] [--quick]
 
 Every subject runs in a process of its own, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
 run again with AVX2 alone, kernels and NumPy both, where the machine has more. Writes benchmarks/results/bench.json and
-bench.png, and the tables in the README; `--quick` goes every way at small sizes, in a minute, and leaves them alone.
+bench.png, the tables of docs/benchmarks.md and the README's five rows; `--quick` goes every way at small sizes, in a
+minute, and leaves them alone.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measure import RESULTS, ROOT, arguments, line, origin, rows_of_child
 from benchmarks.model import PATHS
-from benchmarks.report import chart, refresh, tables
+from benchmarks.report import write
 from rotrnn import _cpu
 
 AVX2 = {"ROTRNN_SIMD": "avx2", "OPENBLAS_CORETYPE": "Haswell"}
@@ -39,6 +39,7 @@ def runs(large: bool) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     for threads in range(1, _cpu.threads() + 1):
         yield "length", [], {"OMP_NUM_THREADS": str(threads)}
     yield "layers", [], {}
+    yield "ops", [], {}
     yield "iteration", [], {}
     yield "stream", [], {}
     yield "peers", [], {}
@@ -56,15 +57,11 @@ def main() -> None:
             print(json.dumps(rows[-1]) if args.json else f"{subject:11s}{line(one)}", flush=True)
     results = {"rows": rows, **came_from}
     with tempfile.TemporaryDirectory() as scratch:
-        folder, readme = RESULTS, ROOT / "README.md"
+        folder, pages = RESULTS, [ROOT / "docs" / "benchmarks.md", ROOT / "README.md"]
         if args.quick:
-            folder, readme = Path(scratch), Path(shutil.copy(readme, scratch))
+            folder, pages = Path(scratch), [Path(shutil.copy(page, scratch)) for page in pages]
         (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-        refresh(readme, tables(results))
-        try:
-            chart(rows, folder / "bench.png")
-        except ImportError as missing:
-            print(f"no chart: {missing}, pip install 'rotrnn[plot]'", file=sys.stderr)
+        write(results, *pages, folder)
 
 
 if __name__ == "__main__":

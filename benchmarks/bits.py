@@ -61,6 +61,16 @@ def narrow(x: Any) -> Any:
     return x.astype(np.complex64 if np.iscomplexobj(x) else np.float32)
 
 
+def cotangents_of(rng: np.random.Generator, outputs: Iterable[Any]) -> tuple[Any, ...]:
+    """Gradients of outputs, of their dtypes."""
+
+    def one(out: Any) -> Any:
+        x = np.asarray(rng.standard_normal(out.shape))
+        return (x * (1 + 1j) if np.iscomplexobj(out) else x).astype(out.dtype)
+
+    return tuple(map(one, outputs))
+
+
 def case_hashes() -> Iterator[tuple[str, str]]:
     """Every case on every instruction set and in both precisions."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -74,10 +84,7 @@ def case_hashes() -> Iterator[tuple[str, str]]:
                 rng = np.random.default_rng(zlib.crc32(case.name.encode()))
                 args = {key: cast(value) for key, value in case.make(rng).items()}
                 outputs = case.forward(args)
-                cotangents = tuple(
-                    cast(np.asarray(rng.standard_normal(out.shape) * (1 + 1j * np.iscomplexobj(out))).astype(out.dtype))
-                    for out in outputs
-                )
+                cotangents = cotangents_of(rng, outputs)
                 grads = case.backward(args, outputs, cotangents)
                 yield f"{case.name} {name} {simd}", digest([*outputs, *grads.values()])
     _cpu.use_simd(before)

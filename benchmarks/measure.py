@@ -72,7 +72,7 @@ def seconds_in_turn(functions: Sequence[Callable[[], Any]], *, window: float) ->
 
 def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:
     """Copies x to y with ordinary stores, as many threads as the kernels use: how fast this machine's memory is."""
-    return lambda: _cpu.copy(y.reshape(-1), x.reshape(-1), x.size)
+    return lambda: _cpu.kernels.copy(y=y, x=x, n=x.size)
 
 
 def products(M: int, shapes: Sequence[tuple[int, int]], backward: bool) -> tuple[Callable[[], None], float]:

@@ -1,17 +1,19 @@
 """Time of one Pathfinder image at each resolution, on one core, beside the original generator; and sheets of them.
 
-    python -m benchmarks.pathfinder [--json] [--quick]
+    python -m benchmarks.pathfinder [--json] [--quick] [--sheets]
 
 Settings are the published ones of the hard level. The time is the mean over the same images every time, the least of
 the runs, in seconds of the processor's: one thread computes and waits for nothing, so this is what a core of its own
 would take. Beside it stands what the original algorithm took an image, interpreted, on one core of another machine.
-Writes benchmarks/results/pathfinder.json, and samples as pathfinder-32.png and path-x.png; `--quick` does not.
+Writes benchmarks/results/pathfinder.json, and the sheet pathfinder-32.png that docs/tasks.md shows; `--quick` does not.
+`--sheets` only draws sheets of Pathfinder and of Path-X, as pathfinder-32.png and path-x.png in the working directory.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +57,13 @@ def line(one: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--sheets", action="store_true", help="only draw the sheets, here")
+    args = parser.parse_args()
+    if args.sheets:
+        for resolution in SHEETS:
+            draw(resolution, Path())
+        return
     came_from = {**origin(), "command": "python -m benchmarks.pathfinder"}
     threads = _cpu.threads()
     _cpu.use_threads(1)
@@ -66,11 +74,15 @@ def main() -> None:
     if args.quick:
         return
     (RESULTS / "pathfinder.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+    draw(32, RESULTS)
+
+
+def draw(resolution: int, folder: Path) -> None:
+    """A sheet of 24 images."""
     from rotrnn.plots import pathfinder_sheet
 
-    for resolution, name in SHEETS.items():
-        images = Pathfinder(resolution=resolution).images(np.arange(24))
-        pathfinder_sheet(images.pixels, images.labels).savefig(RESULTS / name, dpi=120)
+    images = Pathfinder(resolution=resolution).images(np.arange(24))
+    pathfinder_sheet(images.pixels, images.labels).savefig(folder / SHEETS[resolution], dpi=120)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A convolutional network on Pathfinder's images: can their labels be learnt at all?
 
     python -m benchmarks.pathfinder_cnn [--epochs 3] [--bfloat16] [--resolution 32] [--data-dir DIR] [--quick]
+    python -m benchmarks.pathfinder_cnn --draw
 
 A ResNet-18 that sees images as images, in PyTorch (`pip install -e ".[peers]"`), should exceed 80 % of the test split.
 If it stays at chance, suspect the data before a recurrent model is blamed: so an early release of 128 x 128 pixels was
 found out. --data-dir takes released images. The test split is looked at once, after the last step; what does not exceed
-80 % then ends with status 1. Writes benchmarks/results/pathfinder_cnn.json and .png, except with --quick or --data-dir.
+80 % then ends with status 1. Writes benchmarks/results/pathfinder_cnn.json, except with --quick or --data-dir; --draw
+draws what is recorded there as pathfinder_cnn.png in the working directory.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from rotrnn.tasks import Pathfinder
 from rotrnn.tasks.task import majority_baseline
 
 BATCH, EXPECTED = 128, 0.8
+RECORD = RESULTS / "pathfinder_cnn.json"
 QUICK = {"train": 4 * BATCH, "val": BATCH, "test": BATCH}
 
 
@@ -32,7 +36,11 @@ def main() -> None:
     parser.add_argument("--bfloat16", action="store_true", help="convolutions in bfloat16, on processors that have it")
     parser.add_argument("--resolution", type=int, default=32, metavar="PIXELS", help="a side (default %(default)s)")
     parser.add_argument("--data-dir", default="", metavar="DIR", help="released images; else they are generated")
+    parser.add_argument("--draw", action="store_true", help="only draw the recorded run, here")
     args = parser.parse_args()
+    if args.draw:
+        draw(json.loads(RECORD.read_text()), Path("pathfinder_cnn.png"))
+        return
     if args.epochs < 1:
         parser.error(f"--epochs is {args.epochs}, expected at least 1")
     if importlib.util.find_spec("torch") is None:
@@ -73,13 +81,12 @@ def main() -> None:
     if not (args.quick or args.data_dir):
         command = " ".join(["python", "-m", "benchmarks.pathfinder_cnn", *sys.argv[1:]])
         result = {**found, "curve": curve, "threads": _cpu.threads(), **came_from, "command": command}
-        (RESULTS / "pathfinder_cnn.json").write_text(json.dumps(result, indent=1) + "\n")
-        draw(result)
+        RECORD.write_text(json.dumps(result, indent=1) + "\n")
     if not args.quick and found["test_accuracy"] <= EXPECTED:
         sys.exit(f"test accuracy is {found['test_accuracy']:.4f}, expected more than {EXPECTED}")
 
 
-def draw(result: dict[str, Any]) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """The picture of a recorded run."""
     from rotrnn.plots import learning_curves
 
@@ -91,7 +98,7 @@ def draw(result: dict[str, Any]) -> None:
         {"accuracy": (steps, accuracy)},
         result["majority"],
         (steps[-1], result["test_accuracy"]),
-    ).savefig(RESULTS / "pathfinder_cnn.png", dpi=120)
+    ).savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""What a run of all benchmarks looks like: tables for the README, and a bar chart."""
+"""Writes a recorded run of all benchmarks down: tables in docs/benchmarks.md, five rows in the README, a bar chart.
+
+    python -m benchmarks.report
+
+Reads benchmarks/results/bench.json, which `python -m benchmarks` records before it does the same.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import label
+from benchmarks.measure import RESULTS, ROOT, label
 
 Row = dict[str, Any]
 
@@ -19,20 +26,64 @@ TASKS = {
 }
 
 
+CHART = "bench.png"
+
+
+def write(results: dict[str, Any], docs: Path, readme: Path, folder: Path) -> None:
+    """Tables into the page `docs`, five rows into `readme`, the chart into `folder` if matplotlib is installed."""
+    refresh(docs, tables(results))
+    refresh(readme, headline(results))
+    try:
+        chart(results["rows"], folder / CHART)
+    except ImportError as missing:
+        print(f"no chart: {missing}, pip install 'rotrnn[plot]'", file=sys.stderr)
+
+
 def tables(results: dict[str, Any]) -> str:
-    """Markdown: beside this machine's limits, long sequences, every layer, iterations, beside peers, and the chart."""
+    """Markdown: beside this machine's limits, long sequences, layers, ops, iterations, beside peers, and the chart."""
     rows: list[Row] = results["rows"]
-    machine, versions = results["machine"], results["versions"]
+    versions = results["versions"]
     rates = "; ".join(f"{one['name']} {rate(one)}" for one in of(rows, "machine"))
     seen = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
-    parts = [f"{machine['cpu']}, {machine['cores']} cores, {machine['simd']}, float32: {rates} ({seen})."]
-    parts.append(limits_table(rows))
-    parts.append(length_table(of(rows, "length")))
-    parts.append(layers_table(of(rows, "layers"), of(rows, "stream")))
-    parts.append(iteration_table(of(rows, "iteration")))
-    parts.append(peers_table(of(rows, "peers")))
-    parts.append("![Time beside limits, and peers beside rotrnn](benchmarks/results/bench.png)")
+    parts = [f"{where(results)}, float32: {rates} ({seen}), commit {results['commit']}."]
+    for title, text in (
+        ("Beside the limits of the machine", limits_table(rows)),
+        ("Long sequences", length_table(of(rows, "length"))),
+        ("Layers and streams", layers_table(of(rows, "layers"), of(rows, "stream"))),
+        ("Ops", ops_table(of(rows, "ops"))),
+        ("Fixed-point iterations", iteration_table(of(rows, "iteration"))),
+        ("Beside other libraries", peers_table(of(rows, "peers"))),
+        ("Chart", f"![Time beside limits, and peers beside rotrnn](../benchmarks/results/{CHART})"),
+    ):
+        if text:
+            parts += [f"## {title}", text]
     return "\n\n".join(parts)
+
+
+def where(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['simd']}"
+
+
+def headline(results: dict[str, Any]) -> str:
+    """Markdown: five rows for the README, two beside what limits them and three beside the fastest peer."""
+    rows: list[Row] = results["rows"]
+    peers = of(rows, "peers")
+    ours = {one["task"]: one for one in peers if one["peer"] == "rotrnn"}
+    beside = {label(one): one for one in reversed(main_rows(rows))}  # of several sizes the first
+    scan, step = beside["scan complex forward"], beside["training step, fused"]
+    lines = [
+        ("scan, forward", scan, f"plain copy of the same bytes, {1 / scan['ratio']:.2f}"),
+        ("training step of six blocks", step, f"its matrix products alone, {1 / step['ratio']:.2f}"),
+    ]
+    for task in ("scan gradient", "lru", "rotrnn"):
+        timed = [one for one in peers if one["task"] == task and "ratio" in one]
+        if timed:
+            peer = min(timed, key=lambda one: one["ratio"])
+            lines.append((TASKS[task], ours[task], f"{peer['peer']}, {peer['ratio']:.1f}"))
+    head = ["", "size", "rotrnn", "other, its time / rotrnn's"]
+    body = [(name, size(one), duration(one["seconds"]), other) for name, one, other in lines]
+    return f"{markdown(head, body)}\n\n({where(results)}, float32.)"
 
 
 def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
@@ -132,6 +183,15 @@ def layers_table(rows: Sequence[Row], streams: Sequence[Row]) -> str:
     return markdown(head, map(cells, rows))
 
 
+def ops_table(rows: Sequence[Row]) -> str:
+    """One line an op and way; nothing where a recorded run has none."""
+    if not rows:
+        return ""
+    head = ["", "time", "GB/s", "time / plain copy"]
+    body = [(one["name"], duration(one["seconds"]), f"{one['GB/s']:.1f}", f"{one['ratio']:.3g}") for one in rows]
+    return markdown(head, body)
+
+
 def iteration_table(rows: Sequence[Row]) -> str:
     """One line an iteration of a fixed point, beside the ops it is made of."""
     head = ["", "size", "time", "limit", "time / limit"]
@@ -163,13 +223,13 @@ def peers_table(rows: Sequence[Row]) -> str:
     return markdown(["", "by", "size", "time", "time / ours", "peak memory", "compile time"], map(cells, rows))
 
 
-def refresh(readme: Path, text: str) -> None:
-    """Puts the text between the README's two markers."""
-    before, _, rest = readme.read_text().partition(BEGIN)
+def refresh(page: Path, text: str) -> None:
+    """Puts the text between the page's two markers."""
+    before, _, rest = page.read_text().partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise ValueError(f"{readme}: expected the markers {BEGIN} and {END}")
-    readme.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        raise ValueError(f"{page}: expected the markers {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def chart(rows: Sequence[Row], path: Path) -> None:
@@ -198,3 +258,8 @@ def chart(rows: Sequence[Row], path: Path) -> None:
             axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=8)
         axes.margins(x=0.12)
     figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    recorded = json.loads((RESULTS / "bench.json").read_text())
+    write(recorded, ROOT / "docs" / "benchmarks.md", ROOT / "README.md", RESULTS)

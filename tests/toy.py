@@ -66,6 +66,8 @@ class ToyModel:
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]:
         mean = inputs.mean(1)
         if ctx.train:
+            if self.settings.delay >= 1:
+                print("asleep", file=sys.stderr, flush=True)  # what a test that interrupts a step waits for
             time.sleep(self.settings.delay)
             if ctx.step == self.settings.crash_at:
                 os.kill(os.getpid(), signal.SIGABRT)
@@ -79,7 +81,7 @@ class ToyModel:
         logits = (params["blocks"]["0"]["layer"]["scale"] * mean) @ head["weight"].T + head["bias"]
         return logits, (mean, ctx.step)
 
-    def backward(self, params: Params, saved: Any, dlogits: Array) -> Params:
+    def backward(self, params: Params, saved: Any, dlogits: Array, gather: Any = None) -> Params:
         mean, step = saved
         scale = params["blocks"]["0"]["layer"]["scale"]
         dscale = (mean * (dlogits @ params["head"]["weight"])).sum(0)

@@ -39,9 +39,7 @@ static int64_t expression(int64_t *tokens, int64_t n, philox_stream *random, int
 /* tokens, labels (n,T), sizes (n): an expression of t - 3 tokens, `=`, the digit 0 in the place of its value, and
  * padding from sizes[i] = t - 1 on; the value is the label of `=`, other places have -1. t is uniform on low .. high
  * <= T, but 5 at least. */
-int K(brackets_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
-                       const int64_t *restrict stream, int64_t n, int64_t T, int64_t seed, int64_t low, int64_t high,
-                       int64_t modulus, int64_t operators) {
+KERNEL(brackets_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
         philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};

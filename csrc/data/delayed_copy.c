@@ -7,8 +7,7 @@ enum { SERIAL = 1 << 14 };
 
 /* inputs (n,T,K+1), labels (n,T,K), T = 2 length + delay + 1, K <= 32: a row's pattern is that of its stream, one word
  * drawn a step. Inputs are zero but for the pattern and the cue; labels are -1 before the answer. */
-int K(delayed_copy)(uint8_t *restrict inputs, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
-                    int64_t length, int64_t delay, int64_t bits, int64_t seed) {
+KERNEL(delayed_copy) {
     const int64_t cue = length + delay, T = cue + 1 + length;
 #pragma omp parallel for schedule(static) if (n * T * bits > SERIAL)
     for (int64_t i = 0; i < n; i++) {

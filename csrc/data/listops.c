@@ -87,9 +87,7 @@ static int64_t sample_tree(uint8_t *tokens, philox_stream *s, int64_t max_depth,
 
 /* tokens (n,max_length), lengths (n), values (n): candidates first .. first+n-1 of this seed; those whose length is not
  * strictly between the limits get length 0. max_depth <= MAX_DEPTH, max_args >= 2. */
-int K(listops_sample)(uint8_t *restrict tokens, int64_t *restrict lengths, uint8_t *restrict values, int64_t n,
-                      int64_t seed, int64_t first, int64_t max_depth, int64_t max_args, int64_t min_length,
-                      int64_t max_length) {
+KERNEL(listops_sample) {
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t i = 0; i < n; i++) {
         uint8_t *const row = tokens + i * max_length;
@@ -110,47 +108,46 @@ static int symbol_id(const uint8_t *text, int64_t size) {
 }
 
 /* What the reader waits for; the numbers are known to tasks/listops.py. */
-enum { NOTHING, ARGUMENT, OPERATOR, MORE_PARENTHESES, LESS_DEPTH, ARGUMENT_END, BRACKET, NODE_END, THE_END };
 
-/* tokens (size), result (4): number of tokens, value, what was expected and not found (or NOTHING) and where;
+/* tokens (size), result (4): number of tokens, value, what was expected and not found (or EXPECTED_NOTHING) and where;
  * text (size). */
-int K(listops_parse)(uint8_t *restrict tokens, int64_t *restrict result, const uint8_t *restrict text, int64_t size) {
+KERNEL(listops_parse) {
     int64_t missing[MAX_DEPTH];
     int64_t n = 0, depth = 0, parentheses = 0, at = 0;
-    int expected = ARGUMENT, failed = NOTHING;
+    int expected = EXPECTED_ARGUMENT, failed = EXPECTED_NOTHING;
     while (at <= size) {
         const uint8_t *const space = memchr(text + at, ' ', (size_t)(size - at));
         const int64_t end = space ? space - text : size;
         const int id = symbol_id(text + at, end - at);
-        if (expected == ARGUMENT && id < DIGITS) {
+        if (expected == EXPECTED_ARGUMENT && id < DIGITS) {
             tokens[n++] = (uint8_t)id;
-            expected = depth ? ARGUMENT_END : THE_END;
-        } else if ((expected == ARGUMENT || expected == OPERATOR) && id == LEFT) {
-            parentheses = expected == ARGUMENT ? 1 : parentheses + 1;
-            expected = OPERATOR;
-        } else if (expected == OPERATOR && id >= MIN && id <= SM) {
+            expected = depth ? EXPECTED_ARGUMENT_END : EXPECTED_THE_END;
+        } else if ((expected == EXPECTED_ARGUMENT || expected == EXPECTED_OPERATOR) && id == LEFT) {
+            parentheses = expected == EXPECTED_ARGUMENT ? 1 : parentheses + 1;
+            expected = EXPECTED_OPERATOR;
+        } else if (expected == EXPECTED_OPERATOR && id >= MIN && id <= SM) {
             if (parentheses < 2)
-                failed = MORE_PARENTHESES;
+                failed = EXPECTED_MORE_PARENTHESES;
             else if (depth == MAX_DEPTH)
-                failed = LESS_DEPTH;
+                failed = EXPECTED_LESS_DEPTH;
             else {
                 tokens[n++] = (uint8_t)id;
                 missing[depth++] = parentheses - 1;
-                expected = ARGUMENT;
+                expected = EXPECTED_ARGUMENT;
             }
-        } else if (expected == ARGUMENT_END && id == RIGHT) {
-            expected = --missing[depth - 1] ? ARGUMENT : BRACKET;
-        } else if (expected == BRACKET && id == CLOSE) {
+        } else if (expected == EXPECTED_ARGUMENT_END && id == RIGHT) {
+            expected = --missing[depth - 1] ? EXPECTED_ARGUMENT : EXPECTED_BRACKET;
+        } else if (expected == EXPECTED_BRACKET && id == CLOSE) {
             tokens[n++] = CLOSE;
-            expected = NODE_END;
-        } else if (expected == NODE_END && id == RIGHT) {
-            expected = --depth ? ARGUMENT_END : THE_END;
+            expected = EXPECTED_NODE_END;
+        } else if (expected == EXPECTED_NODE_END && id == RIGHT) {
+            expected = --depth ? EXPECTED_ARGUMENT_END : EXPECTED_THE_END;
         } else
             failed = expected;
         if (failed) break;
         at = end + 1;
     }
-    if (!failed && expected != THE_END) failed = expected;
+    if (!failed && expected != EXPECTED_THE_END) failed = expected;
     result[0] = n;
     result[1] = failed ? -1 : value_of(tokens, n);
     result[2] = failed;
@@ -167,7 +164,7 @@ static uint8_t *put(uint8_t *end, int id) {
 
 /* text (8 n), its tail from start[0] on being the expression and one space more; tokens (n). Goes from the last token
  * to the first: an operator's parentheses stand before it, and their number is known once its arguments are seen. */
-int K(listops_render)(uint8_t *restrict text, int64_t *restrict start, const uint8_t *restrict tokens, int64_t n) {
+KERNEL(listops_render) {
     int64_t arguments[MAX_DEPTH];
     int depth = 0;
     uint8_t *at = text + 8 * n;

@@ -5,15 +5,14 @@
  * thrown away whole as soon as a paddle of it does not fit. The pictures come from tasks/paddles.py. They have 8 bits,
  * so all is done in integers, but for moves, which are single additions: any instruction set gives the same image.
  */
-#include "pathfinder.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "cuts.h"
 #include "kernels.h"
 #include "philox.h"
 #include "pool.h"
-#include "sizes.h"
 #include "workspace.h"
 
 enum { DEGREES = 360, WHITE = 255, MARKER_SHADE = 20 };
@@ -52,7 +51,7 @@ typedef struct {
 static bool inside(int64_t y, int64_t x, int64_t w) { return y >= 0 && y < w && x >= 0 && x < w; }
 
 /* Steps end at the next pixel in the direction of the axes. */
-static int64_t stepped(int64_t at, real by) { return (int64_t)ceil((double)at + (double)by); }
+static int64_t stepped(int64_t at, double by) { return (int64_t)ceil((double)at + by); }
 
 /* The part of a picture (side,side) with its pixel (cy,cx) at (y,x) that lies in the window. */
 typedef struct {
@@ -169,7 +168,7 @@ static int64_t below(image *m, int64_t n) { return philox_below(philox_draw(&m->
 
 /* A first paddle with its tail at (y,x), if its head and its pivot are in the window. */
 static bool start_at(const image *m, contour *c, int64_t degree, int64_t y, int64_t x) {
-    const real *const by = m->in->seed_steps + 4 * degree;
+    const double *const by = m->in->seed_steps + 4 * degree;
     const int64_t head_y = stepped(y, by[0]), head_x = stepped(x, by[1]);
     const contour started = {{degree, y, x}, stepped(head_y, by[2]), stepped(head_x, by[3])};
     *c = started;
@@ -182,7 +181,8 @@ static bool start(image *m, contour *c, bits taken) {
     bits free;
     for (int attempt = 0; attempt < PADDLE_TRIES; attempt++) {
         const int64_t degree = below(m, DEGREES), probes = in->probe_counts[degree];
-        const int64_t count = probes ? free_bits(free, taken, in->probes + 2 * degree * in->K, probes, in->window) : 0;
+        const int64_t count =
+            probes ? free_bits(free, taken, in->probes + 2 * degree * in->probes_most, probes, in->window) : 0;
         if (!count) return false;
         int64_t y, x;
         nth_bit(&y, &x, free, below(m, count), in->window);
@@ -195,7 +195,7 @@ static bool start(image *m, contour *c, bits taken) {
 static bool start_beside(image *m, contour *c, placed other) {
     for (int attempt = 0; attempt < PADDLE_TRIES; attempt++) {
         const int64_t degree = below(m, DEGREES);
-        const real *const by = m->in->ring + 2 * below(m, DEGREES);
+        const double *const by = m->in->ring + 2 * below(m, DEGREES);
         const double y = rint((double)other.y + (double)by[0]), x = rint((double)other.x + (double)by[1]);
         if (start_at(m, c, degree, (int64_t)y, (int64_t)x)) return true;
     }
@@ -357,7 +357,7 @@ static bool draw_image(image *m, uint8_t *pixels, int64_t *facts, uint64_t numbe
     return true;
 }
 
-int K(pathfinder)(const pathfinder_in *in, const pathfinder_out *out) {
+KERNEL(pathfinder) {
     const int64_t w = in->window, pixels = w * w;
     const int64_t most_paddles = 2 * in->contour_length + in->distractors * in->distractor_length;
     _Static_assert(sizeof(placed) == 3 * sizeof(int64_t), "a row of out->paddles");

@@ -1,16 +1,15 @@
 /* Regular languages of "Neural networks and the Chomsky hierarchy" (Delétang et al. 2023): strings of tokens and the
  * class of the whole string.
  *
- *   PARITY      bits; the number of ones, modulo 2
- *   EVEN_PAIRS  bits; the number of places where a bit differs from the next, modulo 2
- *   CYCLE       steps 0 left, 1 stay, 2 right on a cycle of m places; where they lead to from place 0
- *   ARITHMETIC  digit op digit op ... digit modulo m, ops m, m + 1, m + 2 being + - *, of which * binds closer; the
- *               value. Strings have odd length: one of an even length asked for is shorter by one.
+ *   REGULAR_PARITY      bits; the number of ones, modulo 2
+ *   REGULAR_EVEN_PAIRS  bits; the number of places where a bit differs from the next, modulo 2
+ *   REGULAR_CYCLE       steps 0 left, 1 stay, 2 right on a cycle of m places; where they lead to from place 0
+ *   REGULAR_ARITHMETIC  digit op digit op ... digit modulo m, ops m, m + 1, m + 2 being + - *, of which * binds closer;
+ * the value. Strings have odd length: one of an even length asked for is shorter by one.
  */
 #include "kernels.h"
 #include "philox.h"
 
-enum { PARITY, EVEN_PAIRS, CYCLE, ARITHMETIC };
 enum { PLUS, MINUS, TIMES, OPERATORS };
 enum { SERIAL = 1 << 14 };
 
@@ -19,7 +18,7 @@ static uint32_t below(philox_stream *random, int64_t n) { return philox_below(ph
 static int64_t bits(int64_t *tokens, int64_t n, philox_stream *random, int64_t language) {
     int64_t ones = 0;
     for (int64_t t = 0; t < n; t++) ones += tokens[t] = below(random, 2);
-    return language == PARITY ? ones % 2 : tokens[0] ^ tokens[n - 1];
+    return language == REGULAR_PARITY ? ones % 2 : tokens[0] ^ tokens[n - 1];
 }
 
 static int64_t cycle(int64_t *tokens, int64_t n, philox_stream *random, int64_t m) {
@@ -46,22 +45,20 @@ static int64_t arithmetic(int64_t *tokens, int64_t n, philox_stream *random, int
 
 /* tokens, labels (n,T), sizes (n): a string of length[i] tokens, or where `length` is NULL of low to high, uniformly;
  * the last one's label is the class, other places have -1; tokens after it are 0. */
-int K(regular_sample)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
-                      const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T,
-                      int64_t seed, int64_t low, int64_t high, int64_t language, int64_t m) {
+KERNEL(regular_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
         philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};
         int64_t *const row = tokens + i * T, *const wanted = labels + i * T;
         int64_t size = length ? length[i] : low + below(&random, high - low + 1);
-        if (language == ARITHMETIC && size % 2 == 0) size--;
+        if (language == REGULAR_ARITHMETIC && size % 2 == 0) size--;
         for (int64_t t = 0; t < T; t++) {
             row[t] = 0;
             wanted[t] = -1;
         }
-        wanted[size - 1] = language == CYCLE        ? cycle(row, size, &random, m)
-                           : language == ARITHMETIC ? arithmetic(row, size, &random, m)
-                                                    : bits(row, size, &random, language);
+        wanted[size - 1] = language == REGULAR_CYCLE        ? cycle(row, size, &random, modulus)
+                           : language == REGULAR_ARITHMETIC ? arithmetic(row, size, &random, modulus)
+                                                            : bits(row, size, &random, language);
         sizes[i] = size;
     }
     return ROT_OK;

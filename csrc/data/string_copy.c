@@ -1,10 +1,10 @@
 /* Strings to copy (Jelassi, Brandfonbrener, Kakade, Malach 2024), one character a token: with letters a, b, ... = 0, 1,
- * ..., letters-1 come `$`, `|` and `.`. An example for a string s and, but for COPY, a stretch q of it:
+ * ..., letters-1 come `$`, `|` and `.`. An example for a string s and, but for COPY_COPY, a stretch q of it:
  *
- *   COPY       $s|s.           the first letters of s, or all
- *   PREFIX     $q|s|r.         what follows q in s, where it first occurs: the first letters of it, or all
- *   SUFFIX     $s|qr.          the same
- *   DUPLICATE  $s|s.           where a stretch of s stands in another one's place too, unless they overlap
+ *   COPY_COPY       $s|s.           the first letters of s, or all
+ *   COPY_PREFIX     $q|s|r.         what follows q in s, where it first occurs: the first letters of it, or all
+ *   COPY_SUFFIX     $s|qr.          the same
+ *   COPY_DUPLICATE  $s|s.           where a stretch of s stands in another one's place too, unless they overlap
  *
  * The answer is what comes after the prompt, `.` included.
  */
@@ -13,9 +13,8 @@
 #include "kernels.h"
 #include "philox.h"
 
-enum { COPY, PREFIX, SUFFIX, DUPLICATE };
 enum { START, SEPARATOR, END }; /* ids above letters */
-enum { MAX_LENGTH = 4096, MAX_EXAMPLE = 3 * MAX_LENGTH + 4 };
+enum { MAX_EXAMPLE = 3 * COPY_MAX_LENGTH + 4 };
 enum { SERIAL = 1 << 14 };
 
 /* What all examples have in common: the variant, the letters of q, those of an answer (0 for all there are). */
@@ -37,7 +36,7 @@ static int64_t first_place(const uint8_t *s, int64_t at, int64_t gram) {
 
 /* Puts the stretch at `source` wherever the one at `target` is, from left to right, each after the end of the last. */
 static void duplicate(uint8_t *s, int64_t length, int64_t source, int64_t target, int64_t gram) {
-    uint8_t stale[MAX_LENGTH], fresh[MAX_LENGTH];
+    uint8_t stale[COPY_MAX_LENGTH], fresh[COPY_MAX_LENGTH];
     memcpy(stale, s + target, (size_t)gram);
     memcpy(fresh, s + source, (size_t)gram);
     for (int64_t at = 0; at + gram <= length;) {
@@ -57,16 +56,16 @@ static void put(example *e, const uint8_t *tokens, int64_t n) {
 static void sample(example *e, philox_stream *random, const form *f, int64_t length) {
     const uint8_t start = (uint8_t)(f->letters + START), separator = (uint8_t)(f->letters + SEPARATOR),
                   end = (uint8_t)(f->letters + END);
-    uint8_t s[MAX_LENGTH];
+    uint8_t s[COPY_MAX_LENGTH];
     for (int64_t i = 0; i < length; i++) s[i] = (uint8_t)philox_below(philox_draw(random), (uint32_t)f->letters);
 
     int64_t gram = 0, from = 0;
-    if (f->variant == DUPLICATE) {
+    if (f->variant == COPY_DUPLICATE) {
         const uint32_t places = (uint32_t)(length - f->gram - f->answer - 1);
         const uint32_t source = philox_below(philox_draw(random), places);
         const uint32_t target = philox_below(philox_draw(random), places - 1);
         duplicate(s, length, source, target + (target >= source), f->gram);
-    } else if (f->variant != COPY) {
+    } else if (f->variant != COPY_COPY) {
         const uint32_t places = (uint32_t)(length - f->gram - f->answer - 2);
         gram = f->gram;
         from = first_place(s, philox_below(philox_draw(random), places), gram);
@@ -74,13 +73,13 @@ static void sample(example *e, philox_stream *random, const form *f, int64_t len
 
     e->size = 0;
     put(e, &start, 1);
-    if (f->variant == PREFIX) {
+    if (f->variant == COPY_PREFIX) {
         put(e, s + from, gram);
         put(e, &separator, 1);
     }
     put(e, s, length);
     put(e, &separator, 1);
-    if (f->variant == SUFFIX) put(e, s + from, gram);
+    if (f->variant == COPY_SUFFIX) put(e, s + from, gram);
     e->prompt = e->size;
     put(e, s + from + gram, f->answer ? f->answer : length - from - gram);
     put(e, &end, 1);
@@ -93,10 +92,8 @@ static void label(int64_t *labels, const example *e, int64_t first, int64_t last
 }
 
 /* tokens, labels (n,T): each row examples one after the other, the last of them cut where the row ends. Answers of
- * whole examples are labelled. Strings are of `low` to `high` <= MAX_LENGTH letters. */
-int K(copy_rows)(int64_t *restrict tokens, int64_t *restrict labels, const int64_t *restrict stream, int64_t n,
-                 int64_t T, int64_t seed, int64_t letters, int64_t variant, int64_t gram, int64_t answer, int64_t low,
-                 int64_t high) {
+ * whole examples are labelled. Strings are of `low` to `high` <= COPY_MAX_LENGTH letters. */
+KERNEL(copy_rows) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
@@ -118,11 +115,9 @@ int K(copy_rows)(int64_t *restrict tokens, int64_t *restrict labels, const int64
     return ROT_OK;
 }
 
-/* tokens, labels (n,T), sizes (n): one example a row, of a string of length[i] <= MAX_LENGTH letters, then `.` up to T,
- * which must have room for the longest. Answers are labelled, less their last `.`. */
-int K(copy_strings)(int64_t *restrict tokens, int64_t *restrict labels, int64_t *restrict sizes,
-                    const int64_t *restrict stream, const int64_t *restrict length, int64_t n, int64_t T, int64_t seed,
-                    int64_t letters, int64_t variant, int64_t gram, int64_t answer) {
+/* tokens, labels (n,T), sizes (n): one example a row, of a string of length[i] <= COPY_MAX_LENGTH letters, then `.` up
+ * to T, which must have room for the longest. Answers are labelled, less their last `.`. */
+KERNEL(copy_strings) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {

@@ -9,8 +9,6 @@
 
 enum { ROUNDS = 8, SERIAL = 1 << 13, THINGS = 12 };
 
-enum kind { CYCLIC, SYMMETRIC, ALTERNATING };
-
 /* A word of stream `stream` for each number < 2^32. */
 static uint64_t scramble(uint64_t x, uint64_t seed, uint64_t stream) {
     uint32_t words[4 * PHILOX_LANES];
@@ -38,8 +36,7 @@ static uint64_t permuted(uint64_t i, uint64_t count, uint64_t seed, uint64_t str
 
 /* elements (n,T): rows row[0..n-1] of the sequences of length T under the key `seed`; 0 <= row < 2^48, and row < count,
  * which is order^T, or 0 if that is not below 2^62. 0 < T < 2^16. */
-int K(word_sample)(int64_t *restrict elements, const int64_t *restrict row, int64_t n, int64_t T, int64_t order,
-                   int64_t count, int64_t seed) {
+KERNEL(word_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
         int64_t *const x = elements + i * T;
@@ -61,40 +58,40 @@ int K(word_sample)(int64_t *restrict elements, const int64_t *restrict row, int6
 /* Permutations of n things are numbered in lexicographic order: written with factorials as places, a number has for
  * each position how many of the things that come later are smaller. Numbers 2k and 2k+1 differ by the last two things
  * alone, so that one of them is even: it has number k among the even ones. */
-static void permutation(int64_t *p, int64_t number, int64_t n, enum kind kind) {
+static void permutation(int64_t *p, int64_t number, int64_t n, int64_t kind) {
     int64_t smaller[THINGS], left[THINGS], inversions = 0;
-    if (kind == ALTERNATING) number *= 2;
+    if (kind == GROUP_ALTERNATING) number *= 2;
     for (int64_t k = n - 1; k >= 0; k--) {
         left[k] = k;
         smaller[k] = number % (n - k);
         number /= n - k;
         inversions += smaller[k];
     }
-    if (kind == ALTERNATING && inversions % 2) smaller[n - 2] = 1;
+    if (kind == GROUP_ALTERNATING && inversions % 2) smaller[n - 2] = 1;
     for (int64_t k = 0; k < n; k++) {
         p[k] = left[smaller[k]];
         for (int64_t j = smaller[k]; j < n - k - 1; j++) left[j] = left[j + 1];
     }
 }
 
-static int64_t permutation_number(const int64_t *p, int64_t n, enum kind kind) {
+static int64_t permutation_number(const int64_t *p, int64_t n, int64_t kind) {
     int64_t number = 0;
     for (int64_t k = 0; k < n; k++) {
         int64_t smaller = 0;
         for (int64_t j = k + 1; j < n; j++) smaller += p[j] < p[k];
         number = number * (n - k) + smaller;
     }
-    return kind == ALTERNATING ? number / 2 : number;
+    return kind == GROUP_ALTERNATING ? number / 2 : number;
 }
 
 /* Adds to states (T) the products of the components x / place mod order of elements x (T), times place. */
-static void products(int64_t *restrict states, const int64_t *restrict elements, int64_t T, enum kind kind, int64_t n,
+static void products(int64_t *restrict states, const int64_t *restrict elements, int64_t T, int64_t kind, int64_t n,
                      int64_t order, int64_t place) {
     int64_t product[THINGS], next[THINGS], one[THINGS], sum = 0;
-    if (kind != CYCLIC) permutation(product, 0, n, kind);
+    if (kind != GROUP_CYCLIC) permutation(product, 0, n, kind);
     for (int64_t t = 0; t < T; t++) {
         const int64_t x = elements[t] / place % order;
-        if (kind == CYCLIC) {
+        if (kind == GROUP_CYCLIC) {
             sum = (sum + x) % order;
         } else {
             permutation(one, x, n, kind);
@@ -108,14 +105,13 @@ static void products(int64_t *restrict states, const int64_t *restrict elements,
 
 /* states (n,T) from elements (n,T): s_t = s_{t-1} x_t, s_0 = 0 the identity, in the direct product of F groups, the
  * first component varying slowest. factors (F,3): kind, number n of things (<= 12 unless cyclic), order. */
-int K(word_states)(int64_t *restrict states, const int64_t *restrict elements, const int64_t *restrict factors,
-                   int64_t n, int64_t T, int64_t F) {
+KERNEL(word_states) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
         for (int64_t t = i * T; t < (i + 1) * T; t++) states[t] = 0;
         for (int64_t f = F - 1, place = 1; f >= 0; place *= factors[3 * f + 2], f--) {
             const int64_t *const of = factors + 3 * f;
-            products(states + i * T, elements + i * T, T, (enum kind)of[0], of[1], of[2], place);
+            products(states + i * T, elements + i * T, T, of[0], of[1], of[2], place);
         }
     }
     return ROT_OK;

@@ -1,30 +1,42 @@
-/* The table of entries that one compiled variant offers to module.c. Knows nothing of Python.
- *
- * A signature has one letter an argument, in order; module.c checks and unpacks each into a slot:
- *   r R  array of the variant's dtype, read            w W  the same, written
- *   i I  int64 array, read                             j J  the same, written
- *   b B  uint8 array, read                             c C  the same, written
- *   e E  float64 array, written
- *   n    integer                                       d    floating-point number
- * A capital letter may be None (NULL in the slot).
+/* The list of kernels as the extension module reads it: made from csrc/kernels.list (csrc/generate.py writes list.c).
+ * Knows nothing of Python.
  */
 #ifndef ROT_ENTRIES_H
 #define ROT_ENTRIES_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-typedef union {
-    void *p;
-    int64_t n;
-    double d;
-} rot_slot;
+enum { ROT_READ, ROT_WRITE, ROT_INT, ROT_FLOAT };       /* kinds of arguments */
+enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_FLOAT64 };  /* types of arrays; the first is the one of the call */
+enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 }; /* of one kernel, at most; list.c checks them */
+
+typedef struct {
+    const char *name, *shape; /* shape: as the list has it, for messages */
+    size_t place;             /* in the kernel's struct of arguments */
+    int kind, dtype;
+    bool optional;
+} rot_argument;
 
 typedef struct {
     const char *name;
-    const char *signature;
-    int (*call)(const rot_slot *s);
-} rot_entry;
+    const rot_argument *arguments;
+    int count;
+    void (*sizes)(int64_t *sizes, const void *args); /* how many numbers each array must have, from the whole numbers */
+    size_t bytes;
+} rot_kernel;
 
-enum { ROT_MAX_SLOTS = 64 };
+/* A constant, or one value of an enumeration. */
+typedef struct {
+    const char *group, *name; /* name: NULL for a constant */
+    int64_t value;
+} rot_number;
+
+/* A kernel of one compiled variant, called with its struct of arguments. */
+typedef int (*rot_call)(const void *args);
+
+extern const rot_kernel ROT_LIST[];
+extern const rot_number ROT_NUMBERS[];
 
 #endif

@@ -195,9 +195,7 @@ static int64_t groups_of(int64_t tasks) { return least(tasks, MAX_GROUPS); }
 
 /* y (B,T,D), norm (B,H,T), the logarithm of each softmax's denominator; q (B,T,D), k, v (B,S,D), D = H Dh; lengths,
  * past (B) or NULL; window 0 for none. Keys of sequence b beyond past[b] + lengths[b] are not read. */
-int K(attention_forward)(real *restrict y, real *restrict norm, const real *restrict q, const real *restrict k,
-                         const real *restrict v, const int64_t *restrict lengths, const int64_t *restrict past,
-                         int64_t B, int64_t T, int64_t S, int64_t D, int64_t H, int64_t window) {
+KERNEL(attention_forward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);
     const int64_t tiles = (T + QUERIES - 1) / QUERIES, tasks = B * H * tiles, groups = groups_of(tasks);
     const int64_t size = room_size(&s, false);
@@ -279,11 +277,7 @@ static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const re
 /* dq (B,T,D), dk, dv (B,S,D), overwritten; dy (B,T,D), y and norm as forward wrote them, the rest as there. With
  * p = softmax(c q k^T), c = 1/sqrt(Dh), and e = p * (dy v^T - sum(dy * y)):
  *   dv = p^T dy,   dq = c e k,   dk = c e^T q */
-int K(attention_backward)(real *restrict dq, real *restrict dk, real *restrict dv, const real *restrict dy,
-                          const real *restrict q, const real *restrict k, const real *restrict v,
-                          const real *restrict y, const real *restrict norm, const int64_t *restrict lengths,
-                          const int64_t *restrict past, int64_t B, int64_t T, int64_t S, int64_t D, int64_t H,
-                          int64_t window) {
+KERNEL(attention_backward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);
     const int64_t groups = groups_of(B * H), size = room_size(&s, true);
     real *const rooms = WORKSPACE(real, groups, size);

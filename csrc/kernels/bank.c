@@ -125,10 +125,7 @@ static void run(vec *y, real *states, const real *coefficients, const vec *u, in
 
 /* y (B,T,D), hT (B,D,N), carries (B,tiles,N,2,D): the states before each tile of `tile` steps; a, c (D,N), skip (D),
  * u (B,T,D), h0 (B,D,N) or NULL. */
-int K(bank_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict a,
-                    const real *restrict c, const real *restrict skip, const real *restrict u, const real *restrict h0,
-                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
-                    int64_t reverse) {
+KERNEL(bank_forward) {
     if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     real *const packed = pack_coefficients(a, c, skip, D, N), *const all_states = WORKSPACE(real, B, blocks, size);
@@ -225,11 +222,7 @@ static void add_wide(double *restrict to, const vec *restrict from) {
  *
  * A tile's sums are added in double to those of its slot, sequences b = slot, slot + SLOTS, ...; then slots in order.
  */
-int K(bank_backward)(real *restrict du, real *restrict da, real *restrict dc, real *restrict dskip, real *restrict dh0,
-                     const real *restrict dy, const real *restrict dhT, const real *restrict carries,
-                     const real *restrict a, const real *restrict c, const real *restrict skip, const real *restrict u,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t tile,
-                     int64_t reverse) {
+KERNEL(bank_backward) {
     if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     const int64_t slots = least(B, SLOTS), sums_size = (N * COEFFICIENTS + 1) * CHANNELS; /* the last row is dskip */

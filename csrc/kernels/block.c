@@ -11,7 +11,6 @@
  * scan goes from tile to tile in turn: it is a small part of a tile's work, so that dozens of threads stay busy.
  * Which, and where every partial sum goes, depends on the shapes alone: the same bits for any number of threads.
  */
-#include "block.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -382,9 +381,9 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
 /* The gradient of the output's rows: dy's own, or in the room, with what is to be added. */
 static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
     const int64_t D = c->b->D, at = t.first * D;
-    if (!in->y) return in->dy + at;
-    add_statistics_adjoint(r->dy, in->dy + at, in->y + at, in->later_center, in->later_slope, in->later_shift, t.rows,
-                           D);
+    if (!in->later_y) return in->dy + at;
+    add_statistics_adjoint(r->dy, in->dy + at, in->later_y + at, in->later_center, in->later_slope, in->later_shift,
+                           t.rows, D);
     return r->dy;
 }
 
@@ -456,7 +455,7 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
                           real *dx, const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D;
-    const real *const x = b->x + t.first * D, *const dy = in->y ? r->dy : in->dy + t.first * D;
+    const real *const x = b->x + t.first * D, *const dy = in->later_y ? r->dy : in->dy + t.first * D;
     if (b->norm == NORM_CHANNEL) {
         add_rows(sums->d_norm_sum, sums->scratch, dxn, t.rows, D);
         add_product_rows(sums->d_norm_product, sums->scratch, dxn, x, b->center, t.rows, D);
@@ -559,7 +558,7 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
 }
 
 /* See block.h; with out->mean, at least one step of all sequences is valid. */
-int K(block_forward)(const block_in *b, const block_out *out) {
+KERNEL(block_forward) {
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
     const int64_t parts = b->B * c.tiles;
@@ -601,7 +600,7 @@ static void merge_double(const call *c, real *restrict out, const double *restri
 }
 
 /* See block.h. */
-int K(block_backward)(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out) {
+KERNEL(block_backward) {
     call c;
     if (!open_call(&c, b, true)) return ROT_NO_MEMORY;
     const int64_t tasks = c.few ? 1 : c.slots, D = b->D, L = b->L;

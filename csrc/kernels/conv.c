@@ -36,31 +36,29 @@ static void transpose(real *restrict to, const real *restrict from, int64_t rows
         for (int64_t j = 0; j < columns; j++) to[i * columns + j] = from[j * rows + i];
 }
 
-/* y (B,T,D), final (B,K-1,D), the last K-1 inputs, or NULL; x (B,T,D), w (D,K), bias (D) or NULL, state (B,K-1,D) or
- * NULL; K >= 1. */
-int K(conv_forward)(real *restrict y, real *restrict final, const real *restrict x, const real *restrict w,
-                    const real *restrict bias, const real *restrict state, const int64_t *restrict lengths, int64_t B,
-                    int64_t T, int64_t D, int64_t K) {
-    const int64_t runs = pieces_of(T, RUN), tail = (K - 1) * D;
-    real *const weights = WORKSPACE(real, K, D);
+/* y (B,T,D), final (B,taps-1,D), the last taps-1 inputs, or NULL; x (B,T,D), w (D,taps), bias (D) or NULL, state
+ * (B,taps-1,D) or NULL; taps >= 1. */
+KERNEL(conv_forward) {
+    const int64_t runs = pieces_of(T, RUN), tail = (taps - 1) * D;
+    real *const weights = WORKSPACE(real, taps, D);
     if (!weights) return ROT_NO_MEMORY;
-    transpose(weights, w, K, D);
+    transpose(weights, w, taps, D);
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
         const int64_t all = steps_of(lengths, b, T);
-        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
+        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
         for (int64_t t = from; t < to; t++) {
             real *const out = y + (b * T + t) * D;
             copy_or_zero_row(out, t < all ? bias : NULL, D);
-            for (int64_t k = 0; k < K && t < all; k++)
+            for (int64_t k = 0; k < taps && t < all; k++)
                 if (input_at(z, t + k)) add_product(out, weights + k * D, input_at(z, t + k), D);
         }
     }
     for (int64_t b = 0; final && b < B; b++) {
         const int64_t all = steps_of(lengths, b, T);
-        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
-        for (int64_t i = 0; i < K - 1; i++) copy_or_zero_row(final + b * tail + i * D, input_at(z, all + i), D);
+        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
+        for (int64_t i = 0; i < taps - 1; i++) copy_or_zero_row(final + b * tail + i * D, input_at(z, all + i), D);
     }
     pool_give(weights);
     return ROT_OK;
@@ -75,25 +73,22 @@ static void input_adjoint(real *restrict dz, const real *restrict dy, const real
         if (i - k >= 0 && i - k < all) add_product(dz, weights + k * D, dy + (i - k) * D, D);
 }
 
-/* dx (B,T,D), dw (D,K), dbias (D), dstate (B,K-1,D), all overwritten; dy (B,T,D), dfinal (B,K-1,D) or NULL, the
- * rest as in forward. */
-int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias, real *restrict dstate,
-                     const real *restrict dy, const real *restrict dfinal, const real *restrict x,
-                     const real *restrict w, const real *restrict state, const int64_t *restrict lengths, int64_t B,
-                     int64_t T, int64_t D, int64_t K) {
-    const int64_t runs = pieces_of(T, RUN), tail = (K - 1) * D, size = (K + 1) * D;
-    real *const weights = WORKSPACE(real, K, D);
-    real *const sums = WORKSPACE(real, 1 + B * runs, K + 1, D); /* of dw as (K,D), then dbias; the total first */
+/* dx (B,T,D), dw (D,taps), dbias (D), dstate (B,taps-1,D), all overwritten; dy (B,T,D), dfinal (B,taps-1,D) or NULL,
+ * the rest as in forward. */
+KERNEL(conv_backward) {
+    const int64_t runs = pieces_of(T, RUN), tail = (taps - 1) * D, size = (taps + 1) * D;
+    real *const weights = WORKSPACE(real, taps, D);
+    real *const sums = WORKSPACE(real, 1 + B * runs, taps + 1, D); /* of dw as (taps,D), then dbias; the total first */
     if (!weights || !sums) {
         pool_give(weights), pool_give(sums);
         return ROT_NO_MEMORY;
     }
-    transpose(weights, w, K, D);
+    transpose(weights, w, taps, D);
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
         const int64_t all = steps_of(lengths, b, T);
-        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, K, D};
+        const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
         const real *const grad = dy + b * T * D, *const last = dfinal ? dfinal + b * tail : NULL;
         real *const sum = sums + (1 + task) * size;
         zero_row(sum, size);
@@ -102,20 +97,20 @@ int K(conv_backward)(real *restrict dx, real *restrict dw, real *restrict dbias,
                 zero_row(dx + (b * T + t) * D, D);
                 continue;
             }
-            input_adjoint(dx + (b * T + t) * D, grad, last, weights, t + K - 1, all, K, D);
-            for (int64_t k = 0; k < K; k++)
+            input_adjoint(dx + (b * T + t) * D, grad, last, weights, t + taps - 1, all, taps, D);
+            for (int64_t k = 0; k < taps; k++)
                 if (input_at(z, t + k)) add_product(sum + k * D, grad + t * D, input_at(z, t + k), D);
-            add_row(sum + K * D, grad + t * D, D);
+            add_row(sum + taps * D, grad + t * D, D);
         }
     }
     for (int64_t b = 0; b < B; b++)
-        for (int64_t i = 0; i < K - 1; i++)
+        for (int64_t i = 0; i < taps - 1; i++)
             input_adjoint(dstate + b * tail + i * D, dy + b * T * D, dfinal ? dfinal + b * tail : NULL, weights, i,
-                          steps_of(lengths, b, T), K, D);
+                          steps_of(lengths, b, T), taps, D);
     zero_row(sums, size);
     for (int64_t task = 0; task < B * runs; task++) add_row(sums, sums + (1 + task) * size, size);
-    transpose(dw, sums, D, K);
-    memcpy(dbias, sums + K * D, (size_t)D * sizeof(real));
+    transpose(dw, sums, D, taps);
+    memcpy(dbias, sums + taps * D, (size_t)D * sizeof(real));
     pool_give(weights), pool_give(sums);
     return ROT_OK;
 }

@@ -5,7 +5,7 @@
 
 /* y (n) = x (n), one stretch a thread. The empty asm keeps the compiler from making it one memcpy, which would switch
  * to streaming stores for large n. */
-int K(copy)(real *restrict y, const real *restrict x, int64_t n) {
+KERNEL(copy) {
     enum { LINE = 256 / sizeof(real) };
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n / LINE; i++) {

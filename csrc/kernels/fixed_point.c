@@ -70,8 +70,7 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
 /* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of y as it was, the maxima over a
  * sequence's steps and channels; with `each_step`, the largest of its steps' own, over max |f| + RESIDUAL_FLOOR. NaN if
  * anything was, 0 without a step. f (B,T,D), s (B). */
-int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, const real *restrict s,
-             const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t each_step) {
+KERNEL(relax) {
     const int64_t rows = PIECE / (D + 1) + 1, pieces = pieces_of(T, rows);
     spread *const widest = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
     if (!widest) return ROT_NO_MEMORY;
@@ -99,7 +98,7 @@ int K(relax)(real *restrict residual, real *restrict y, const real *restrict f, 
 }
 
 /* w (M, mixer_prepared) of u (M, ...): what mixers of M tokens take, made once for all iterations. */
-int K(mixer_prepare)(real *restrict w, const real *restrict u, int64_t M, int64_t R, int64_t D, int64_t form) {
+KERNEL(mixer_prepare) {
     const mixer m = {form, R, D};
 #pragma omp parallel for schedule(static) if (M * mixer_u(m) > SERIAL)
     for (int64_t t = 0; t < M; t++) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), m);
@@ -154,10 +153,7 @@ static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *
  * or, `adjoint`, its adjoint in y about x, the gradient of F's input to come:  F_t = lam_{t+1} F_{t+1} + x_t +
  * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q of w as mixer_prepare wrote
  * it and alpha, of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
-int K(depth_pass)(real *restrict residual, real *restrict y, const real *restrict x, const real *restrict lam,
-                  const real *restrict w, const real *restrict alpha, const real *restrict h0, const real *restrict s,
-                  const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R, int64_t D, int64_t varying,
-                  int64_t w_varying, int64_t alpha_varying, int64_t form, int64_t scaled, int64_t adjoint) {
+KERNEL(depth_pass) {
     const mixer m = {form, R, D};
     const int64_t room = mixer_scratch(m) + 3 * D, w_size = w_varying ? mixer_prepared(m) : 0;
     const int64_t alpha_size = alpha_varying ? mixer_alpha(m) : 0;

@@ -33,78 +33,75 @@ static void matvec(real *restrict y, const real *restrict x, const real *restric
     }
 }
 
-/* y (M,out) = x (M,in) w + bias (out) or NULL; w is (in,out), or (out,in) when `transposed`. */
-int K(matmul)(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias, int64_t M,
-              int64_t in, int64_t out, int64_t transposed) {
+/* y (M,d_out) = x (M,d_in) w + bias (d_out) or NULL; w is (d_in,d_out), or (d_out,d_in) when `transposed`. */
+KERNEL(matmul) {
     if (M == 1 && transposed) {
-        matvec(y, x, w, bias, in, out);
+        matvec(y, x, w, bias, d_in, d_out);
         return ROT_OK;
     }
     const int64_t blocks = pieces_of(M, ROWS);
-    real *const packed = WORKSPACE(real, packed_columns(out), in);
+    real *const packed = WORKSPACE(real, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
-    pack(packed, w, in, out, transposed ? 1 : out, transposed ? in : 1);
-#pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
+    pack(packed, w, d_in, d_out, transposed ? 1 : d_out, transposed ? d_in : 1);
+#pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t m = block * ROWS, rows = least(M - m, ROWS);
-        product(y + m * out, out, bias, 0, (gemm_view){x + m * in, in, 1}, packed, rows, in, out);
+        product(y + m * d_out, d_out, bias, 0, (gemm_view){x + m * d_in, d_in, 1}, packed, rows, d_in, d_out);
     }
     pool_give(packed);
     return ROT_OK;
 }
 
-/* dw (out,in) and dbias (out) or NULL, overwritten; x (M,in), dy (M,out).
+/* dw (d_out,d_in) and dbias (d_out) or NULL, overwritten; x (M,d_in), dy (M,d_out).
  *   dw = sum_m dy_m x_m^T,   dbias = sum_m dy_m:  rows in order within a group, groups in order. */
-int K(matmul_weight_grad)(real *restrict dw, real *restrict dbias, const real *restrict x, const real *restrict dy,
-                          int64_t M, int64_t in, int64_t out) {
-    const int64_t groups = parts_of(M, GROUP_ROWS, MAX_GROUPS), per_group = pieces_of(M, groups),
-                  room = packed_columns(in) * CHUNK;
-    real *const sums = WORKSPACE(real, groups, in + 1, out);
-    real *const packed = WORKSPACE(real, groups, packed_columns(in), CHUNK);
+KERNEL(matmul_weight_grad) {
+    const int64_t groups = parts_of(M, GROUP_ROWS, MAX_GROUPS), per_group = pieces_of(M, groups);
+    const int64_t room = packed_columns(d_in) * CHUNK;
+    real *const sums = WORKSPACE(real, groups, d_in + 1, d_out);
+    real *const packed = WORKSPACE(real, groups, packed_columns(d_in), CHUNK);
     if (!sums || !packed) {
         pool_give(sums);
         pool_give(packed);
         return ROT_NO_MEMORY;
     }
-    const int64_t size = (in + 1) * out;
-#pragma omp parallel for schedule(static) if (M * in * out > SERIAL)
+    const int64_t size = (d_in + 1) * d_out;
+#pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
-        real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + in * out;
+        real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + d_in * d_out;
         const int64_t end = least((group + 1) * per_group, M);
         zero_row(dw_sum, size);
         for (int64_t m = group * per_group; m < end; m += CHUNK) {
             const int64_t rows = least(end - m, CHUNK);
-            pack(packed + group * room, x + m * in, rows, in, in, 1);
-            add_weight_grad(dw_sum, dy + m * out, packed + group * room, rows, in, out);
-            for (int64_t i = m; i < m + rows; i++) add_row(dbias_sum, dy + i * out, out);
+            pack(packed + group * room, x + m * d_in, rows, d_in, d_in, 1);
+            add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out);
+            for (int64_t i = m; i < m + rows; i++) add_row(dbias_sum, dy + i * d_out, d_out);
         }
     }
-    zero_row(dw, in * out);
-#pragma omp parallel for schedule(static) if (groups * in * out > SERIAL)
-    for (int64_t o = 0; o < out; o++)
-        for (int64_t group = 0; group < groups; group++) add_row(dw + o * in, sums + group * size + o * in, in);
+    zero_row(dw, d_in * d_out);
+#pragma omp parallel for schedule(static) if (groups * d_in * d_out > SERIAL)
+    for (int64_t o = 0; o < d_out; o++)
+        for (int64_t group = 0; group < groups; group++) add_row(dw + o * d_in, sums + group * size + o * d_in, d_in);
     if (dbias) {
-        zero_row(dbias, out);
-        for (int64_t group = 0; group < groups; group++) add_row(dbias, sums + group * size + in * out, out);
+        zero_row(dbias, d_out);
+        for (int64_t group = 0; group < groups; group++) add_row(dbias, sums + group * size + d_in * d_out, d_out);
     }
     pool_give(sums);
     pool_give(packed);
     return ROT_OK;
 }
 
-/* y (G,M,out) = x (G,M,in) w (G,in,out), each of the G pairs on its own. */
-int K(matmul_stack)(real *restrict y, const real *restrict x, const real *restrict w, int64_t G, int64_t M, int64_t in,
-                    int64_t out) {
-    const int64_t size = packed_columns(out) * in, blocks = pieces_of(M, ROWS);
-    real *const packed = WORKSPACE(real, G, packed_columns(out), in);
+/* y (G,M,d_out) = x (G,M,d_in) w (G,d_in,d_out), each of the G pairs on its own. */
+KERNEL(matmul_stack) {
+    const int64_t size = packed_columns(d_out) * d_in, blocks = pieces_of(M, ROWS);
+    real *const packed = WORKSPACE(real, G, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
-    for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * in * out, in, out, out, 1);
-#pragma omp parallel for collapse(2) schedule(static) if (G * M * in * out > SERIAL)
+    for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * d_in * d_out, d_in, d_out, d_out, 1);
+#pragma omp parallel for collapse(2) schedule(static) if (G * M * d_in * d_out > SERIAL)
     for (int64_t g = 0; g < G; g++) {
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t m = block * ROWS, rows = least(M - m, ROWS);
-            product(y + (g * M + m) * out, out, NULL, 0, (gemm_view){x + (g * M + m) * in, in, 1}, packed + g * size,
-                    rows, in, out);
+            product(y + (g * M + m) * d_out, d_out, NULL, 0, (gemm_view){x + (g * M + m) * d_in, d_in, 1},
+                    packed + g * size, rows, d_in, d_out);
         }
     }
     pool_give(packed);

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "sizes.h"
+#include "cuts.h"
 #include "vector.h"
 
 /* Vectors of a panel, with MR rows of them in registers. */

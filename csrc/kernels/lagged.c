@@ -3,7 +3,8 @@
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
  * base and late are (B,T,columns), first (B,columns); late and first may be NULL, for zero. Functions:
- *   LINEAR p,   SIGMOID s(p),   SILU p s(p),   SOFTPLUS log(1 + e^p),   UNIT p / |p| over the range, zero for zero
+ *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),
+ *   LAGGED_UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
 #include "gemm_tile.h"
@@ -12,7 +13,6 @@
 #include "mixer.h"
 #include "workspace.h"
 
-enum { LINEAR, SIGMOID, SILU, SOFTPLUS, UNIT };
 enum { ROWS = 64, SERIAL = 32768 };
 
 /* One range of columns, and how many steps of each sequence count. */
@@ -35,16 +35,16 @@ static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
         copy_row(p, base, r->n);
 }
 
-/* out = f(p), other than LINEAR */
+/* out = f(p), other than LAGGED_LINEAR */
 static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
-    case SIGMOID:
+    case LAGGED_SIGMOID:
         for (int64_t j = 0; j < n; j++) out[j] = sigmoid(p[j]);
         break;
-    case SILU:
+    case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
         break;
-    case SOFTPLUS:
+    case LAGGED_SOFTPLUS:
         for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
         break;
     default: normalise(out, p, n); break;
@@ -55,13 +55,13 @@ static void map_row(real *restrict out, const real *restrict p, int64_t n, int64
 static void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
                             int64_t n, int64_t function) {
     switch (function) {
-    case SIGMOID:
+    case LAGGED_SIGMOID:
         for (int64_t j = 0; j < n; j++) dp[j] = sigmoid_adjoint(dout[j], p[j]);
         break;
-    case SILU:
+    case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
         break;
-    case SOFTPLUS:
+    case LAGGED_SOFTPLUS:
         for (int64_t j = 0; j < n; j++) dp[j] = softplus_adjoint(dout[j], p[j]);
         break;
     default:
@@ -72,9 +72,7 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
 }
 
 /* out (B,T,n) */
-int K(lagged_forward)(real *restrict out, const real *restrict base, const real *restrict late,
-                      const real *restrict first, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K,
-                      int64_t lo, int64_t n, int64_t function) {
+KERNEL(lagged_forward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
     const int64_t pieces = pieces_of(T, ROWS);
     real *const rows = WORKSPACE(real, B, pieces, n);
@@ -87,7 +85,7 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
             real *const at = out + (b * T + t) * n;
             if (t >= valid) {
                 zero_row(at, n);
-            } else if (function == LINEAR) {
+            } else if (function == LAGGED_LINEAR) {
                 sum_row(at, &r, b, t);
             } else {
                 sum_row(rows + piece * n, &r, b, t);
@@ -101,10 +99,8 @@ int K(lagged_forward)(real *restrict out, const real *restrict base, const real 
 
 /* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (K,E). `out` holds one range
  * after the other, each (B,T,width); their widths sum to K. */
-int K(lagged_product)(real *restrict out, const real *restrict base, const real *restrict y, const real *restrict v,
-                      const real *restrict first, const int64_t *restrict lengths, const int64_t *restrict widths,
-                      const int64_t *restrict functions, int64_t ranges, int64_t B, int64_t T, int64_t K, int64_t E) {
-    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LINEAR};
+KERNEL(lagged_product) {
+    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LAGGED_LINEAR};
     const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
     real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
                                                                     WORKSPACE(real, most_threads(), rows, K);
@@ -133,7 +129,7 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
             for (int64_t t = 0; t < to - from; t++) {
                 if (t >= some)
                     memset(at + t * n, 0, row);
-                else if (functions[i] == LINEAR)
+                else if (functions[i] == LAGGED_LINEAR)
                     memcpy(at + t * n, p + t * K + lo, row);
                 else
                     map_row(at + t * n, p + t * K + lo, n, functions[i]);
@@ -147,10 +143,7 @@ int K(lagged_product)(real *restrict out, const real *restrict base, const real 
 
 /* The range's columns of dbase (B,T,K), dlate (B,T,K) or NULL and dfirst (B,K) or NULL, overwritten:
  *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
-int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restrict dfirst, const real *restrict dout,
-                       const real *restrict base, const real *restrict late, const real *restrict first,
-                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t K, int64_t lo, int64_t n,
-                       int64_t function) {
+KERNEL(lagged_backward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
     const int64_t pieces = pieces_of(T, ROWS);
     const size_t row = (size_t)n * sizeof(real);
@@ -169,7 +162,7 @@ int K(lagged_backward)(real *restrict dbase, real *restrict dlate, real *restric
             real *const dp = dbase + (b * T + t) * K + lo;
             if (t >= valid) {
                 memset(dp, 0, row);
-            } else if (function == LINEAR) {
+            } else if (function == LAGGED_LINEAR) {
                 memcpy(dp, dout + (b * T + t) * n, row);
             } else {
                 sum_row(p, &r, b, t);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "sizes.h"
+#include "cuts.h"
 #include "steps.h"
 
 static inline void copy_row(lane *restrict y, const lane *restrict x, int64_t n) {

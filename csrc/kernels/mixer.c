@@ -28,9 +28,7 @@ static void about(real *restrict v, const real *restrict x, const real *restrict
 }
 
 /* y (B,T,D); u, alpha as above, x (B,T,D), origin (B,T,D) or NULL. */
-int K(mix_forward)(real *restrict y, const real *restrict u, const real *restrict alpha, const real *restrict x,
-                   const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
-                   int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form) {
+KERNEL(mix_forward) {
     const mixer m = {form, R, D};
     const int64_t M = B * T, groups = groups_of(M), per_group = pieces_of(M, groups);
     const int64_t size = mixer_prepared(m), room = mixer_scratch(m);
@@ -65,10 +63,7 @@ int K(mix_forward)(real *restrict y, const real *restrict u, const real *restric
 
 /* dx (B,T,D), du like u, dalpha like alpha, dorigin (B,T,D) or NULL, all overwritten; dy (B,T,D), the rest as in
  * forward:  dx = Q^T dy,  dorigin = dy - dx. */
-int K(mix_backward)(real *restrict dx, real *restrict du, real *restrict dalpha, real *restrict dorigin,
-                    const real *restrict dy, const real *restrict u, const real *restrict alpha, const real *restrict x,
-                    const real *restrict origin, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t R,
-                    int64_t D, int64_t u_varying, int64_t alpha_varying, int64_t form) {
+KERNEL(mix_backward) {
     const mixer m = {form, R, D};
     const int64_t M = B * T, groups = groups_of(M), per_group = pieces_of(M, groups);
     const int64_t u_size = mixer_u(m), alpha_size = mixer_alpha(m), size = mixer_prepared(m), room = mixer_scratch(m);

@@ -1,12 +1,12 @@
 /* Channel mixers, a token at a time: v <- Q v and its adjoint. mixer.c walks over tokens with them.
  *
  * Q is made of what `prepare` derives from u, and of gains alpha:
- *   HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
- *   DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
- *   LOW_RANK      Q = sum_i alpha_i w_i w_i^T
- *   KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
- *                 W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
- *                 triangular U, and alpha R + D/R gains
+ *   MIXER_HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
+ *   MIXER_DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
+ *   MIXER_LOW_RANK      Q = sum_i alpha_i w_i w_i^T
+ *   MIXER_KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
+ *                       W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
+ *                       triangular U, and alpha R + D/R gains
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -14,9 +14,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels.h"
 #include "lanes.h"
 
-enum { HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER };
 enum { MIX_SUMS = 128 / sizeof(real) };
 
 typedef struct {
@@ -77,22 +77,23 @@ static inline int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 /* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
 static inline int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
 static inline int64_t mixer_u(mixer m) {
-    return m.form == KRONECKER ? triangle(m.R) + triangle(mixer_columns(m)) : m.R * m.D;
+    return m.form == MIXER_KRONECKER ? triangle(m.R) + triangle(mixer_columns(m)) : m.R * m.D;
 }
-static inline int64_t mixer_alpha(mixer m) { return m.form == KRONECKER ? m.R + mixer_columns(m) : m.R; }
+static inline int64_t mixer_alpha(mixer m) { return m.form == MIXER_KRONECKER ? m.R + mixer_columns(m) : m.R; }
 static inline int64_t mixer_prepared(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == KRONECKER ? factor_room(a) + factor_room(b) : m.R * (m.D + 1);
+    return m.form == MIXER_KRONECKER ? factor_room(a) + factor_room(b) : m.R * (m.D + 1);
 }
 static inline int64_t mixer_scratch(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
+    return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
 }
 
-/* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
+/* ------------------------------------------------------------------------------------ Householder, MIXER_DPLR, low
+ * rank */
 
 /* Each of these is made of the one step  v <- v - 2 g s w  of steps.h; low rank's has gain -alpha / 2, and no v. */
-static inline real mixer_unit(mixer m) { return m.form == LOW_RANK ? (real)-0.5 : 1; }
+static inline real mixer_unit(mixer m) { return m.form == MIXER_LOW_RANK ? (real)-0.5 : 1; }
 
 /* v <- v - 2 gain w s */
 static inline void reflect_row(real *restrict v, const real *restrict w, real gain, real s, int64_t D) {
@@ -104,10 +105,10 @@ static inline void prepare_vectors(real *w, const real *u, mixer m) {
     for (int64_t i = 0; i < m.R; i++) w[m.R * m.D + i] = normalise(w + i * m.D, u + i * m.D, m.D);
 }
 
-/* v <- Q v = Q^T v of DPLR and low rank; s (R) <- w . v */
+/* v <- Q v = Q^T v of MIXER_DPLR and low rank; s (R) <- w . v */
 static inline void apply_sum(real *restrict v, real *restrict s, const real *w, const real *alpha, mixer m) {
     for (int64_t i = 0; i < m.R; i++) s[i] = dot(w + i * m.D, v, m.D);
-    if (m.form == LOW_RANK) zero_row(v, m.D);
+    if (m.form == MIXER_LOW_RANK) zero_row(v, m.D);
     for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, mixer_unit(m) * alpha[i], s[i], m.D);
 }
 
@@ -256,7 +257,7 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
 /* ------------------------------------------------------------------------------------------------- of any form */
 
 static inline void mixer_prepare(real *w, const real *u, mixer m) {
-    if (m.form == KRONECKER) {
+    if (m.form == MIXER_KRONECKER) {
         prepare_factor(w, u, m.R);
         prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
     } else {
@@ -266,16 +267,16 @@ static inline void mixer_prepare(real *w, const real *u, mixer m) {
 
 static inline void mixer_apply(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
-    case HOUSEHOLDER: apply_product(v, w, alpha, m); break;
-    case KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
+    case MIXER_HOUSEHOLDER: apply_product(v, w, alpha, m); break;
+    case MIXER_KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
     default: apply_sum(v, scratch, w, alpha, m); break;
     }
 }
 
 static inline void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
-    case HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
-    case KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
+    case MIXER_HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
+    case MIXER_KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
     default: apply_sum(v, scratch, w, alpha, m); break; /* Q is symmetric */
     }
 }
@@ -283,8 +284,8 @@ static inline void mixer_apply_transposed(real *v, const real *w, const real *al
 static inline void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                                  real *scratch, mixer m) {
     switch (m.form) {
-    case HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
-    case KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
+    case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
+    case MIXER_KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
     default: adjoint_sum(g, du, dalpha, v, w, alpha, scratch, m); break;
     }
 }

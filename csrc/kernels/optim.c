@@ -5,8 +5,8 @@
 #include <math.h>
 
 #include "adamw.h"
+#include "cuts.h"
 #include "kernels.h"
-#include "sizes.h"
 #include "workspace.h"
 
 enum {
@@ -42,8 +42,7 @@ static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
 
 /* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant: |p|
  * and |v| after it, summed as `norm` does. */
-int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restrict norms, const real *restrict grad,
-             int64_t n, double lr, double beta1, double beta2, double eps, double decay, double scale, int64_t step) {
+KERNEL(adamw) {
     const double t = (double)step;
     const adamw_rule rule = {
         .scale = (real)scale,
@@ -72,7 +71,7 @@ int K(adamw)(real *restrict p, real *restrict m, real *restrict v, double *restr
 }
 
 /* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
-int K(norm)(double *restrict norm, const real *restrict x, int64_t n) {
+KERNEL(norm) {
     const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;

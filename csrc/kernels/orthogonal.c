@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuts.h"
 #include "kernels.h"
-#include "sizes.h"
 #include "vector.h"
 #include "workspace.h"
 
@@ -154,8 +154,16 @@ static void newton(task *t) {
     swap(&t->E, &t->next);
 }
 
-/* P (G,n,n) = expm(M - M^T) after one Newton step; M (G,n,n), its numbers at most a million or so. */
-int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, int64_t n) {
+/* Whether the series can be scaled back without losing more than a Newton step restores; false for NaN. */
+static bool in_range(const real *M, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs((double)M[i]) <= ORTHOGONAL_LARGEST)) return false;
+    return true;
+}
+
+/* P (G,n,n) = expm(M - M^T) after one Newton step; M (G,n,n), its numbers at most ORTHOGONAL_LARGEST in magnitude. */
+KERNEL(orthogonal_forward) {
+    if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
@@ -175,7 +183,8 @@ int K(orthogonal_forward)(real *restrict P, const real *restrict M, int64_t G, i
  *
  * That derivative is the adjoint of the one at M - M^T. The Newton step needs none of its own: it is the identity on
  * orthogonal matrices, and what dP has across them, P times a symmetric matrix, leaves L symmetric and cancels. */
-int K(orthogonal_backward)(real *restrict dM, const real *restrict dP, const real *restrict M, int64_t G, int64_t n) {
+KERNEL(orthogonal_backward) {
+    if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)

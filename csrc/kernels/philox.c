@@ -4,7 +4,7 @@
 
 /* out (n,4); counter (n,4), key (n,2): 32-bit words held in int64. Counter i goes through lane i modulo their number.
  */
-int K(philox)(int64_t *restrict out, const int64_t *restrict counter, const int64_t *restrict key, int64_t n) {
+KERNEL(philox) {
     for (int64_t i = 0; i < n; i++) {
         const int64_t lane = i % PHILOX_LANES;
         philox_lanes c;

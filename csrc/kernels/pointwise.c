@@ -92,38 +92,35 @@ static void merge(real *restrict out, const real *restrict sums, int64_t chunks,
 
 /* ------------------------------------------------------------------------------------------------ elementwise */
 
-enum { EXP, SIGMOID, TANH, GELU, SILU, SOFTPLUS };
-
 static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t n = rows * j->D;
     real *restrict y = AT(j->out[0]);
     const real *restrict x = AT(j->in[0]);
     (void)chunk;
     switch (j->function) {
-    case EXP:
+    case FUNCTION_EXP:
         for (int64_t i = 0; i < n; i++) y[i] = vmath_exp(x[i]);
         break;
-    case SIGMOID:
+    case FUNCTION_SIGMOID:
         for (int64_t i = 0; i < n; i++) y[i] = sigmoid(x[i]);
         break;
-    case TANH:
+    case FUNCTION_TANH:
         for (int64_t i = 0; i < n; i++) y[i] = vmath_tanh(x[i]);
         break;
-    case GELU:
+    case FUNCTION_GELU:
         for (int64_t i = 0; i < n; i++) y[i] = gelu(x[i]);
         break;
-    case SILU:
+    case FUNCTION_SILU:
         for (int64_t i = 0; i < n; i++) y[i] = silu(x[i]);
         break;
-    case SOFTPLUS:
+    case FUNCTION_SOFTPLUS:
         for (int64_t i = 0; i < n; i++) y[i] = softplus(x[i]);
         break;
     }
 }
 
 /* y, x (B,T,D); function 0..5 as above. */
-int K(elementwise)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
-                   int64_t D, int64_t function) {
+KERNEL(elementwise) {
     each_chunk(elementwise_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .function = function});
     return ROT_OK;
@@ -135,21 +132,20 @@ static void elementwise_backward_rows(const job *j, int64_t chunk, int64_t first
     const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]);
     (void)chunk;
     switch (j->function) {
-    case GELU:
+    case FUNCTION_GELU:
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * gelu_slope(x[i]);
         break;
-    case SILU:
+    case FUNCTION_SILU:
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * silu_slope(x[i]);
         break;
-    case SOFTPLUS:
+    case FUNCTION_SOFTPLUS:
         for (int64_t i = 0; i < n; i++) dx[i] = softplus_adjoint(dy[i], x[i]);
         break;
     }
 }
 
-/* dx, dy, x (B,T,D), of a function whose slope is taken at x: GELU, SILU or SOFTPLUS. */
-int K(elementwise_backward)(real *restrict dx, const real *restrict dy, const real *restrict x,
-                            const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t function) {
+/* dx, dy, x (B,T,D), of a function whose slope is taken at x: FUNCTION_GELU, FUNCTION_SILU or FUNCTION_SOFTPLUS. */
+KERNEL(elementwise_backward) {
     each_chunk(elementwise_backward_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .function = function});
     return ROT_OK;
@@ -163,8 +159,7 @@ static void glu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
 }
 
 /* y = value s(gate), all (B,T,D). */
-int K(glu_forward)(real *restrict y, const real *restrict value, const real *restrict gate,
-                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(glu_forward) {
     each_chunk(glu_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {value, gate}});
     return ROT_OK;
 }
@@ -181,8 +176,7 @@ static void glu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_
 }
 
 /* dvalue = dy s(gate),  dgate = dy value s(gate) s(-gate), all (B,T,D). */
-int K(glu_backward)(real *restrict dvalue, real *restrict dgate, const real *restrict dy, const real *restrict value,
-                    const real *restrict gate, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(glu_backward) {
     each_chunk(glu_backward_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dvalue, dgate}, .in = {dy, value, gate}});
     return ROT_OK;
@@ -194,8 +188,7 @@ static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) 
 }
 
 /* y (B,T,D) is x with its padding zeroed. */
-int K(mask_padding)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B, int64_t T,
-                    int64_t D) {
+KERNEL(mask_padding) {
     each_chunk(copy_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}});
     return ROT_OK;
 }
@@ -226,9 +219,7 @@ static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows)
 /* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The number of an element is that of Philox's counter
  * (i / 4, place, step, site) at i % 4: i runs over the (T,D) of its sequence, or over (D) with `over_time`; place is
  * places[b], or b without. */
-int K(dropout)(real *restrict y, const real *restrict x, const int64_t *restrict lengths,
-               const int64_t *restrict places, int64_t B, int64_t T, int64_t D, double rate, int64_t seed, int64_t step,
-               int64_t site, int64_t over_time) {
+KERNEL(dropout) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .places = places, .out = {y}, .in = {x}};
     j.key = dropout_key_of(rate, seed, step, site);
     if (!over_time) {
@@ -259,8 +250,7 @@ static void moments_chunk(const job *j, int64_t chunk, int64_t first, int64_t ro
 }
 
 /* mean, var (D) of x (B,T,D) over its n > 0 valid rows; var is biased. */
-int K(channel_moments)(real *restrict mean, real *restrict var, const real *restrict x, const int64_t *restrict lengths,
-                       int64_t B, int64_t T, int64_t D) {
+KERNEL(channel_moments) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = B * chunks_of(&j);
     int64_t *const rows = WORKSPACE(int64_t, chunks);
@@ -287,8 +277,7 @@ static void affine_chunk(const job *j, int64_t chunk, int64_t first, int64_t row
 }
 
 /* y = gain (x - center) + offset; y, x (B,T,D), the others (D). */
-int K(channel_affine)(real *restrict y, const real *restrict x, const real *restrict center, const real *restrict gain,
-                      const real *restrict offset, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(channel_affine) {
     each_chunk(
         affine_chunk,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .channel = {center, gain, offset}});
@@ -309,8 +298,7 @@ static void channel_sums_rows(const job *j, int64_t chunk, int64_t first, int64_
 }
 
 /* sum, product (D): sums of dy and of dy (x - center); dy, x (B,T,D), center (D). */
-int K(channel_sums)(real *restrict sum, real *restrict product, const real *restrict dy, const real *restrict x,
-                    const real *restrict center, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(channel_sums) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {dy, x}, .channel = {center}};
     j.sums = new_sums(&j, 2);
     if (!j.sums) return ROT_NO_MEMORY;
@@ -334,9 +322,7 @@ static void channel_adjoint_rows(const job *j, int64_t chunk, int64_t first, int
 }
 
 /* dx = gain dy + slope (x - center) + offset; dx, dy, x (B,T,D), the others (D). */
-int K(channel_adjoint)(real *restrict dx, const real *restrict dy, const real *restrict x, const real *restrict center,
-                       const real *restrict gain, const real *restrict slope, const real *restrict offset,
-                       const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(channel_adjoint) {
     each_chunk(channel_adjoint_rows, &(job){.B = B,
                                             .T = T,
                                             .D = D,
@@ -363,9 +349,7 @@ static void layer_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t 
 
 /* y (B,T,D), mean, rstd (B,T; not written at padding); x (B,T,D), scale, bias (D).
  *   y = (x - mean) rstd scale + bias,   rstd = 1 / sqrt(var + eps), over the D channels of each row. */
-int K(layer_norm_forward)(real *restrict y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                          const real *restrict scale, const real *restrict bias, const int64_t *restrict lengths,
-                          int64_t B, int64_t T, int64_t D, double eps) {
+KERNEL(layer_norm_forward) {
     each_chunk(layer_norm_rows, &(job){.B = B,
                                        .T = T,
                                        .D = D,
@@ -393,10 +377,7 @@ static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first,
 /* dx (B,T,D), dscale, dbias (D); dy, x (B,T,D), scale (D), mean, rstd (B,T) as forward wrote them.
  *   With xhat = (x - mean) rstd and g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  <> the mean over channels;
  *   dscale = sum dy xhat,  dbias = sum dy  over all valid rows. */
-int K(layer_norm_backward)(real *restrict dx, real *restrict dscale, real *restrict dbias, const real *restrict dy,
-                           const real *restrict x, const real *restrict scale, const real *restrict mean,
-                           const real *restrict rstd, const int64_t *restrict lengths, int64_t B, int64_t T,
-                           int64_t D) {
+KERNEL(layer_norm_backward) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .channel = {scale}};
     j.row_in[0] = mean;
     j.row_in[1] = rstd;
@@ -426,8 +407,8 @@ static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t r
 }
 
 /* y (B,T,D) = table[ids] + bias; ids (B,T), each a row of table (V,D), bias (D) or NULL. */
-int K(embedding_forward)(real *restrict y, const int64_t *restrict ids, const real *restrict table,
-                         const real *restrict bias, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D) {
+KERNEL(embedding_forward) {
+    (void)V; /* which bounds the ids, as rotrnn.ops has checked */
     each_chunk(
         embedding_rows,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .channel = {bias}, .ids = ids, .table = table});
@@ -506,8 +487,7 @@ static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64
 
 /* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v. Where a table is small
  * beside the rows of a chunk, each chunk of RUN rows at most sums into one of its own, and dy is read in order. */
-int K(embedding_backward)(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
-                          const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
+KERNEL(embedding_backward) {
     job j = {.B = B, .T = T, .D = D, .V = V, .lengths = lengths, .longest = RUN, .in = {dy}, .ids = ids};
     if (V > chunk_rows(&j) / 4) return sum_by_id(dtable, dy, ids, lengths, B, T, D, V);
     j.sums = new_sums(&j, V);
@@ -535,8 +515,7 @@ static double share_of(const job *j, int64_t b) {
 }
 
 /* y (B,D), the mean over the valid rows of x (B,T,D); zero where there are none. */
-int K(mean_pool_forward)(real *restrict y, const real *restrict x, const int64_t *restrict lengths, int64_t B,
-                         int64_t T, int64_t D) {
+KERNEL(mean_pool_forward) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = chunks_of(&j);
     j.sums = new_sums(&j, 1);
@@ -558,8 +537,7 @@ static void spread_rows(const job *j, int64_t chunk, int64_t first, int64_t rows
 }
 
 /* dx (B,T,D): dy (B,D) shared equally among a sequence's valid rows. */
-int K(mean_pool_backward)(real *restrict dx, const real *restrict dy, const int64_t *restrict lengths, int64_t B,
-                          int64_t T, int64_t D) {
+KERNEL(mean_pool_backward) {
     each_chunk(spread_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .sequence = dy});
     return ROT_OK;
 }
@@ -568,8 +546,7 @@ int K(mean_pool_backward)(real *restrict dx, const real *restrict dy, const int6
 
 /* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C).  With m the largest logit and S = sum_c e^(z_c - m),
  *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / B: of the mean loss. */
-int K(cross_entropy)(real *restrict loss, real *restrict dlogits, const real *restrict logits,
-                     const int64_t *restrict labels, int64_t B, int64_t C) {
+KERNEL(cross_entropy) {
 #pragma omp parallel for schedule(static) if (B * C > SMALL)
     for (int64_t b = 0; b < B; b++) {
         const real *restrict z = logits + b * C;

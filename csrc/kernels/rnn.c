@@ -11,17 +11,15 @@
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "sizes.h"
 #include "workspace.h"
 
 /* What a step makes of z_t. */
-enum { IDENTITY, TANH, RELU, LSTM };
 
 enum {
     ROWS = 4,         /* sequences of a block: as many as keep the arithmetic busy while weights come from cache */
     SERIAL = 1 << 19, /* products below which threads do not pay */
 };
-
-static int64_t gates_of(int64_t cell) { return cell == LSTM ? 4 : 1; }
 
 static int64_t rows_of(int64_t B) { return B > 2 * ROWS ? ROWS : B > 1 ? (B + 1) / 2 : 1; }
 
@@ -60,9 +58,9 @@ static void zero_padding_of(real *y, const block *s, int64_t T, int64_t n) {
 }
 
 static void activate(real *restrict h, const real *restrict z, int64_t N, int64_t cell) {
-    if (cell == TANH)
+    if (cell == CELL_TANH)
         for (int64_t j = 0; j < N; j++) h[j] = vmath_tanh(z[j]);
-    else if (cell == RELU)
+    else if (cell == CELL_RELU)
         for (int64_t j = 0; j < N; j++) h[j] = relu(z[j]);
     else
         copy_row(h, z, N);
@@ -71,9 +69,9 @@ static void activate(real *restrict h, const real *restrict z, int64_t N, int64_
 /* dz = g f'(z), by h = f(z) */
 static void activate_adjoint(real *restrict dz, const real *restrict g, const real *restrict h, int64_t N,
                              int64_t cell) {
-    if (cell == TANH)
+    if (cell == CELL_TANH)
         for (int64_t j = 0; j < N; j++) dz[j] = tanh_adjoint(g[j], h[j]);
-    else if (cell == RELU)
+    else if (cell == CELL_RELU)
         for (int64_t j = 0; j < N; j++) dz[j] = relu_adjoint(g[j], h[j]);
     else
         copy_row(dz, g, N);
@@ -103,9 +101,7 @@ static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *
 
 /* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Of the LSTM alone, else NULL: c (B,T,N), cT (B,N),
  * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o. */
-int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *restrict cT, real *restrict gates,
-                   const real *restrict w, const real *restrict x, const real *restrict h0, const real *restrict c0,
-                   const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse) {
+KERNEL(rnn_forward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(G * N), N);
     real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
@@ -130,7 +126,7 @@ int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *
             product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
-                if (cell == LSTM) {
+                if (cell == CELL_LSTM) {
                     lstm_step(state + r * N, memory + r * N, gates + at * 4 * N, z + r * 4 * N, N);
                     copy_row(c + at * N, memory + r * N, N);
                 } else
@@ -140,10 +136,10 @@ int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *
         }
         for (int64_t r = 0; r < s.count; r++) {
             copy_row(hT + s.b[r] * N, state + r * N, N);
-            if (cell == LSTM) copy_row(cT + s.b[r] * N, memory + r * N, N);
+            if (cell == CELL_LSTM) copy_row(cT + s.b[r] * N, memory + r * N, N);
         }
         zero_padding_of(h, &s, T, N);
-        if (cell == LSTM) zero_padding_of(c, &s, T, N), zero_padding_of(gates, &s, T, 4 * N);
+        if (cell == CELL_LSTM) zero_padding_of(c, &s, T, N), zero_padding_of(gates, &s, T, 4 * N);
     }
     pool_give(packed);
     pool_give(room);
@@ -157,10 +153,7 @@ int K(rnn_forward)(real *restrict h, real *restrict hT, real *restrict c, real *
  *   dx_t = dz_t, the cell's adjoint of g_t,   dh0 = w^T dz_0   (dhT if there is no step)
  *
  * dw = sum dz_t h_{t-1}^T is left to the caller, who has matmul_weight_grad. */
-int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, const real *restrict dh,
-                    const real *restrict dhT, const real *restrict dcT, const real *restrict w, const real *restrict h,
-                    const real *restrict c, const real *restrict gates, const real *restrict c0,
-                    const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t cell, int64_t reverse) {
+KERNEL(rnn_backward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(N), G * N);
     real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
@@ -184,7 +177,7 @@ int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, c
             product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
-                if (cell == LSTM) {
+                if (cell == CELL_LSTM) {
                     const real *const before = c0 ? c0 + s.b[r] * N : NULL;
                     const real *const c_prev = k ? c + place_of(&s, r, k - 1, T, reverse) * N : before;
                     lstm_step_adjoint(dz + r * 4 * N, dc + r * N, g + r * N, gates + at * 4 * N, c + at * N, c_prev, N);
@@ -197,7 +190,7 @@ int K(rnn_backward)(real *restrict dx, real *restrict dh0, real *restrict dc0, c
         product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N);
         for (int64_t r = 0; r < s.count; r++) {
             copy_or_zero_row(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
-            if (cell == LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);
+            if (cell == CELL_LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);
         }
         zero_padding_of(dx, &s, T, G * N);
     }

@@ -175,9 +175,7 @@ static void pass_on(lane *restrict carry, const lane *restrict state, const lane
 }
 
 /* h (B,T,N), hT (B,N) or NULL; a (N) or (B,T,N), x (B,T,N), h0 (B,N) or NULL. */
-int K(scan_forward)(lane *restrict h, lane *restrict hT, const lane *restrict a, const lane *restrict x,
-                    const lane *restrict h0, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
-                    int64_t varying, int64_t reverse) {
+KERNEL(scan_forward) {
     const cut c = cut_of(B, T, N, varying);
     const int64_t pieces = B * c.blocks * c.segments;
     if (c.segments == 1) {
@@ -275,10 +273,7 @@ static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *rest
  *   dx_t = g_t,   da_t = g_t conj(h_{t-1})  with h_{-1} = h0,   dh0 = conj(a_0) g_0   (dh0 = dhT if no steps)
  *
  * A constant `a` sums da over b and t: runs of SUM_STEPS, then segments, then b, always in that order. */
-int K(scan_backward)(lane *restrict dx, lane *restrict da, lane *restrict dh0, const lane *restrict dh,
-                     const lane *restrict dhT, const lane *restrict a, const lane *restrict h, const lane *restrict h0,
-                     const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N, int64_t varying,
-                     int64_t reverse) {
+KERNEL(scan_backward) {
     const cut c = cut_of(B, T, N, varying);
     const int64_t pieces = B * c.blocks * c.segments;
     /* Of a constant a: sums of da; conj(a) for the passes from zero, and its powers */

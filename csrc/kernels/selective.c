@@ -136,11 +136,7 @@ static void run_state(real *restrict y, real *restrict h, const real *restrict e
 
 /* y (B,T,D), hT (B,D,S) and carries (B,tiles,S,D), the states before each tile: each may be NULL; x, delta (B,T,D),
  * A (D,S), B, C (B,T,S), skip (D) or NULL, h0 (B,D,S) or NULL. */
-int K(selective_forward)(real *restrict y, real *restrict hT, real *restrict carries, const real *restrict x,
-                         const real *restrict delta, const real *restrict A, const real *restrict B,
-                         const real *restrict C, const real *restrict skip, const real *restrict h0,
-                         const int64_t *restrict lengths, int64_t batch, int64_t T, int64_t D, int64_t S,
-                         int64_t reverse) {
+KERNEL(selective_forward) {
     const plan p = plan_of(lengths, batch, T, D, S, reverse);
     real *const states = WORKSPACE(real, batch, S, p.padded), *const constants = WORKSPACE(real, S + 1, p.padded);
     if (!states || !constants) {
@@ -260,12 +256,7 @@ static void add_totals(real *restrict db, real *restrict dc, int64_t row, real *
  *   ddelta_t = x_t du_t + sum over states of A e_t g_t h_{t-1}
  *
  * dA and dskip are sums over tiles, then over b; dB and dC over the blocks of a group, then over groups. */
-int K(selective_backward)(real *restrict dx, real *restrict ddelta, real *restrict dA, real *restrict dB,
-                          real *restrict dC, real *restrict dskip, real *restrict dh0, const real *restrict dy,
-                          const real *restrict dhT, const real *restrict carries, const real *restrict x,
-                          const real *restrict delta, const real *restrict A, const real *restrict B,
-                          const real *restrict C, const real *restrict skip, const int64_t *restrict lengths,
-                          int64_t batch, int64_t T, int64_t D, int64_t S, int64_t reverse) {
+KERNEL(selective_backward) {
     const plan p = plan_of(lengths, batch, T, D, S, reverse);
     const int64_t size = S * p.padded, slab = T * S;
     const bool several = p.groups > 1;

@@ -204,9 +204,7 @@ static void write_last(lane *last, strip s, steps_in a, steps_in x, steps_in pas
 }
 
 /* h (B,T,N), last (B,L-1,N) or NULL; a (N) or (B,T,N), x (B,T,N), past (B,L-1,N) or NULL. */
-int K(window_forward)(lane *restrict h, lane *restrict last, const lane *restrict a, const lane *restrict x,
-                      const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
-                      int64_t L, int64_t varying, int64_t reverse) {
+KERNEL(window_forward) {
     const cut c = cut_of(T, N, L);
     const int64_t span = c.rows * c.blocks; /* steps of a run */
     int status = ROT_OK;
@@ -384,10 +382,7 @@ static void backward_ends(lane *dpast, steps_out dx, const transition_sum *da, s
  *   dx_r = g_r + conj(A_r) V_r,   da_r = g_r conj(P_{r-1}) + q_r conj(C_{r-1}) + e_{r-1} conj(A_r)
  *
  * A constant `a` sums da over b and t: runs of SUM_STEPS, then pieces, then b, always in that order. */
-int K(window_backward)(lane *restrict dx, lane *restrict da, lane *restrict dpast, const lane *restrict dh,
-                       const lane *restrict dlast, const lane *restrict a, const lane *restrict x,
-                       const lane *restrict past, const int64_t *restrict lengths, int64_t B, int64_t T, int64_t N,
-                       int64_t L, int64_t varying, int64_t reverse) {
+KERNEL(window_backward) {
     const cut c = cut_of(T, N, L);
     const int64_t span = c.rows * c.blocks; /* steps of a run */
     const int64_t room = c.rows * c.lanes;
@@ -462,9 +457,7 @@ static void tiir_row(lane *restrict h, lane *restrict read, lane *restrict next,
  *
  * h (B,T,N); x (B,T,N), a, power = a^L (N). In and out: delay (B,L+1,N), a ring, where the k-th input of all has row
  * k mod L+1, and sums (B,2,N), what is read and what is summed up. position (B): inputs so far. */
-int K(tiir)(lane *restrict h, lane *restrict delay, lane *restrict sums, const int64_t *restrict position,
-            const lane *restrict a, const lane *restrict power, const lane *restrict x, int64_t B, int64_t T, int64_t N,
-            int64_t L, int64_t resets) {
+KERNEL(tiir) {
     const int64_t strips = pieces_of(N, WIDE);
 #pragma omp parallel for schedule(static) if (B * T * N > SERIAL)
     for (int64_t i = 0; i < B * strips; i++) {

@@ -1,8 +1,8 @@
-/* rotrnn._cpu: the tables of entries (entries.h) as Python functions. The only file that knows Python and NumPy.
+/* rotrnn._cpu: the list of kernels (entries.h) as Python functions. The only file that knows Python and NumPy.
  *
- * Every function takes its arguments in the order of the entry's signature. Arrays must have the exact dtype, be
- * C-contiguous and aligned, and writeable where they are written; shapes are the caller's business (ops/). The dtype
- * of the first array of a letter r, R, w or W picks the variant, and `use_simd` the instruction set.
+ * `_cpu.kernels` holds one function for each kernel, which takes every argument of the list by keyword. Arrays must
+ * have the exact dtype and as many numbers as the list says, be C-contiguous and aligned, and writeable where they are
+ * written. The dtype of the first array without a type of its own picks the variant, `use_simd` the instruction set.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -24,32 +24,33 @@
 #endif
 
 #include "entries.h"
+#include "kernels.h"
 #include "pool.h"
-#include "real.h"
 
 enum { F32, F64, C64, C128, DTYPES };
 static const int TYPE_NUMBERS[DTYPES] = {NPY_FLOAT32, NPY_FLOAT64, NPY_COMPLEX64, NPY_COMPLEX128};
 static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64", "complex128"};
 
 #define TABLES(isa)                                                                                                    \
-    extern const rot_entry rot_table_f32_##isa[], rot_table_f64_##isa[], rot_table_c64_##isa[], rot_table_c128_##isa[];
+    extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[];
 TABLES(base)
 #ifdef ROT_X86
 TABLES(avx2)
 TABLES(avx512)
 #endif
+extern const rot_call ROT_ONCE[];
 
 typedef struct {
     const char *name;
-    const rot_entry *tables[DTYPES];
+    const rot_call *calls[DTYPES];
 } simd;
 
 /* From the plainest to the fastest. */
 static const simd SIMDS[] = {
-    {"base", {rot_table_f32_base, rot_table_f64_base, rot_table_c64_base, rot_table_c128_base}},
+    {"base", {rot_calls_f32_base, rot_calls_f64_base, rot_calls_c64_base, rot_calls_c128_base}},
 #ifdef ROT_X86
-    {"avx2", {rot_table_f32_avx2, rot_table_f64_avx2, rot_table_c64_avx2, rot_table_c128_avx2}},
-    {"avx512", {rot_table_f32_avx512, rot_table_f64_avx512, rot_table_c64_avx512, rot_table_c128_avx512}},
+    {"avx2", {rot_calls_f32_avx2, rot_calls_f64_avx2, rot_calls_c64_avx2, rot_calls_c128_avx2}},
+    {"avx512", {rot_calls_f32_avx512, rot_calls_f64_avx512, rot_calls_c64_avx512, rot_calls_c128_avx512}},
 #endif
 };
 enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0] };
@@ -72,12 +73,19 @@ typedef struct {
 typedef struct {
     PyObject *module; /* owned: a function may outlive every other reference to its module */
     module_state *state;
-    const rot_entry *by_dtype[SIMD_COUNT][DTYPES]; /* NULL where the dtype lacks the entry */
-    const char *name;
+    const rot_kernel *kernel;
+    int place;                           /* in the list */
+    PyObject *names[ROT_MOST_ARGUMENTS]; /* owned: of its arguments, interned */
     PyMethodDef def;
 } function;
 
 static const char FUNCTION_CAPSULE[] = "rotrnn._cpu.function";
+
+/* The compiled kernel for a dtype; NULL where the dtype lacks it. */
+static rot_call find_call(const function *self, int dtype) {
+    const rot_call call = SIMDS[self->state->level].calls[dtype][self->place];
+    return call ? call : ROT_ONCE[self->place];
+}
 
 static int dtype_index(PyObject *object) {
     if (PyArray_Check(object))
@@ -86,107 +94,152 @@ static int dtype_index(PyObject *object) {
     return -1;
 }
 
-/* Checks one array argument and stores its data pointer. Returns false with an exception set. */
-static bool unpack_array(rot_slot *slot, const char *name, Py_ssize_t position, PyObject *object, int type_number,
-                         const char *type_name, bool optional, bool written) {
-    if (optional && object == Py_None) {
-        slot->p = NULL;
-        return true;
+/* Which argument of the list has this name; -1 if none. Call sites pass interned names, mostly in the list's order. */
+static int find_argument(const function *self, PyObject *name, int guess) {
+    const int count = self->kernel->count;
+    if (guess < count && self->names[guess] == name) return guess;
+    for (int i = 0; i < count; i++)
+        if (self->names[i] == name) return i;
+    for (int i = 0; i < count; i++)
+        if (PyUnicode_Compare(self->names[i], name) == 0) return i;
+    return -1;
+}
+
+/* Checks one array argument and stores its data pointer at `to`. Returns false with an exception set. */
+static bool unpack_array(void *to, const rot_kernel *kernel, const rot_argument *argument, PyObject *object,
+                         int dtype) {
+    static const int TYPES[] = {[ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_FLOAT64] = NPY_FLOAT64};
+    static const char *const NAMES[] = {[ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_FLOAT64] = "float64"};
+    const int type = argument->dtype == ROT_CALLS ? TYPE_NUMBERS[dtype] : TYPES[argument->dtype];
+    void *data = NULL;
+    if (!(argument->optional && object == Py_None)) {
+        PyArrayObject *const array = (PyArrayObject *)object;
+        if (!PyArray_Check(object) || PyArray_TYPE(array) != type || !PyArray_ISNOTSWAPPED(array)) {
+            PyErr_Format(PyExc_TypeError, "%s: %s must be a %s array%s, got %R", kernel->name, argument->name,
+                         argument->dtype == ROT_CALLS ? TYPE_NAMES[dtype] : NAMES[argument->dtype],
+                         argument->optional ? " or None" : "",
+                         PyArray_Check(object) ? (PyObject *)PyArray_DESCR(array) : (PyObject *)Py_TYPE(object));
+            return false;
+        }
+        if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISALIGNED(array)) {
+            PyErr_Format(PyExc_ValueError, "%s: %s must be C-contiguous and aligned", kernel->name, argument->name);
+            return false;
+        }
+        if (argument->kind == ROT_WRITE && !PyArray_ISWRITEABLE(array)) {
+            PyErr_Format(PyExc_ValueError, "%s: %s is read-only, but is written", kernel->name, argument->name);
+            return false;
+        }
+        data = PyArray_DATA(array);
     }
-    PyArrayObject *const array = (PyArrayObject *)object;
-    if (!PyArray_Check(object) || PyArray_TYPE(array) != type_number || !PyArray_ISNOTSWAPPED(array)) {
-        PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a %s array, got %R", name, position, type_name,
-                     PyArray_Check(object) ? (PyObject *)PyArray_DESCR(array) : (PyObject *)Py_TYPE(object));
-        return false;
-    }
-    if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISALIGNED(array)) {
-        PyErr_Format(PyExc_ValueError, "%s: argument %zd must be C-contiguous and aligned", name, position);
-        return false;
-    }
-    if (written && !PyArray_ISWRITEABLE(array)) {
-        PyErr_Format(PyExc_ValueError, "%s: argument %zd is read-only, but is written", name, position);
-        return false;
-    }
-    slot->p = PyArray_DATA(array);
+    memcpy(to, &data, sizeof data);
     return true;
 }
 
-static bool unpack(rot_slot *slot, const char *name, Py_ssize_t position, PyObject *object, char letter, int dtype) {
-    switch (letter) {
-    case 'r':
-    case 'R':
-        return unpack_array(slot, name, position, object, TYPE_NUMBERS[dtype], TYPE_NAMES[dtype], letter == 'R', false);
-    case 'w':
-    case 'W':
-        return unpack_array(slot, name, position, object, TYPE_NUMBERS[dtype], TYPE_NAMES[dtype], letter == 'W', true);
-    case 'i':
-    case 'I': return unpack_array(slot, name, position, object, NPY_INT64, "int64", letter == 'I', false);
-    case 'j':
-    case 'J': return unpack_array(slot, name, position, object, NPY_INT64, "int64", letter == 'J', true);
-    case 'b':
-    case 'B': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'B', false);
-    case 'c':
-    case 'C': return unpack_array(slot, name, position, object, NPY_UINT8, "uint8", letter == 'C', true);
-    case 'e':
-    case 'E': return unpack_array(slot, name, position, object, NPY_FLOAT64, "float64", letter == 'E', true);
-    case 'n': slot->n = (int64_t)PyLong_AsLongLong(object); return !PyErr_Occurred();
-    case 'd': slot->d = PyFloat_AsDouble(object); return !PyErr_Occurred();
-    default: PyErr_Format(PyExc_SystemError, "%s: unknown signature letter '%c'", name, letter); return false;
+/* Stores an argument in the struct at `args`. Returns false with an exception set. */
+static bool unpack(char *args, const rot_kernel *kernel, int i, PyObject *object, int dtype) {
+    const rot_argument *const argument = &kernel->arguments[i];
+    char *const to = args + argument->place;
+    if (argument->kind == ROT_INT) {
+        const int64_t n = (int64_t)PyLong_AsLongLong(object);
+        memcpy(to, &n, sizeof n);
+        return !(n == -1 && PyErr_Occurred());
     }
+    if (argument->kind == ROT_FLOAT) {
+        const double d = PyFloat_AsDouble(object);
+        memcpy(to, &d, sizeof d);
+        return !(d == -1 && PyErr_Occurred());
+    }
+    return unpack_array(to, kernel, argument, object, dtype);
+}
+
+static PyObject *raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args) {
+    PyObject *sizes = PyUnicode_FromString("");
+    for (int i = 0; i < kernel->count && sizes; i++) {
+        const rot_argument *const one = &kernel->arguments[i];
+        int64_t n;
+        if (one->kind != ROT_INT) continue;
+        memcpy(&n, args + one->place, sizeof n);
+        PyObject *const more = PyUnicode_FromFormat("%U%s%s=%lld", sizes, PyUnicode_GET_LENGTH(sizes) ? ", " : "",
+                                                    one->name, (long long)n);
+        Py_DECREF(sizes);
+        sizes = more;
+    }
+    PyObject *const shape = PyObject_GetAttrString(array, "shape");
+    if (sizes && shape)
+        PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, expected as many numbers as (%s), with %U", kernel->name,
+                     argument->name, shape, argument->shape, sizes);
+    Py_XDECREF(shape);
+    Py_XDECREF(sizes);
+    return NULL;
 }
 
 static PyObject *raise_status(const char *name, int status) {
     switch (status) {
     case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
-    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: an index is out of range", name); break;
-    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: gave up before it had what was asked for", name); break;
+    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
+    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
     default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
     }
     return NULL;
 }
 
-static PyObject *invoke(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
+static PyObject *raise_missing(const function *self, PyObject *const *given) {
+    for (int i = 0; i < self->kernel->count; i++)
+        if (!given[i]) {
+            PyErr_Format(PyExc_TypeError, "%s: %U is missing", self->kernel->name, self->names[i]);
+            break;
+        }
+    return NULL;
+}
+
+static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t positional, PyObject *keywords) {
     const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
     if (!self) return NULL;
-    const char *const letters = self->by_dtype[self->state->level][F32]->signature; /* every entry has this dtype */
+    const rot_kernel *const kernel = self->kernel;
+    if (positional) return PyErr_Format(PyExc_TypeError, "%s: takes its arguments by keyword alone", kernel->name);
+    PyObject *given[ROT_MOST_ARGUMENTS] = {NULL}; /* borrowed, in the order of the list */
+    const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *const name = PyTuple_GET_ITEM(keywords, i);
+        const int at = find_argument(self, name, (int)i);
+        if (at < 0) return PyErr_Format(PyExc_TypeError, "%s: has no argument %U", kernel->name, name);
+        given[at] = values[i];
+    }
+    if (count != kernel->count) return raise_missing(self, given);
     int dtype = -1;
-    for (Py_ssize_t i = 0; i < count && letters[i] && dtype < 0; i++)
-        if (strchr("rRwW", letters[i])) dtype = dtype_index(args[i]);
-    if (dtype < 0) dtype = F32; /* an entry without such arrays is the same in every table */
-    const rot_entry *const entry = self->by_dtype[self->state->level][dtype];
-    if (!entry) {
-        PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", self->name, TYPE_NAMES[dtype]);
-        return NULL;
+    for (int i = 0; i < kernel->count && dtype < 0; i++)
+        if (kernel->arguments[i].kind <= ROT_WRITE && kernel->arguments[i].dtype == ROT_CALLS)
+            dtype = dtype_index(given[i]);
+    if (dtype < 0) dtype = F32; /* a kernel without such arrays is the same for every dtype */
+    const rot_call call = find_call(self, dtype);
+    if (!call) return PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", kernel->name, TYPE_NAMES[dtype]);
+    _Alignas(16) char args[ROT_ARGS_BYTES];
+    for (int i = 0; i < kernel->count; i++)
+        if (!unpack(args, kernel, i, given[i], dtype)) return NULL;
+    int64_t sizes[ROT_MOST_ARGUMENTS];
+    kernel->sizes(sizes, args);
+    for (int i = 0, k = 0; i < kernel->count; i++) {
+        const rot_argument *const argument = &kernel->arguments[i];
+        if (argument->kind > ROT_WRITE) continue;
+        const int64_t expected = sizes[k++];
+        if (given[i] != Py_None && PyArray_SIZE((PyArrayObject *)given[i]) != expected)
+            return raise_size(kernel, argument, given[i], args);
     }
-    const Py_ssize_t expected = (Py_ssize_t)strlen(entry->signature);
-    if (count != expected || count > ROT_MAX_SLOTS) {
-        PyErr_Format(PyExc_TypeError, "%s: takes %zd arguments, got %zd", self->name, expected, count);
-        return NULL;
-    }
-    rot_slot slots[ROT_MAX_SLOTS];
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (!unpack(&slots[i], self->name, i, args[i], entry->signature[i], dtype)) return NULL;
     int status;
-    Py_BEGIN_ALLOW_THREADS status = entry->call(slots);
-    Py_END_ALLOW_THREADS if (status != ROT_OK) return raise_status(self->name, status);
+    Py_BEGIN_ALLOW_THREADS status = call(args);
+    Py_END_ALLOW_THREADS if (status != ROT_OK) return raise_status(kernel->name, status);
     Py_RETURN_NONE;
 }
 
 static void free_function(PyObject *capsule) {
     function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
+    for (int i = 0; i < self->kernel->count; i++) Py_XDECREF(self->names[i]);
     Py_DECREF(self->module);
     PyMem_Free(self);
 }
 
-static const rot_entry *find_entry(const rot_entry *table, const char *name) {
-    for (; table->name; table++)
-        if (strcmp(table->name, name) == 0) return table;
-    return NULL;
-}
-
-/* Adds one Python function for the entry `name`, if the module has none of that name yet. */
-static int add_function(PyObject *module, const char *name) {
-    if (PyObject_HasAttrString(module, name)) return 0;
+/* Adds the function of the kernel at a place of the list to `kernels`. */
+static int add_function(PyObject *module, PyObject *kernels, int place) {
     function *const self = PyMem_Calloc(1, sizeof *self);
     if (!self) {
         PyErr_NoMemory();
@@ -194,25 +247,65 @@ static int add_function(PyObject *module, const char *name) {
     }
     self->module = Py_NewRef(module);
     self->state = PyModule_GetState(module);
-    self->name = name;
-    for (int level = 0; level < SIMD_COUNT; level++)
-        for (int dtype = 0; dtype < DTYPES; dtype++)
-            self->by_dtype[level][dtype] = find_entry(SIMDS[level].tables[dtype], name);
-    self->def.ml_name = name;
+    self->kernel = &ROT_LIST[place];
+    self->place = place;
+    self->def.ml_name = self->kernel->name;
     self->def.ml_meth = (PyCFunction)(void (*)(void))invoke;
-    self->def.ml_flags = METH_FASTCALL;
+    self->def.ml_flags = METH_FASTCALL | METH_KEYWORDS;
     PyObject *const capsule = PyCapsule_New(self, FUNCTION_CAPSULE, free_function);
     if (!capsule) {
         Py_DECREF(module);
         PyMem_Free(self);
         return -1;
     }
-    PyObject *const callable = PyCFunction_New(&self->def, capsule);
+    int status = 0;
+    for (int i = 0; i < self->kernel->count && status == 0; i++) {
+        self->names[i] = PyUnicode_InternFromString(self->kernel->arguments[i].name);
+        if (!self->names[i]) status = -1;
+    }
+    PyObject *const callable = status == 0 ? PyCFunction_New(&self->def, capsule) : NULL;
     Py_DECREF(capsule);
     if (!callable) return -1;
-    const int status = PyModule_AddObjectRef(module, name, callable);
+    status = PyObject_SetAttrString(kernels, self->kernel->name, callable);
     Py_DECREF(callable);
     return status;
+}
+
+/* `kernels`: an object with one function for each kernel of the list. */
+static int add_kernels(PyObject *module) {
+    PyObject *const kernels = PyModule_New("rotrnn._cpu.kernels");
+    if (!kernels) return -1;
+    int status = 0;
+    for (int place = 0; place < ROT_KERNELS && status == 0; place++) status = add_function(module, kernels, place);
+    if (status == 0) status = PyModule_AddObjectRef(module, "kernels", kernels);
+    Py_DECREF(kernels);
+    return status;
+}
+
+/* Adds the list's constants as numbers, and each enumeration as a read-only mapping from a name to its number. */
+static int add_numbers(PyObject *module) {
+    for (const rot_number *number = ROT_NUMBERS; number->group;) {
+        if (!number->name) {
+            if (PyModule_AddIntConstant(module, number->group, (long)number->value) < 0) return -1;
+            number++;
+            continue;
+        }
+        const char *const group = number->group;
+        PyObject *const names = PyDict_New();
+        int status = names ? 0 : -1;
+        for (; status == 0 && number->group && strcmp(number->group, group) == 0; number++) {
+            PyObject *const value = PyLong_FromLongLong((long long)number->value);
+            status = value ? PyDict_SetItemString(names, number->name, value) : -1;
+            Py_XDECREF(value);
+        }
+        PyObject *const view = status == 0 ? PyDictProxy_New(names) : NULL;
+        Py_XDECREF(names);
+        if (!view) return -1;
+        status = PyModule_AddObjectRef(module, group, view);
+        Py_DECREF(view);
+        if (status < 0) return -1;
+    }
+    return 0;
 }
 
 static PyObject *use_simd(PyObject *module, PyObject *argument) {
@@ -339,10 +432,8 @@ static int exec_module(PyObject *module) {
     pool_survive_fork();
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) goto fail;
+    if (add_kernels(module) < 0 || add_numbers(module) < 0) goto fail;
     for (int level = 0; level < SIMD_COUNT; level++) {
-        for (int dtype = 0; dtype < DTYPES; dtype++)
-            for (const rot_entry *entry = SIMDS[level].tables[dtype]; entry->name; entry++)
-                if (add_function(module, entry->name) < 0) goto fail;
         if (!simd_supported(level)) continue;
         state->level = level;
         PyObject *const name = PyUnicode_FromString(SIMDS[level].name);

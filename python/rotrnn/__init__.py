@@ -4,30 +4,41 @@ Ops come in pairs, ``y = op(...)`` and ``op_backward(dy, ...)``; layers are froz
 ``init``, ``forward``, ``backward`` and ``step``, their parameters plain dicts of arrays (`rotrnn.nn.layer`).
 """
 
-import os
-from importlib.metadata import version
+import os as _os
+from importlib import import_module as _import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
-from rotrnn import _cpu
+from rotrnn import _cpu, nn, ops
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.stream import Stream
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
-from rotrnn.nn import __all__ as _layers
 from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
-from rotrnn.ops import __all__ as _ops
+from rotrnn.training.optimiser import AdamW
+from rotrnn.training.schedule import learning_rate
 
-__version__ = version("rotrnn")
+if TYPE_CHECKING:
+    from rotrnn import models as models
+    from rotrnn import plots as plots
+    from rotrnn import tasks as tasks
+    from rotrnn import training as training
+    from rotrnn.training.loop import train
+    from rotrnn.training.recipe import load_recipe
 
-if _simd := os.environ.get("ROTRNN_SIMD"):
+__version__ = _version("rotrnn")
+
+if _simd := _os.environ.get("ROTRNN_SIMD"):
     if _simd not in _cpu.SIMD_AVAILABLE:
         raise ImportError(f"ROTRNN_SIMD is {_simd!r}, expected one of {', '.join(_cpu.SIMD_AVAILABLE)}")
     _cpu.use_simd(_simd)
 
 # OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
-os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
+_os.register_at_fork(after_in_child=lambda: _cpu.use_threads(1))
 
 
 def release_memory() -> int:
@@ -38,7 +49,12 @@ def release_memory() -> int:
     return _cpu.release_memory()
 
 
+_MODULES = ("models", "nn", "ops", "plots", "tasks", "training")
+_LATE = {"load_recipe": "rotrnn.training.recipe", "train": "rotrnn.training.loop"}
+"""Imported when first asked for: tasks, checkpoints and progress bars are not needed by a layer."""
+
 __all__ = [
+    "AdamW",
     "BitTagger",
     "ConvergenceError",
     "LanguageModel",
@@ -49,7 +65,22 @@ __all__ = [
     "Stream",
     "Tagger",
     "build_model",
+    "learning_rate",
+    "load_recipe",
     "release_memory",
-    *_layers,
-    *_ops,
+    "train",
+    *nn.__all__,
+    *(name for name in ops.__all__ if name.islower()),
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return _import_module(f"rotrnn.{name}")
+    if name in _LATE:
+        return getattr(_import_module(_LATE[name]), name)
+    raise AttributeError(f"module 'rotrnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_MODULES, "__version__"]

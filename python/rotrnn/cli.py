@@ -21,17 +21,19 @@ from tqdm import tqdm
 from rotrnn import __version__, _cpu
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
+from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.estimate import estimate
-from rotrnn.training.loop import Interrupted, initial_state, train
+from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, started, world
 from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
@@ -252,7 +254,9 @@ def _about(topic: str) -> list[str]:
     """The lines that tell about a topic."""
     if topic == "layers":
         width = max(map(len, LAYERS))
-        return [f"{name:<{width}}  {one.about}\n{'':<{width}}  {one.paper}" for name, one in LAYERS.items()]
+        rows = {name: [one.about, one.paper, *_lanes(one)] for name, one in LAYERS.items()}
+        indent = "\n" + " " * (width + 2)
+        return [f"{name:<{width}}  {indent.join(lines)}" for name, lines in rows.items()]
     if topic == "tasks":
         width = max(map(len, TASKS))
         first = {name: (inspect.getdoc(one) or "").partition("\n\n")[0] for name, one in TASKS.items()}
@@ -264,6 +268,7 @@ def _about(topic: str) -> list[str]:
         return [
             layer.about,
             layer.paper,
+            *_lanes(layer),
             "",
             inspect.getdoc(layer) or "",
             "",
@@ -275,6 +280,12 @@ def _about(topic: str) -> list[str]:
     if topic in recipe_names():
         return [load_recipe(topic).text()]
     raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them")
+
+
+def _lanes(layer: type[Recurrent]) -> list[str]:
+    """How large the state of a stream is, if the layer says."""
+    grows = " after t steps" if layer.lanes.endswith(" t") else ""
+    return [f"state of a sequence: {layer.lanes} real numbers{grows}"] if layer.lanes else []
 
 
 def _settings(kind: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.ops import dropout_mask, gelu_formula, norm_formula, sigmoid_formula
-from cases.table import Arrays, Case, normal, scan_loop
+from cases.table import Arrays, Case, beside, normal, scan_loop
 from rotrnn.ops.block import ChannelNorm, Gating, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 
@@ -79,7 +79,8 @@ def block_case(
 
     def parts(args: Arrays) -> tuple[Any, System, Gating]:
         scale, bias = args["scale"], args["bias"]
-        part = RowNorm(scale, bias) if norm == "row" else ChannelNorm(center.astype(scale.dtype), scale, bias)
+        middle = beside(center.astype(scale.dtype), scale)
+        part = RowNorm(scale, bias) if norm == "row" else ChannelNorm(middle, scale, bias)
         system = System(*(args[name] for name in System._fields))
         return part, system, Gating(form=form, **{w: args[w] for w in weights}, **key)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal, scan_loop, valid_steps
+from cases.table import Arrays, Case, beside, normal, scan_loop, valid_steps
 from cases.window import windowed_row
 from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
@@ -27,14 +27,19 @@ def read_loop(weights: Any, h: Any, past: Any, lengths: Any = None) -> Any:
 def history_case(B: int, T: int, N: int, M: int, R: int, lengths: Any = None) -> Case:
     weights = np.exp(1j * np.random.default_rng(M).uniform(0, 7, M))
 
+    def ages(h: Any) -> Any:
+        return beside(weights.astype(h.dtype), h)
+
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        grads = history_read_backward(doutputs[0], weights.astype(doutputs[0].dtype), R, lengths=lengths)
+        grads = history_read_backward(
+            doutputs[0], beside(weights.astype(doutputs[0].dtype), doutputs[0]), R, lengths=lengths
+        )
         return {"h": grads.dh, "past": grads.dpast}
 
     return Case(
         f"history_read {M} ages{' ragged' * (lengths is not None)} {B}x{T}x{N} after {R}",
         lambda rng: {"h": normal(rng, (B, T, N), True), "past": normal(rng, (B, R, N), True)},
-        lambda args: (history_read(weights.astype(args["h"].dtype), args["h"], args["past"], lengths=lengths),),
+        lambda args: (history_read(ages(args["h"]), args["h"], args["past"], lengths=lengths),),
         backward,
         lambda args: (read_loop(weights, args["h"], args["past"], lengths),),
         terms=8 * (T + R) + 50,

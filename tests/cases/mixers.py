@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cases.ops import householder_product
-from cases.table import Arrays, Case, normal, valid_steps
+from cases.table import Arrays, Case, beside, normal, valid_steps
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (
@@ -181,7 +181,8 @@ def lagged_product_case(B: int, T: int, E: int, columns: tuple[Columns, ...], le
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         late = dense(args["y"], args["v"])
         maps = lagged_maps_backward(doutputs, args["base"], late, args["first"], columns, lengths=lengths)
-        y = np.where(valid_steps((B, T), None if lengths is None else np.maximum(lengths, 1) - 1), args["y"], 0)
+        read = valid_steps((B, T), None if lengths is None else np.maximum(lengths, 1) - 1)
+        y = np.where(beside(read, args["y"]), args["y"], 0)
         product = dense_backward(maps.dlate, y, args["v"])
         return {"base": maps.dbase, "y": product.dx, "v": product.dw, "first": maps.dfirst}
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cases.table import Arrays, Case, normal, pointwise_case, scan_loop, valid_steps
-from rotrnn import _cpu
+from cases.table import Arrays, Case, beside, normal, pointwise_case, scan_loop, valid_steps
 from rotrnn.ops import pointwise
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
+from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
 # ---------------------------------------------------------------------------------------------------------- scans
@@ -346,7 +346,7 @@ def batch_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
 
 def batch_norm_inference_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
     def statistics(x: Any) -> tuple[Any, Any]:
-        d = np.arange(shape[2], dtype=x.dtype)
+        d = beside(np.arange(shape[2], dtype=x.dtype), x)
         return d, d / 4 + 1
 
     def backward(dy: Any, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
@@ -416,8 +416,7 @@ def dropout_mask(
     counter[..., 0] = np.arange(blocks)
     counter[..., 1] = (np.arange(B) if places is None else places)[:, None]
     counter[..., 2:] = step, site
-    words = np.empty_like(counter)
-    _cpu.philox(words, counter, np.tile([seed & 0xFFFFFFFF, seed >> 32], (B * blocks, 1)), B * blocks)
+    words = philox(counter.reshape(-1, 4), seed)
     kept = (words.reshape(B, 4 * blocks)[:, :n] >= int(rate * 2**32)).astype(float)
     return kept.reshape(B, 1 if over_time else T, D)
 
@@ -435,8 +434,8 @@ def embedding_case(B: int, T: int, V: int, D: int, lengths: Any = None) -> Case:
     return pointwise_case(
         f"embedding of {B}x{T}{' ragged' * (lengths is not None)}",
         {"table": (V, D), "bias": (D,)},
-        lambda table, bias: pointwise.embedding(ids, table, bias, lengths=lengths),
-        lambda dy, table, bias: pointwise.embedding_backward(dy, ids, V, lengths=lengths),
+        lambda table, bias: pointwise.embedding(beside(ids, table), table, bias, lengths=lengths),
+        lambda dy, table, bias: pointwise.embedding_backward(dy, beside(ids, dy), V, lengths=lengths),
         formula,
         terms=B * T + 2,
         linear=(("table", "bias"),),
@@ -469,8 +468,11 @@ def pool_case(name: str, shape: tuple[int, ...], lengths: Any = None) -> Case:
 def cross_entropy_case(B: int, C: int, size: float) -> Case:
     labels = np.arange(B) * 7 % C
 
+    def entropy(logits: Any) -> Any:
+        return pointwise.cross_entropy(size * logits, beside(labels, logits))
+
     def loss(logits: Any) -> Any:
-        return np.asarray(pointwise.cross_entropy(size * logits, labels)[0], logits.dtype)
+        return beside(np.asarray(entropy(logits)[0], logits.dtype), logits)
 
     def formula(logits: Any) -> Any:
         z = (size * logits).astype(np.longdouble)
@@ -481,7 +483,7 @@ def cross_entropy_case(B: int, C: int, size: float) -> Case:
         f"cross_entropy of {size:g}",
         {"logits": (B, C)},
         loss,
-        lambda dy, logits: ((dy * size * pointwise.cross_entropy(size * logits, labels)[1]).astype(logits.dtype),),
+        lambda dy, logits: ((dy * size * entropy(logits)[1]).astype(logits.dtype),),
         formula,
         terms=int(C + 8 + 4 * size),  # rounding of a logit is that of its size
     )
@@ -490,15 +492,18 @@ def cross_entropy_case(B: int, C: int, size: float) -> Case:
 def binary_cross_entropy_case(n: int, size: float) -> Case:
     labels = np.arange(n) * 7 % 3 % 2
 
+    def entropy(logits: Any) -> Any:
+        return pointwise.binary_cross_entropy(size * logits, beside(labels, logits))
+
     def loss(logits: Any) -> Any:
-        return np.asarray(pointwise.binary_cross_entropy(size * logits, labels)[0], logits.dtype)
+        return beside(np.asarray(entropy(logits)[0], logits.dtype), logits)
 
     def formula(logits: Any) -> Any:
         z = (size * logits).astype(np.longdouble)
         return np.asarray((np.log(1 + np.exp(z)) - z * labels).mean(), logits.dtype)
 
     def backward(dy: Any, logits: Any) -> tuple[Any]:
-        return ((dy * size * pointwise.binary_cross_entropy(size * logits, labels)[1]).astype(logits.dtype),)
+        return ((dy * size * entropy(logits)[1]).astype(logits.dtype),)
 
     name = f"binary_cross_entropy of {size:g}"
     return pointwise_case(name, {"logits": (n,)}, loss, backward, formula, terms=int(10 + 4 * size))

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn.ops.device import device_of
+
 Arrays = dict[str, Any]
 
 
@@ -36,6 +38,11 @@ class Case:
     linear: tuple[tuple[str, ...], ...] = ()
     ragged: dict[str, Any] = field(default_factory=dict)
     lengths: Any = None
+
+
+def beside(constant: Any, like: Any) -> Any:
+    """What a case has besides its arguments, on the device that they are on."""
+    return device_of(like).asarray(constant)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], complex_lanes: bool = False) -> Any:

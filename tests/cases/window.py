@@ -169,7 +169,7 @@ WINDOWS_LARGE = [
 def windowed_loop(layer: LinearRecurrence, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """y_t = W_out sum_{k<L} a^k (W_in u)_{t-k} + D u_t of the folded system, from a list of all inputs."""
     assert layer.window is not None
-    (w_in, a, w_out, skip), L = layer.fold(params)[0], layer.window
+    (w_in, a, w_out, skip), L = layer.fold(params).weights, layer.window
     B, T, _ = x.shape
     v = np.ascontiguousarray(x @ w_in.T).view(np.complex128)
     y = np.zeros_like(x)

@@ -349,3 +349,16 @@ def test_a_flip_reverses_what_is_valid() -> None:
         np.testing.assert_array_equal(ragged[1], x[1])
     with pytest.raises(ValueError, match="Bidirectional: d_model=4, expected 3"):
         Bidirectional(4, LRU(3, 2))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_the_eps_of_norms_can_be_set(norm: str) -> None:
+    def norms(**settings: Any) -> set[float]:
+        chosen = ModelSettings(layer="lru", d_model=4, n_layers=1, norm=norm, final_norm=True, **settings)
+        model = build_model(chosen, {"d_state": 3}, n_classes=C, vocab=V)
+        return {one.eps for one in (model.norm, model.stack.blocks[0].norm)}  # type: ignore[attr-defined]
+
+    assert norms() == {1e-5}
+    assert norms(norm_eps=1e-6) == {1e-6}
+    with pytest.raises(ValueError, match=r"model\.norm_eps: got 0\.0, expected a positive number"):
+        norms(norm_eps=0.0)

@@ -11,7 +11,7 @@ import pytest
 from cases.bedouin import bedouin_loop, printed_loop
 from cases.table import normal
 from rotrnn.nn.fixed_points.iteration import NotConverged
-from rotrnn.nn.fixed_points.matrix_depth import MatrixFixedPoint
+from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
@@ -48,7 +48,7 @@ def test_without_mixing_it_is_the_selective_scan() -> None:
         C / np.linalg.norm(C, axis=-1, keepdims=True),
         return_state=True,
     )
-    np.testing.assert_allclose(saved.applied.y, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
+    np.testing.assert_allclose(saved.iterate, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
     np.testing.assert_allclose(saved.state[0], h, rtol=0, atol=1e3 * EPS * np.abs(h).max())
 
 
@@ -292,11 +292,11 @@ def test_bad_input() -> None:
             None,
             r"Bedouin.forward: x has shape \(3, 12, 2\), expected \(B=3, T=12, D=3\), with D from d_model",
         ),
-        (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.0 has shape \(3, 6, 5\)"),
-        (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.1 has shape \(2, 6\)"),
-        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is ndarray, expected a pair \(h, y\)"),
+        (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.h has shape \(3, 6, 5\)"),
+        (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.y has shape \(2, 6\)"),
+        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is a ndarray, expected a tuple of 2: \(h, y\)"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             layer.forward(params, x, state=state)
     with pytest.raises(ValueError, match="Bedouin: parameter omega is nan"):
         layer.forward({**params, "omega": np.full_like(params["omega"], np.nan)}, u)
@@ -312,7 +312,7 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
     params, u = made(layer)
     ctx = Context(np.array([12, 0, 7]))
     y, saved = layer.forward(params, u, ctx)
-    start = saved.applied.y.copy()
+    start = saved.iterate.copy()
     start[1], start[2, 7:] = np.nan, np.nan
     given = start.copy()
     again, warm = layer.forward(params, u, ctx, start=start)

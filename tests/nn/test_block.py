@@ -243,7 +243,10 @@ def work():
     h, a = np.empty_like(x), np.full(64, 0.5, np.float32)
     da = np.empty_like(a)
     while True:
-        _cpu.scan_backward(h, da, None, x, None, a, x, None, None, *x.shape, 0, 0)
+        B, T, N = x.shape
+        sizes = {"B": B, "T": T, "N": N, "varying": 0, "reverse": 0}
+        nothing = dict.fromkeys(("dh0", "dhT", "h0", "lengths"))
+        _cpu.kernels.scan_backward(dx=h, da=da, dh=x, a=a, h=x, **nothing, **sizes)
         _cpu.empty((1 << 21,), np.uint8)
 
 for _ in range(3):

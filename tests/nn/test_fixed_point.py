@@ -54,7 +54,7 @@ def test_unscaled_it_is_the_dense_recurrence_of_equation_2() -> None:
             assert np.linalg.norm(np.eye(12) - Q, 2) < 1
             assert np.linalg.norm(A, 2) < 1
             h = A @ h + sigmoid(params["W_B"] @ x[b, t] + params["b_B"]) * (params["B"] @ x[b, t])
-            assert relative(saved.h[b, t], h) <= 1e-10
+            assert relative(saved.iterate[b, t], h) <= 1e-10
             assert relative(y[b, t], params["C"] @ h + params["D"] * x[b, t]) <= 1e-10
 
 
@@ -89,7 +89,7 @@ def test_with_q_the_identity_one_iteration_is_the_diagonal_scan() -> None:
         depth = saved.depth
         expected = diagonal_scan(depth.lam, (1 - depth.lam) * depth.v)
         # each token's v comes as (v - y) + y: two roundings of numbers up to |v| + |y|, which the scan averages
-        np.testing.assert_allclose(saved.h, expected, rtol=0, atol=8 * EPS * np.abs(depth.v).max())
+        np.testing.assert_allclose(saved.iterate, expected, rtol=0, atol=8 * EPS * np.abs(depth.v).max())
 
 
 def test_unaccelerated_it_finds_the_same_in_as_many_iterations_as_steps() -> None:
@@ -147,7 +147,7 @@ def test_with_a_varying_lam_each_token_contracts() -> None:
         again, other = layer.forward(params, x, start=100 * rng.standard_normal((1, 8, 5)))
         assert relative(again, y) <= 1e-9
         assert other.iterations[0] >= saved.iterations[0]
-    assert layer.forward(params, x, start=saved.h)[1].iterations[0] == 1
+    assert layer.forward(params, x, start=saved.iterate)[1].iterations[0] == 1
 
 
 def test_without_a_guarantee_the_norm_may_exceed_one() -> None:
@@ -183,7 +183,7 @@ def test_the_one_step_gradient_is_that_of_the_last_application() -> None:
         p = {name: changed.get(name, params[name]) for name in params}
         x_, state_ = changed.get("x", x), changed.get("state", state)
         depth = layer._depth(p, {}, x_, state_)[0]
-        h = depth(saved.y, saved.lengths)
+        h = depth(saved.before, saved.lengths)
         return float(np.sum(dy * (h @ p["C"].T + p["D"] * x_)) + np.sum(dstate * h[:, -1]))
 
     for name, grad in {**dparams, "x": dx, "state": dstate0}.items():
@@ -238,7 +238,7 @@ def test_one_pass_is_the_parts(mixer: str, scaled: bool) -> None:
             warnings.simplefilter("error" if scaled else "ignore", NotConverged)
             y, saved = layer.forward(params, x, Context(lengths, train=True, fused=fused))
             dx, dparams, dstate = layer.backward(params, saved, dy, np.ones((3, 6)))
-        results.append([y, saved.h, dx, dstate, *dparams.values(), saved.iterations])
+        results.append([y, saved.iterate, dx, dstate, *dparams.values(), saved.iterations])
     # dozens of iterations, each of some dozen rounded operations on numbers that grow with the iterate
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11 * max(1, np.abs(other).max()))

@@ -306,7 +306,7 @@ def test_initial_frequencies_of_s4d() -> None:
     np.testing.assert_allclose(np.sort(all_of_them), imag, rtol=1e-6)
 
     layer = S4D(1, 128, frequencies="lin", conjugate=False, dt_min=1e-3, dt_max=1e-3)
-    a = layer.fold(astype(layer.init(np.random.default_rng(11)), np.float64)).a[0]
+    a = layer.fold(astype(layer.init(np.random.default_rng(11)), np.float64)).weights.a[0]
     np.testing.assert_allclose(np.abs(a), np.exp(-0.0005), rtol=1e-6)
     np.testing.assert_allclose(np.angle(a), 1e-3 * np.pi * np.arange(128), atol=1e-6)
     assert np.angle(a).max() < 1.02 * np.pi / 8

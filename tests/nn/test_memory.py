@@ -153,7 +153,7 @@ SHORT = WropeMemory(1, 2, 4, 3)
                 np.ones((1, 2, 1)),
                 state=np.ones((1, 3, 2)) + 0j,
             ),
-            r"WropeMemory: state has shape \(1, 3, 2\), expected \(1, 2, 2\)",
+            r"WropeMemory.forward: state has shape \(1, 3, 2\), expected \(B=1, 2, 2\)",
         ),
     ],
 )

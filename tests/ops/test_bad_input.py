@@ -79,7 +79,7 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("wrong rank", lambda _: householder_mix(np.ones(4), np.ones(1), X), ValueError, "householder_mix: u has shape"),
     ("wrong rank", lambda _: orthogonal(np.ones(3)), ValueError, "orthogonal: M has shape"),
     ("wrong rank", lambda _: LRU(4, 2).step(LRU(4, 2).init(np.random.default_rng(0)), None, X), ValueError,
-     "linear_step: u_t has shape"),
+     r"LRU\.step: x_t has shape"),
     ("shapes that disagree", lambda _: diagonal_scan(np.ones(5), X), ValueError, "a has shape .* with N from x"),
     ("shapes that disagree", lambda _: RotRNN(3, 4).forward(RotRNN(4, 4).init(np.random.default_rng(0)), X), ValueError,
      r"RotRNN: parameter B has shape \(1, 4, 4\), expected \(1, 4, 3\)"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rotrnn import _cpu
+from rotrnn.ops.random import philox
 
 ONES = 0xFFFFFFFF
 KNOWN = [
@@ -15,13 +16,6 @@ KNOWN = [
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 ]
-
-
-def philox(counter, key):
-    counter, key = np.array(counter, np.int64), np.array(key, np.int64)
-    out = np.empty(counter.shape, np.int64)
-    _cpu.philox(out, counter, key, len(counter))
-    return out
 
 
 @pytest.mark.parametrize("level", _cpu.SIMD_AVAILABLE)
@@ -45,3 +39,26 @@ def test_every_counter_and_key_bit_counts():
     counts = np.bitwise_count(flipped).sum(1)
     assert counts.min() >= 64 - 5 * 5.7
     assert counts.max() <= 64 + 5 * 5.7
+
+
+def test_the_seed_is_the_key():
+    """Its lower half is the first word."""
+    seed, counter = 0x299F31D0A4093822, [[0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]]
+    np.testing.assert_array_equal(philox(counter, seed), [[0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]])
+
+
+@pytest.mark.parametrize(
+    ("counter", "seed", "message"),
+    [
+        ([1, 2, 3, 4], 0, r"counter has shape \(4,\), expected \(n, 4\)"),
+        ([[1, 2, 3]], 0, r"counter has shape \(1, 3\), expected \(n, 4\)"),
+        ([[1, 2, 3, ONES + 1]], 0, "counter has 1 to 4294967296, expected words from 0"),
+        ([[1, 2, 3, -1]], 0, "counter has -1 to 3, expected words from 0"),
+        ([[1, 2, 3, 4]], -1, "seed is -1"),
+        ([[1, 2, 3, 4]], 2**64, "seed is 18446744073709551616"),
+        ([[1, 2, 3, 4]], [[1, 2], [3, 4]], r"seed has shape \(2, 2\), expected an integer or \(n=1, 2\)"),
+    ],
+)
+def test_bad_input(counter, seed, message):
+    with pytest.raises(ValueError, match=f"philox: {message}"):
+        philox(counter, seed)

@@ -171,10 +171,12 @@ def test_a_gate_far_below_zero_is_shut() -> None:
 def test_a_workspace_whose_bytes_overflow_is_refused() -> None:
     """By the kernels themselves, behind the ops' own limit: 2^61 numbers of eight bytes, and 2^60 of 256 rows."""
     nothing, ids = np.zeros(0, np.float32), np.zeros(1, np.int64)
+    sizes = {"B": 1, "T": 1, "D": 0, "V": 2**60}
     with pytest.raises(MemoryError, match="embedding_backward: not enough memory for its workspace"):
-        _cpu.embedding_backward(nothing, nothing, ids, None, 1, 1, 0, 2**60)
+        _cpu.kernels.embedding_backward(dtable=nothing, dy=nothing, ids=ids, lengths=None, **sizes)
+    sizes = {"M": 0, "d_in": 2**60, "d_out": 0}
     with pytest.raises(MemoryError, match="matmul_weight_grad: not enough memory for its workspace"):
-        _cpu.matmul_weight_grad(nothing, None, nothing, nothing, 0, 2**60, 0)
+        _cpu.kernels.matmul_weight_grad(dw=nothing, dbias=None, x=nothing, dy=nothing, **sizes)
     with pytest.raises(ValueError, match=r"embedding_backward: an array of shape .* too large to address"):
         embedding_backward(nothing.reshape(1, 1, 0), [[0]], 2**60)
 

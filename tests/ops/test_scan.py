@@ -286,16 +286,40 @@ def test_bad_input(call: Any, error: type[Exception], message: str) -> None:
 
 
 def test_the_extension_checks_what_it_is_given() -> None:
-    """Number, dtype, layout and writeability of its arguments. Shapes and sizes are the business of `rotrnn.ops`."""
-    h = np.empty((1, 2, 4))
-    with pytest.raises(TypeError, match="scan_forward: takes 11 arguments, got 1"):
-        _cpu.scan_forward(h)
-    with pytest.raises(TypeError, match="argument 2 must be a float64 array"):
-        _cpu.scan_forward(h, None, np.ones(4, "f"), X, None, None, 1, 2, 4, 0, 0)
-    with pytest.raises(ValueError, match="argument 0 is read-only"):
-        _cpu.scan_forward(read_only(), None, np.ones(4), X, None, None, 2, 3, 4, 0, 0)
-    with pytest.raises(TypeError, match="no complex128 kernel"):
-        _cpu.matmul(Z, Z, Z, None, 1, 1, 1, 0)
+    """Names, dtype, layout, writeability and size of its arguments."""
+    given = {"h": np.empty((2, 3, 4)), "hT": None, "a": np.ones(4), "x": np.ones((2, 3, 4)), "h0": None}
+    given |= {"lengths": None, "B": 2, "T": 3, "N": 4, "varying": 0, "reverse": 0}
+    scan = _cpu.kernels.scan_forward
+
+    def without(name: str) -> dict[str, Any]:
+        return {key: value for key, value in given.items() if key != name}
+
+    scan(**given)
+    for name in given:
+        with pytest.raises(TypeError, match=f"^scan_forward: {name} is missing$"):
+            scan(**without(name))
+    with pytest.raises(TypeError, match="scan_forward: takes its arguments by keyword alone"):
+        scan(given["h"])
+    with pytest.raises(TypeError, match="scan_forward: has no argument z"):
+        scan(**without("x"), z=given["x"])
+    with pytest.raises(TypeError, match="scan_forward: a must be a float64 array, got dtype\\('float32'\\)"):
+        scan(**{**given, "a": np.ones(4, "f")})
+    with pytest.raises(TypeError, match="scan_forward: lengths must be a int64 array or None, got <class 'list'>"):
+        scan(**{**given, "lengths": [1, 2]})
+    with pytest.raises(ValueError, match="scan_forward: h is read-only, but is written"):
+        scan(**{**given, "h": read_only()})
+    with pytest.raises(ValueError, match="scan_forward: x must be C-contiguous and aligned"):
+        scan(**{**given, "x": np.ones((4, 3, 2)).T})
+    with pytest.raises(ValueError, match=r"x has shape \(2, 3, 5\), expected as many numbers as \(B, T, N\), with"):
+        scan(**{**given, "x": np.ones((2, 3, 5))})
+    with pytest.raises(ValueError, match=r"a has shape \(4,\), .* \(varying \? B\*T : 1, N\), with .*, varying=1"):
+        scan(**{**given, "varying": 1})
+    with pytest.raises(ValueError, match="scan_forward: h has shape"):
+        scan(**{**given, "B": 2**62, "T": 2**62})  # a product that overflows is no size
+    with pytest.raises(ValueError, match="scan_forward: h has shape"):
+        scan(**{**given, "B": -2, "T": -3})
+    with pytest.raises(TypeError, match="matmul: there is no complex128 kernel"):
+        _cpu.kernels.matmul(y=Z, x=Z, w=Z, bias=None, M=1, d_in=1, d_out=1, transposed=0)
     with pytest.raises(ValueError, match="use_simd: got 'sse9', expected one of"):
         _cpu.use_simd("sse9")
     with pytest.raises(ValueError, match="use_threads: got 0"):
@@ -351,13 +375,13 @@ def test_a_function_outlives_its_module() -> None:
 import gc, sys
 import numpy as np
 from rotrnn import _cpu
-copy = _cpu.copy
+copy = _cpu.kernels.copy
 for name in [name for name in sys.modules if name.startswith("rotrnn")]:
     del sys.modules[name]
 del _cpu
 gc.collect()
 y = np.zeros(3)
-copy(y, np.ones(3), 3)
+copy(y=y, x=np.ones(3), n=3)
 assert y.sum() == 3
 """
     result = run_python(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,7 +33,8 @@ pytestmark = pytest.mark.skipif(
 def files() -> dict[Path, bytes]:
     """What a recorded run writes to."""
     results = [path for path in (ROOT / "benchmarks" / "results").rglob("*") if path.is_file()]
-    return {path: path.read_bytes() for path in (ROOT / "README.md", *results)}
+    pages = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+    return {path: path.read_bytes() for path in (*pages, *results)}
 
 
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +91,17 @@ def test_quick_run_of_pathfinder() -> None:
             assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
 
 
+def test_pictures_that_are_not_kept_are_drawn_again(tmp_path: Path) -> None:
+    before = files()
+    for command in (["pathfinder", "--sheets"], ["pathfinder_cnn", "--draw"]):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{command[0]}", command[1]], cwd=tmp_path, env=environment, check=True
+        )
+    assert {path.name for path in tmp_path.iterdir()} == {"pathfinder-32.png", "path-x.png", "pathfinder_cnn.png"}
+    assert files() == before
+
+
 def test_quick_run_of_a_convolutional_network() -> None:
     """Where there is PyTorch; elsewhere it says what is to be installed."""
     before = files()
@@ -117,7 +130,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
-    beside = {"scan", "layer", "block", "train_step", "length", "layers", "iteration", "stream"}
+    beside = {"scan", "layer", "block", "train_step", "length", "layers", "ops", "iteration", "stream"}
     assert {row["subject"] for row in rows} == {"machine", *beside, "peers"}
     for subject in ("layers", "stream"):
         assert [row["layer"] for row in rows if row["subject"] == subject] == list(LAYERS)
@@ -143,7 +156,7 @@ def test_every_peer_is_ours_within_rounding_or_not_installed(rows: list[dict[str
 
 def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
     machine = {"cpu": "cpu", "cores": 2, "simd": "avx512"}
-    text = report.tables({"rows": rows, "machine": machine, "versions": {"numpy": "2", "jax": None}})
+    text = report.tables({"rows": rows, "machine": machine, "versions": {"numpy": "2", "jax": None}, "commit": "abc"})
     for row in rows:
         if row["subject"] == "peers":
             assert f"| {report.TASKS[row['task']]} | {row['peer']} |" in text
@@ -151,12 +164,26 @@ def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
             assert f"| {row['T']:,} |" in text
         elif row["subject"] in ("layers", "stream"):
             assert f"| {row['layer']} |" in text
-        elif row["subject"] == "iteration":
+        elif row["subject"] in ("ops", "iteration"):
             assert f"| {row['name']} |" in text
         elif row["subject"] != "machine":
             assert f"| {report.label(row)} |" in text
-    for table in text.split("\n\n")[1:-1]:
+    for table in text.split("\n\n"):
         assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_the_readmes_rows_are_of_the_first_size_and_the_fastest_peer() -> None:
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text())
+    lines = report.headline(recorded).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines[:5]] == [
+        "| scan, forward",
+        "| training step of six blocks",
+        *(f"| {report.TASKS[task]}" for task in ("scan gradient", "lru", "rotrnn")),
+    ]
+    assert "D 128" in lines[1]
+    for line, task in zip(lines[2:5], ("scan gradient", "lru", "rotrnn"), strict=True):
+        peers = [one for one in recorded["rows"] if one.get("task") == task and "ratio" in one]
+        assert line.endswith(f"{min(one['ratio'] for one in peers):.1f} |")
 
 
 def test_refresh_writes_between_the_markers_alone(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ import toy
 from rotrnn import _cpu
 from rotrnn._support.text import plural
 from rotrnn.cli import main
-from rotrnn.training.loop import initial_state
+from rotrnn.nn.registry import LAYERS
 from rotrnn.training.optimiser import describe_groups, members, table
 from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 
 
 @pytest.fixture
@@ -188,6 +189,8 @@ def test_info(capsys):
         assert load_recipe(name).source.note in out
     assert "    published: bedouin-4 0.280 scaled; transformer 0.025 scaled; mamba 0.136 scaled\n" in out
     for topic, text in (
+        ("layers", "\n" + " " * (max(map(len, LAYERS)) + 2) + "state of a sequence: 2 d_state real numbers\n"),
+        ("attention", "\nstate of a sequence: 2 d_model t real numbers after t steps\n"),
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
         ("pathx-s5", "\nresolution = 128\n"),

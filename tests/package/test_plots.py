@@ -22,7 +22,7 @@ from rotrnn.cli import main
 from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import caps_of, layer_series, longest, median_iterations, series_of, spread
+from rotrnn.plots.runs import _write, caps_of, layer_series, longest, median_iterations, series_of, spread
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
 from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
@@ -346,6 +346,12 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
         assert path.read_bytes().startswith(b"\x89PNG")
     there = plots.plot(tmp_path / "run", tmp_path / "run" / "plots")  # elsewhere, or over what is there
     assert there == paths
+    with pytest.raises(ValueError, match=r"plot: out is .*/one.pdf, one picture, and there are 5; expected a folder"):
+        plots.plot(tmp_path / "run", tmp_path / "one.pdf")
+    assert not (tmp_path / "one.pdf").exists()
+    figure = plots.run_figures(tmp_path / "run")["learning"]
+    assert _write({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
+    assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
 
     figures = plots.run_figures(tmp_path / "run")
     best = 100 * result["test"]["best"]["accuracy"]

@@ -1,4 +1,4 @@
-"""The README's examples run as printed, and the first one's update lowers the loss; every layer is in its table."""
+"""README and docs: examples run as printed, links resolve, every layer and task has a row, numbers are recorded."""
 
 from __future__ import annotations
 
@@ -7,47 +7,74 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import report
 from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks import TASKS
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+EVERY = [
+    README,
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("benchmarks/results/**/*.md")),
+]
 
 
-def blocks(language: str) -> list[str]:
-    """The README's examples in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+def blocks(page: Path, language: str) -> list[str]:
+    """A page's examples in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def test_examples_run_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_the_readmes_example_learns() -> None:
     names: dict[str, Any] = {}
-    first, second, _ = blocks("python")
-    exec(first, names)
+    (example,) = blocks(README, "python")
+    exec(example, names)
     before = np.mean((names["y"] - names["target"]) ** 2)
     y, _ = names["layer"].forward(names["params"], names["x"])
     assert np.mean((y - names["target"]) ** 2) < before
-    exec(second, names)
-    np.testing.assert_allclose(names["last"], names["logits"][:, 30], rtol=0, atol=1e-5)  # float32, two blocks
+
+
+def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its assertions are in it."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(DOCS / "guide.md", "python"):
+        exec(example, names)
     assert names["drawn"].shape == (4, 20)
     assert (tmp_path / "state.safetensors").exists()
+    assert (tmp_path / "runs" / "digits" / "result.json").exists()
 
 
-def test_every_layer_is_named() -> None:
-    text = README.read_text()
-    assert not [name for name in LAYERS if f"`{name}`" not in text]
+def test_every_python_example_is_run() -> None:
+    """A page with new ones needs a test."""
+    assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
+        "README.md",
+        "guide.md",
+        "own-layers.md",
+    }
 
 
 def test_a_layer_and_a_task_of_ones_own(tmp_path: Path) -> None:
     """As printed, from the module to the table; every command is a process of its own, and so are the sweep's runs."""
-    (tmp_path / "my_experiment.py").write_text(blocks("python")[2])
-    (recipe,) = blocks("toml")
+    page = DOCS / "own-layers.md"
+    (module,), (recipe,), (commands,) = (blocks(page, language) for language in ("python", "toml", "sh"))
+    (tmp_path / "my_experiment.py").write_text(module)
     (tmp_path / "majority.toml").write_text(recipe)
-    (commands,) = (text for text in blocks("sh") if "majority.toml" in text)
     told = []
     for line in commands.splitlines():
         process = subprocess.run(
@@ -62,3 +89,55 @@ def test_a_layer_and_a_task_of_ones_own(tmp_path: Path) -> None:
     assert len(results) == 2
     assert all(one["test"]["best"]["accuracy"] > 0.9 for one in results)  # chance is a half
     assert "test, best parameters: loss" in told[2]
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """Relative links of a page: path and anchor."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+@pytest.mark.parametrize("page", EVERY, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in links(page):
+        target = (page.parent / path) if path else page
+        assert target.exists(), f"{name_of(page)} links to {path}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_is_one_that_a_site_can_take(page: Path) -> None:
+    """One title, on the first line; no HTML but the markers of written parts; linked from both lists of pages."""
+    text = page.read_text()
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    assert re.findall(r"^# ", prose, re.MULTILINE) == ["# "]
+    assert text.startswith("# ")
+    assert set(re.findall(r"<[!a-zA-Z/][^>]*>", prose)) <= {report.BEGIN, report.END}
+    for index in (README, DOCS / "README.md"):
+        assert page.name == "README.md" or page.resolve() in {
+            (index.parent / path).resolve() for path, _ in links(index)
+        }
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= 9000
+
+
+@pytest.mark.parametrize(
+    ("page", "names"), [(README, LAYERS), (DOCS / "layers.md", LAYERS), (DOCS / "tasks.md", TASKS)]
+)
+def test_every_layer_and_task_is_named(page: Path, names: dict[str, Any]) -> None:
+    text = page.read_text()
+    ours = [name for name, kind in names.items() if kind.__module__.startswith("rotrnn.")]  # tests register others
+    assert not [name for name in ours if f"`{name}`" not in text]
+
+
+def test_numbers_of_speed_are_those_of_the_recorded_run() -> None:
+    """python -m benchmarks.report writes them."""
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text())
+    for page, text in ((README, report.headline(recorded)), (DOCS / "benchmarks.md", report.tables(recorded))):
+        assert f"{report.BEGIN}\n\n{text}\n\n{report.END}" in page.read_text()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rotrnn import _cpu
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
+from rotrnn.ops.random import philox
 from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Regular, WordProblem, describe
 from rotrnn.tasks.generated import WRITABLE, ByLength
 from rotrnn.tasks.task import FeatureSplit, Task, majority_baseline, shuffled
@@ -226,6 +227,5 @@ def test_shuffled_in_chunks():
     assert sorted(order.tolist()) == list(range(n))
     counter = np.zeros((n, 4), np.int64)
     counter[:, 0], counter[:, 1] = np.arange(n), 1
-    words = np.empty((n, 4), np.int64)
-    _cpu.philox(words, counter, np.tile(np.array([5, 0]), (n, 1)), n)
+    words = philox(counter, 5)
     np.testing.assert_array_equal(order, np.lexsort((words[:, 1], words[:, 0])))

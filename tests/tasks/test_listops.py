@@ -145,7 +145,8 @@ def law_of_lengths(max_depth=10, max_args=10, size=2000):
 
 def candidate_lengths(n, seed, *, max_depth, max_length, min_length):
     tokens, lengths, values = np.empty((n, max_length), np.uint8), np.empty(n, np.int64), np.empty(n, np.uint8)
-    _cpu.listops_sample(tokens, lengths, values, n, seed, 0, max_depth, 10, min_length, max_length)
+    limits = {"max_depth": max_depth, "max_args": 10, "min_length": min_length, "max_length": max_length}
+    _cpu.kernels.listops_sample(tokens=tokens, lengths=lengths, values=values, n=n, seed=seed, first=0, **limits)
     return lengths
 
 

@@ -35,9 +35,11 @@ from rotrnn.nn.layers.lru import LRU
 from rotrnn.tasks import TASKS, Task
 from rotrnn.tasks.task import Batch, Split
 from rotrnn.training import loop, parallel
-from rotrnn.training.loop import Interrupted, Trainer, initial_state, train
+from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.state import initial_state
+from rotrnn.training.step import Stepper
 
 EPS = 2.0**-52
 PATIENCE = 60  # seconds after which a thread that waits in vain fails its test
@@ -196,7 +198,10 @@ def test_batch_norm_of_a_batch_that_is_spread(size, fused, prenorm):
     def run(own, ctx):
         mine = unflatten({name: array.copy() for name, array in flatten(params)})
         y, saved = stack.forward(mine, x[own], ctx)
-        dx, dparams, _ = stack.backward(mine, saved, dy[own])
+        dx, dparams, _ = stack.backward(mine, saved, dy[own], gather=ctx.gather)
+        if ctx.gather is not None:
+            with pytest.raises(ValueError, match=r"BatchNorm\.backward: gather is None, expected that of forward"):
+                stack.backward(mine, saved, dy[own])
         running = {name: array for name, array in flatten(mine) if "running" in name}
         return y, dx, dict(flatten(dparams)), running
 
@@ -461,7 +466,7 @@ def test_what_does_not_fit_is_refused_by_all(tmp_path):
 
 
 def test_processes_whose_parameters_part_are_stopped(tmp_path, monkeypatch):
-    advance = Trainer.advance
+    advance = Stepper.advance
 
     def drifting(self, state):
         if self.world.rank == 1 and state.step == 3:
@@ -473,14 +478,14 @@ def test_processes_whose_parameters_part_are_stopped(tmp_path, monkeypatch):
             train_in(recipe_of({}), tmp_path / "run", world)
         return True
 
-    monkeypatch.setattr(Trainer, "advance", drifting)
+    monkeypatch.setattr(Stepper, "advance", drifting)
     assert all(among(2, run))
 
 
 def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
     recipe = recipe_of({})
     among(2, partial(train_in, recipe, tmp_path / "straight"))
-    advance = Trainer.advance
+    advance = Stepper.advance
     asked = []
 
     class Asked(loop._Interrupt):
@@ -500,7 +505,7 @@ def test_ctrl_c_of_one_stops_all_after_the_same_step(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_Interrupt", Asked)
-        patch.setattr(Trainer, "advance", interrupting)
+        patch.setattr(Stepper, "advance", interrupting)
         assert all(among(2, run))
     among(2, partial(train_in, recipe, tmp_path / "run", resume=True))
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")

@@ -88,6 +88,10 @@ def test_another_layer_or_task_starts_its_section_anew(tmp_path):
     assert load_recipe(tmp_path / "c.toml").task == ListOps(train=5)
     changed = load_recipe(tmp_path / "a.toml", ["layer.d_state=8", "layer.heads=2", "model.layer=rotrnn"])
     assert (changed.layer.d_state, changed.layer.heads) == (8, 2)
+    with pytest.warns(UserWarning, match=r"b.toml: another model.layer drops .* the old one: layer.heads$"):
+        load_recipe(tmp_path / "b.toml", ["model.layer=lru", "layer.d_state=2"])
+    with pytest.warns(UserWarning, match=r"c.toml: another task.name drops .* the old one: task.train$"):
+        load_recipe(tmp_path / "c.toml", ["task.name=digits"])
     assert load_recipe(tmp_path / "a.toml", ["model.layer=lru"]).layer.d_state == 4  # the same one keeps its settings
 
 

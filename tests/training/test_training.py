@@ -28,11 +28,13 @@ from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loader import Loader, batch_order
-from rotrnn.training.loop import Interrupted, Trainer, check_same, initial_state, train
+from rotrnn.training.loop import Interrupted, Trainer, check_same, train
 from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.schedule import learning_rate
+from rotrnn.training.state import initial_state
+from rotrnn.training.step import Stepper
 
 TOY = Path(toy.__file__)
 EPS = {np.float32: 2.0**-23, np.float64: 2.0**-52}
@@ -428,7 +430,7 @@ def test_accumulation_equals_the_whole_batch(tmp_path, parts):
     results = []
     for recipe in (whole, split):
         trainer = Trainer(recipe, Run(tmp_path), False)
-        metrics, grads = trainer.gradients(initial_state(trainer.model, recipe))
+        metrics, grads = trainer.stepper.gradients(initial_state(trainer.model, recipe))
         results.append((metrics, dict(flatten(grads))))
     (expected, expected_grads), (metrics, grads) = results
     assert metrics == pytest.approx(expected, rel=1e-14)
@@ -449,7 +451,7 @@ def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(toy.ToyModel, "forward", spy)
     state = initial_state(trainer.model, trainer.recipe)
     for _ in range(3):
-        trainer.advance(state)
+        trainer.stepper.advance(state)
     assert keys == [(True, 0, k) for k in range(9)]
 
 
@@ -600,32 +602,33 @@ def test_ctrl_c_saves_and_resumes(tmp_path):
 
 
 def test_a_second_ctrl_c_aborts(tmp_path):
-    recipe = toy_recipe(tmp_path, "task.delay=20")
+    recipe = toy_recipe(tmp_path, "task.delay=50")  # a step, in which both come
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
     process = start(tmp_path / "run.toml", "--out", folder)
-    while not (folder / "log.jsonl").exists():
-        time.sleep(0.01)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=10)
+    for answer in (b"asleep", b"Ctrl-C again aborts at once"):  # not by the clock: what it says tells where it is
+        heard = b""
+        while answer not in heard:
+            more = os.read(process.stderr.fileno(), 4096)
+            assert more, f"ended before it said {answer!r}: {heard.decode()}"
+            heard += more
+        process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "rotrnn: aborted" in error.decode()
+    assert not (folder / "last.safetensors").exists()
 
 
 def test_interrupted_within_python(tmp_path, monkeypatch):
     recipe = toy_recipe(tmp_path, "training.eval_every=1000")
-    advance = Trainer.advance
+    advance = Stepper.advance
 
     def interrupting(self, state):
         if state.step == 5:
             signal.raise_signal(signal.SIGINT)
         return advance(self, state)
 
-    monkeypatch.setattr(Trainer, "advance", interrupting)
+    monkeypatch.setattr(Stepper, "advance", interrupting)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match="stopped after step 6 of 40"):
         train(recipe, tmp_path / "run", progress=False)
@@ -665,28 +668,32 @@ def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     assert math.isnan(first["val_loss"])
 
 
-def spoil(monkeypatch, method):
-    """From step 5 on, before `method` of the trainer, one number of head.weight is NaN."""
-    original = getattr(Trainer, method)
+def spoil(monkeypatch, owner, method):
+    """From step 5 on, before this method, one number of head.weight is NaN."""
+    original = getattr(owner, method)
 
     def spoiling(self, state, *rest):
         if state.step >= 5:
             state.params["head"]["weight"][1, 2] = np.nan
         return original(self, state, *rest)
 
-    monkeypatch.setattr(Trainer, method, spoiling)
+    monkeypatch.setattr(owner, method, spoiling)
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    ("owner", "method", "message"),
     [
-        ("advance", r"step 6: the loss is nan; parameter head\.weight \(group global\) is not finite"),
-        ("evaluate", r"step 7: the validation loss is nan; parameter head\.weight \(group global\) is not finite"),
-        ("save", r"step 7: parameter head\.weight \(group global\) is not finite"),
+        (Stepper, "advance", r"step 6: the loss is nan; parameter head\.weight \(group global\) is not finite"),
+        (
+            Trainer,
+            "evaluate",
+            r"step 7: the validation loss is nan; parameter head\.weight \(group global\) is not finite",
+        ),
+        (Trainer, "save", r"step 7: parameter head\.weight \(group global\) is not finite"),
     ],
 )
-def test_the_parameter_to_blame_is_named(tmp_path, monkeypatch, method, message):
-    spoil(monkeypatch, method)
+def test_the_parameter_to_blame_is_named(tmp_path, monkeypatch, owner, method, message):
+    spoil(monkeypatch, owner, method)
     with pytest.raises(NonFinite, match=message):
         train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
 
@@ -709,7 +716,7 @@ def test_a_real_layer_with_a_parameter_that_is_nan(tmp_path):
     state = initial_state(trainer.model, recipe)
     state.params["blocks"]["0"]["layer"]["B"].flat[7] = np.nan
     with pytest.raises(NonFinite, match=r"step 1: parameter blocks\.0\.layer\.B \(group recurrent\) is not finite"):
-        trainer.advance(state)
+        trainer.stepper.advance(state)
 
 
 def test_a_second_moment_that_overflows_is_found_at_the_update():
@@ -804,7 +811,7 @@ def test_a_damaged_log_is_named(tmp_path):
 def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start(tmp_path, monkeypatch):
     recipe = toy_recipe(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
+        patch.setattr(Stepper, "advance", lambda *_: (_ for _ in ()).throw(OSError("no data")))
         with pytest.raises(OSError, match="no data"):
             train(recipe, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="resume it \\(from the start, where it has no checkpoint yet\\)"):

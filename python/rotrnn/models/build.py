@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from rotrnn._support.settings import settle
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.retrieval import Retrieval
@@ -19,7 +20,6 @@ from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.registry import LAYERS
-from rotrnn.nn.settings import settle
 
 BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
@@ -34,7 +34,8 @@ class ModelSettings:
 
     `block` is one of `BLOCKS`; `glu`, in a gated block, "full", "half1" or "half2" as `rotrnn.nn.Gate` has them, or
     "gelu" for none. `prenorm` off puts the norm behind the sum. `final_norm` adds one after the last block.
-    `norm_momentum` is batch norm's: what its running averages keep of themselves in a step.
+    `norm_momentum` is batch norm's: what its running averages keep of themselves in a step. `norm_eps` is what either
+    norm adds to the variance, 1e-5 if it is not given.
     """
 
     layer: str
@@ -49,6 +50,7 @@ class ModelSettings:
     prenorm: bool = True
     final_norm: bool = False
     norm_momentum: float = 0.9
+    norm_eps: float | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -67,13 +69,16 @@ class ModelSettings:
         for key, share in (("dropout", self.dropout), ("norm_momentum", self.norm_momentum)):
             if not 0 <= share < 1:
                 raise ValueError(f"model.{key}: got {share}, expected a number in [0, 1)")
+        if self.norm_eps is not None and not self.norm_eps > 0:
+            raise ValueError(f"model.norm_eps: got {self.norm_eps}, expected a positive number")
         if self.block == "transformer" and not self.prenorm:
             raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
 
     def make_norm(self) -> BatchNorm | LayerNorm:
         """The norm of each block."""
         kind = NORMS[self.norm]
-        return kind(self.d_model, self.norm_momentum) if kind is BatchNorm else kind(self.d_model)
+        own = {"momentum": self.norm_momentum} if kind is BatchNorm else {}
+        return kind(self.d_model, **own, **({} if self.norm_eps is None else {"eps": self.norm_eps}))
 
     def make_block(self, layer: Recurrent, place: int) -> Block:
         """Block number `place` of the stack; its dropouts are the sites 2 `place` and 2 `place` + 1."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
-from rotrnn.nn.layer import Array, Context, Params, State
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
 
 
 @dataclass(frozen=True)
@@ -20,20 +18,21 @@ class SequenceClassifier(SequenceModel):
     pool: MeanPool | LastPool
     head: Dense
 
-    def init_head(self, rng: np.random.Generator) -> Params:
-        return {"head": self.head.init(rng)}
+    @property
+    def heads(self) -> dict[str, Dense]:
+        return {"head": self.head}
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         x, pool = self.pool.forward({}, x, ctx)
-        logits, head = self.head.forward(params["head"], x)
+        logits, head = self.head.forward(params["head"], x, TRUSTED)
         return logits, (pool, head)
 
     def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
         pool, head = saved
-        dpooled, dhead = self.head.backward(params["head"], head, dlogits)
-        return self.pool.backward({}, pool, dpooled)[0], {"head": dhead}
+        dpooled, dhead = trusted(self.head.backward)(params["head"], head, dlogits)
+        return trusted(self.pool.backward)({}, pool, dpooled)[0], {"head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Logits (B, C) of the sequences so far."""
         pooled, state = self.pool.extend(state, x, lengths)
-        return self.head.forward(params["head"], pooled)[0], state
+        return self.head.forward(params["head"], pooled, TRUSTED)[0], state

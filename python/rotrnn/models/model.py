@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,10 @@ import numpy.typing as npt
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved
 from rotrnn.nn.blocks.dense import Dense, Embedding
-from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, State
+from rotrnn.nn.blocks.norm import norm_backward
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -48,11 +50,13 @@ class ModelSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SequenceModel(ABC):
+class SequenceModel(Module, ABC):
     """From token ids (B, T) or features (B, T, F) to logits: the backbone of LRU (fig. 1) and RotRNN (fig. 1).
 
     Params: "encoder", "blocks" -> "0", "1", ..., "norm" if there is one after the blocks, and the head's own.
     """
+
+    output_forms: ClassVar[tuple[str, ...]] = ("B C", "B T C")
 
     encoder: Dense | Embedding
     stack: ResidualStack
@@ -60,9 +64,10 @@ class SequenceModel(ABC):
 
     # ---- what a head is ----
 
+    @property
     @abstractmethod
-    def init_head(self, rng: np.random.Generator) -> Params:
-        """Parameters of the head, by their names beside "encoder" and "blocks"."""
+    def heads(self) -> dict[str, Dense]:
+        """The maps of the head, by the names of their parameters beside "encoder" and "blocks"; the logits' last."""
 
     @abstractmethod
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
@@ -92,12 +97,23 @@ class SequenceModel(ABC):
 
     # ---- what follows ----
 
+    @property
+    def modules(self) -> dict[str, Any]:
+        norm = {} if self.norm is None else {"norm": self.norm}
+        return {"encoder": self.encoder, "blocks": self.stack, **norm, **self.heads}
+
+    def bind_sizes(self, args: Boundary) -> None:
+        if isinstance(self.encoder, Dense):
+            args.bind("I", self.encoder.d_in, "the encoder")
+        *_, last = self.heads.values()
+        args.bind("C", last.d_out, "the head")
+
+    def check_input(self, args: Boundary, name: str, x: Any) -> Any:
+        return args.array(name, x, self.encoder.input_forms[0], kinds=self.encoder.input_kinds)
+
     def init(self, rng: np.random.Generator) -> Params:
         """Random parameters, float32; `rotrnn.nn.astype` makes float64 ones."""
-        params = {"encoder": self.encoder.init(rng), "blocks": self.stack.init(rng)}
-        if self.norm is not None:
-            params["norm"] = self.norm.init(rng)
-        return params | self.init_head(rng)
+        return {name: one.init(rng) for name, one in self.modules.items()}
 
     def encode(
         self, params: Params, inputs: Array, ctx: Context, state: State = None
@@ -116,20 +132,21 @@ class SequenceModel(ABC):
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
 
-    def backward(self, params: Params, saved: ModelSaved, dlogits: Array) -> Params:
-        """Gradients of all parameters, nested as `params`."""
+    def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
+        """Gradients of all parameters, nested as `params`; `gather` is that of forward's context, needed where it had
+        one."""
         grads: Params = {}
 
         def below_head() -> Array:
             dx, dhead = self.head_backward(params, saved.head, dlogits)
             grads.update(dhead)
             if self.norm is not None:
-                dx, grads["norm"] = self.norm.backward(params["norm"], saved.norm, dx)
+                dx, grads["norm"] = norm_backward(self.norm, params["norm"], saved.norm, dx, gather)
             return dx
 
         # passed on without a name here, so that each gradient is gone as soon as the next one is there
-        dx, dblocks, _ = self.stack.backward(params["blocks"], saved.blocks, below_head())
-        _, dencoder = self.encoder.backward(params["encoder"], saved.encoder, dx)
+        dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head(), None, gather)
+        _, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
         return {"encoder": dencoder, "blocks": dblocks, **grads}
 
     def stream(self, params: Params, batch: int = 1) -> Stream:

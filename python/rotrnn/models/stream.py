@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.nn.blocks.dense import Dense
-from rotrnn.nn.layer import Array, Context, Params, State, flatten_state, unflatten_state
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
+from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -38,7 +39,8 @@ class Stream:
             raise ValueError(f"Stream: batch is {batch}, expected a positive integer")
         self.model, self.params = model, params
         self.batch = batch
-        self.prepared = model.stack.prepare(params["blocks"])
+        model.check_params(params)
+        self.prepared = trusted(model.stack.prepare)(params["blocks"])
         self.reset()
 
     def reset(self) -> None:
@@ -78,14 +80,19 @@ class Stream:
         if one:
             y, stack = self._step(x, stack)
             n: npt.NDArray[np.int64] | int = 1
+            steps = None
         else:
-            ctx = Context(None if lengths is None else np.asarray(lengths))
+            args = Boundary("Stream.push")
+            self.model.bind_sizes(args)
+            x = self.model.check_input(args, "inputs", x)
+            ctx = self.model.check_context(args, Context(None if lengths is None else np.asarray(lengths)))
             y, saved = self.model.encode(self.params, x, ctx, stack)
             stack = saved[1].state
             if any(state is None for state in stack):
                 raise ValueError("Stream.push: a layer runs in both directions, and keeps no state")
-            n = x.shape[1] if ctx.lengths is None else ctx.lengths
-        logits, head = self.model.read(self.params, head, y, None if lengths is None else np.asarray(lengths))
+            steps = ctx.lengths
+            n = x.shape[1] if steps is None else steps
+        logits, head = self.model.read(self.params, head, y, steps)
         self.state = stack, head
         self.tokens = self.tokens + n
         return logits[:, 0] if one and logits.ndim == 3 else logits
@@ -93,10 +100,11 @@ class Stream:
     def _step(self, x: Array, state: State) -> tuple[Array, State]:
         """(output of the trunk (B, 1, D), state of the stack) after one step."""
         model, params = self.model, self.params
-        z, _ = model.encoder.forward(params["encoder"], x[:, None])
-        y, state = model.stack.step(params["blocks"], state, z[:, 0], self.prepared)
+        model.stack.check_streams(Boundary("Stream.push"))
+        z, _ = model.encoder.forward(params["encoder"], x[:, None], TRUSTED)
+        y, state = trusted(model.stack.step)(params["blocks"], state, z[:, 0], self.prepared)
         y = y[:, None]
-        return (y if model.norm is None else model.norm.forward(params["norm"], y)[0]), state
+        return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state as safetensors, there whole or not at all; with a digest of the model's settings.

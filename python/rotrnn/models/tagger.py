@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
-from rotrnn.nn.layer import Array, Context, Params, State
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import INTEGERS, binary_cross_entropy, cross_entropy
 
@@ -24,19 +24,22 @@ class Tagger(SequenceModel):
     logits_form: ClassVar[str] = "B T C"
     entropy = staticmethod(cross_entropy)
 
-    def init_head(self, rng: np.random.Generator) -> Params:
-        return {"head": self.head.init(rng)}
+    @property
+    def heads(self) -> dict[str, Dense]:
+        return {"head": self.head}
+
+    output_forms: ClassVar[tuple[str, ...]] = ("B T C",)
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         return self.head.forward(params["head"], x, ctx)
 
     def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
-        dx, dhead = self.head.backward(params["head"], saved, dlogits)
+        dx, dhead = trusted(self.head.backward)(params["head"], saved, dlogits)
         return dx, {"head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Logits (B, T, C) of the tokens of x alone."""
-        return self.head.forward(params["head"], x, Context(lengths))[0], None
+        return self.head.forward(params["head"], x, TRUSTED.checked(lengths))[0], None
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Mean over the tokens of logits (B, T, C) with labels (B, T), less padding and labels `IGNORED` (-1)."""

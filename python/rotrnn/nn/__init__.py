@@ -38,3 +38,7 @@ __all__ = [
     "unflatten",
     *(layer.__name__ for layer in LAYERS.values()),
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,69 +17,37 @@ a fixed point (FixedPointRNN, Bedouin) to their `tol`, and FPMamba, whose fixed 
 
 `dparams` has the same nesting and names as `params`, less the entries that are no parameters (`BUFFERS`); every
 gradient is new, none accumulates.
+Whoever is called first checks what it is given, and says what does not fit in its own name; what it calls in turn does
+not check again (`rotrnn.nn.module`). A layer says what to check by: `shapes`, `state_form` and its settings' types.
 `saved` may hold x and params themselves, not copies: change neither in place between forward and its backward.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.settings import settle
-from rotrnn.ops.boundary import REAL, Boundary
-from rotrnn.ops.pointwise import mask_padding
-
-Array = npt.NDArray[Any]
-Params = dict[str, Any]  # nested: name -> Array or Params
-Gather = Callable[[Array], list[Array]]
-State = Any
-"""An array or a tuple of states, each array with the batch axis first; None is the state before the first step.
-Real and complex leaves are differentiable; integer ones (positions) are not, their gradient is zero."""
-
-BUFFERS = frozenset({"running_mean", "running_var"})
-"""Names of entries of `params` that no gradient reaches: forward in training mode updates them in place."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a forward call is told besides its input.
-
-    Parameters
-    ----------
-    lengths : (B,) int64, optional
-        Valid steps of each sequence; what lies beyond is never read and is zero in every output.
-    train : bool
-        Batch statistics and dropout on.
-    seed, step : int
-        Key of the random numbers of this step (with `train`); the same key gives the same masks on any device.
-    places : (B,) int64, optional
-        Where each sequence stands in the batch that it is a part of, so that it has its own masks; 0..B-1 without.
-    gather : callable, optional
-        Where the batch is spread over several processes, ``gather(x)`` is the x (n, ...) of each of them, in their
-        order, n its own; each calls it as often as the others, with the same dtype and sizes but n. What needs a whole
-        batch (batch norm, quantiles of residuals) asks it. None where the batch is all here.
-    fused : bool
-        Run what can be fused (`rotrnn.nn.blocks.fused`) in one pass, which keeps little more than its input for
-        backward; else part by part, keeping everything, the states of recurrences too. Results differ by rounding.
-    """
-
-    lengths: npt.NDArray[np.int64] | None = None
-    train: bool = False
-    seed: int = 0
-    step: int = 0
-    places: npt.NDArray[np.int64] | None = None
-    gather: Gather | None = None
-    fused: bool = True
+from rotrnn.nn.module import BUFFERS as BUFFERS
+from rotrnn.nn.module import EVALUATION as EVALUATION
+from rotrnn.nn.module import TRUSTED as TRUSTED
+from rotrnn.nn.module import Array as Array
+from rotrnn.nn.module import Context as Context
+from rotrnn.nn.module import Gather as Gather
+from rotrnn.nn.module import Module as Module
+from rotrnn.nn.module import Params as Params
+from rotrnn.nn.module import State as State
+from rotrnn.nn.module import StateArray as StateArray
+from rotrnn.nn.module import StateForm as StateForm
+from rotrnn.nn.module import trusted as trusted
+from rotrnn.ops.boundary import Boundary
 
 
-EVALUATION = Context()
-
-
+@runtime_checkable
 class Layer(Protocol):
     """A function of each time step alone, with an explicit adjoint."""
 
@@ -91,7 +59,7 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class Recurrent(ABC):
+class Recurrent(Module, ABC):
     """A layer with memory in time: `d_model` channels in and out. Parameters are a flat dict of arrays.
 
     Every layer says what it is (`about`) and where it comes from (`paper`), a line each, and which parameters are
@@ -101,12 +69,15 @@ class Recurrent(ABC):
     about: ClassVar[str]
     paper: ClassVar[str]
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = ""
+    """`state_lanes` as a formula of the settings, where there is no window and the others are the default ones; t are
+    the steps so far."""
 
     d_model: int
 
     def __post_init__(self) -> None:
         """Types, and d_model; a subclass begins its own checks with this one."""
-        settle(self)
+        super().__post_init__()
         self.check_sizes("d_model")
 
     @property
@@ -145,44 +116,23 @@ class Recurrent(ABC):
         """|h_t| (B, T) of an unfused forward (`Context.fused`), where the layer has one vector h_t."""
         return None
 
-    def check_sizes(self, *names: str, least: int = 1) -> None:
-        """Settings that must be whole numbers, at least `least`."""
-        for name in names:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                expected = "a positive integer" if least == 1 else f"an integer from {least}"
-                raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
+    @property
+    def state_lanes(self) -> int | None:
+        """Real numbers that a state holds of each sequence, two of each complex one; None where that grows in time, or
+        the layer does not say. Of a bidirectional layer those of one direction.
 
-    def valid_input(self, x: Array, ctx: Context) -> Array:
-        """x, which must be (B, T, d_model), with its padding zeroed."""
-        args = Boundary(f"{type(self).__name__}.forward")
-        args.bind("D", self.d_model, "d_model")
-        x = args.array("x", x, "B T D")
-        return mask_padding(x, args.lengths(ctx.lengths))
+        `d_state` is what the layer's paper counts, complex states in one and real ones in another; this counts the same
+        for all.
+        """
+        form = self.state_form
+        leaves = (form,) if isinstance(form, StateArray) else form or ()
+        lanes = [one.lanes for one in leaves if one.kind != "integer"]
+        return sum(one for one in lanes if one is not None) if lanes and None not in lanes else None
 
-    def valid_gradient(self, dy: Array, x: Array, lengths: Any = None, dtype: npt.DTypeLike | None = None) -> Array:
-        """dy, which must be of the shape of x, with its padding zeroed; in `dtype`, if one is given."""
-        args = Boundary(f"{type(self).__name__}.backward")
-        for letter, size in zip("BTD", x.shape, strict=True):
-            args.bind(letter, size, "the forward call")
-        dy = args.array("dy", dy, "B T D")
-        return mask_padding(dy if dtype is None else dy.astype(dtype, copy=False), lengths)
-
-    def check_params(self, params: Params) -> None:
-        """Parameters are all there, real, fit, and are finite: NaN in one would spread without a trace."""
-        layer = type(self).__name__
-        for name, shape in self.shapes.items():
-            if name not in params:
-                raise ValueError(f"{layer}: parameter {name} is missing, expected {', '.join(self.shapes)}")
-            value = params[name]
-            if not isinstance(value, np.ndarray) or value.dtype.newbyteorder("=") not in REAL:
-                got = f"dtype {value.dtype}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
-                raise TypeError(f"{layer}: parameter {name} has {got}, expected an array of float32 or float64")
-            if value.shape != shape:
-                raise ValueError(f"{layer}: parameter {name} has shape {value.shape}, expected {shape}")
-            if not np.isfinite(value).all():
-                at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
-                raise ValueError(f"{layer}: parameter {name} is {value[at]} at {at}, expected finite numbers")
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        if state is not None and getattr(self, "bidirectional", False):
+            raise ValueError(f"{args.op}: a bidirectional layer takes no state, got one")
+        super().check_state(args, name, state)
 
 
 def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:

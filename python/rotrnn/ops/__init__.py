@@ -7,11 +7,9 @@ from rotrnn.ops.block import (
     BlockResult,
     ChannelNorm,
     Gating,
-    Later,
     RowNorm,
     residual_block,
     residual_block_backward,
-    settle,
 )
 from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
 from rotrnn.ops.dense import DenseGrads, dense, dense_backward
@@ -76,7 +74,7 @@ from rotrnn.ops.scan import (
     rotation_scan_backward,
 )
 from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
-from rotrnn.ops.window import WindowState, power_of, tiir_scan
+from rotrnn.ops.window import WindowState, tiir_scan
 
 __all__ = [
     "AttentionGrads",
@@ -91,7 +89,6 @@ __all__ = [
     "Gating",
     "GluGrads",
     "HistoryReadGrads",
-    "Later",
     "LinearLayerGrads",
     "LstmGrads",
     "LstmResult",
@@ -154,7 +151,6 @@ __all__ = [
     "mean_pool_backward",
     "orthogonal",
     "orthogonal_backward",
-    "power_of",
     "residual_block",
     "residual_block_backward",
     "rnn",
@@ -165,7 +161,6 @@ __all__ = [
     "rotation_scan_backward",
     "selective_scan",
     "selective_scan_backward",
-    "settle",
     "sigmoid",
     "sigmoid_backward",
     "silu",
@@ -177,3 +172,7 @@ __all__ = [
     "tiir_scan",
     "wrope_angle",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

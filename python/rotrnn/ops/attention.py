@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn._support.text import plural
-from rotrnn.ops.boundary import Array, Boundary, empty
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
 
 class AttentionGrads(NamedTuple):
@@ -61,7 +61,9 @@ class _Sight:
             raise ValueError(
                 f"{args.op}: sequence {at} needs {plural(needed[at], 'key')}, past and present, got S={size['S']}"
             )
-        self.sizes = *(size[letter] for letter in "BTSD"), heads, window or 0
+        there = None if self.past is None else args.device.asarray(self.past)
+        self.arguments: dict[str, Any] = {"lengths": self.lengths, "past": there, **args.sizes("B T S D")}
+        self.arguments |= {"H": heads, "window": window or 0}
 
 
 def attention(
@@ -115,8 +117,8 @@ def attention(
     sight = _Sight(args, heads, lengths, past, window)
     aq, ak, av = args.common(aq, ak, av)
     B, T, _ = aq.shape
-    y, norm = empty(aq.shape, aq.dtype), np.empty((B, heads, T), aq.dtype)
-    _cpu.attention_forward(y, norm, aq, ak, av, sight.lengths, sight.past, *sight.sizes)
+    y, norm = args.empty(aq.shape, aq.dtype), args.empty((B, heads, T), aq.dtype)
+    args.kernels.attention_forward(y=y, norm=norm, q=aq, k=ak, v=av, **sight.arguments)
     return y, norm
 
 
@@ -168,8 +170,8 @@ def attention_backward(
     if args.size["H"] != heads:
         raise ValueError(f"attention_backward: norm has shape {anorm.shape}, expected (B, H={heads}, T)")
     ady, aq, ak, av, ay, anorm = args.common(ady, aq, ak, av, ay, anorm)
-    dq, dk, dv = empty(aq.shape, aq.dtype), empty(ak.shape, ak.dtype), empty(av.shape, av.dtype)
-    _cpu.attention_backward(dq, dk, dv, ady, aq, ak, av, ay, anorm, sight.lengths, sight.past, *sight.sizes)
+    dq, dk, dv = empty_like(aq), empty_like(ak), empty_like(av)
+    args.kernels.attention_backward(dq=dq, dk=dk, dv=dv, dy=ady, q=aq, k=ak, v=av, y=ay, norm=anorm, **sight.arguments)
     return AttentionGrads(dq, dk, dv)
 
 
@@ -187,9 +189,11 @@ def _turn(
         start = np.zeros(1, np.int64) if start is None else start[:1]  # the same angles for all sequences
     frequency = base ** (-np.arange(D // heads // 2) / max(D // heads // 2, 1))
     places = start[:, None] + np.arange(T)
-    unit = np.exp(1j * sign * places[..., None, None] * frequency).astype(np.result_type(ax, np.complex64))
+    angles = np.exp(1j * sign * places[..., None, None] * frequency)
+    unit = args.device.asarray(angles.astype(np.result_type(ax, np.complex64)))
     planes = ax.reshape(B, T, heads, D // heads).view(unit.dtype)
-    return np.asarray((planes * unit).view(ax.dtype).reshape(B, T, D))
+    turned: Array = (planes * unit).view(ax.dtype).reshape(B, T, D)
+    return turned
 
 
 def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0) -> Array:

@@ -7,23 +7,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.conv import causal_conv, causal_conv_backward
+from rotrnn.ops.device import empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
-from rotrnn.ops.pointwise import flip, mask_padding
-from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+from rotrnn.ops.pointwise import flip
+from rotrnn.ops.window import ages
 
 
 class BankSaved(NamedTuple):
     """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D).
 
-    With a window, in place of the carries None, and the input has the L-1 steps before it in front.
+    With a window, in place of the carries None, and h0, the inputs before the first step.
     """
 
     u: Array
     lengths: npt.NDArray[np.int64] | None
     carries: Array | None
     window: int | None = None
+    before: Array | None = None
 
 
 class BankGrads(NamedTuple):
@@ -69,8 +71,8 @@ def diagonal_bank(
         Initial states; with `reverse` they enter at the last valid step. With a window (B, L-1, D) real: the inputs
         before the first step, the last one last (with `reverse`, those after the last valid step, the nearest last).
     window : int, optional
-        L: only the last L inputs count, exactly. By `diagonal_scan` with a window, channel after channel, with the
-        states of one in memory; the L-1 inputs before are passed too.
+        L: only the last L inputs count, exactly. By `causal_conv` with each channel's response (`bank_response`): L
+        products a step, and no states.
     reverse : bool
         Time runs from the last valid step to the first.
     lengths : (B,) integers in [0, T], optional
@@ -98,13 +100,23 @@ def diagonal_bank(
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
     au = args.layout(au, dtype)
     if L is not None:
-        return _window_forward(aa, ac, askip.astype(dtype, copy=False), au, z0, L, reverse, steps)
+        return _window_forward(*_common(dtype, aa, ac, askip), au, z0, L, reverse, steps)
     B, T, D, N = (args.size[letter] for letter in "BTDN")
-    y, hT = empty_like(au), empty((B, D, N), complex_of(dtype))
-    carries = empty((B, -(-T // TILE), N, 2, D), dtype)
+    y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
     pa, pc, start = _planes(args, dtype, aa, ac, z0)
     gain = args.layout(askip, dtype)
-    _cpu.bank_forward(y, planes(hT), carries, pa, pc, gain, au, start, steps, B, T, D, N, TILE, reverse)
+    inputs: dict[str, Any] = {
+        "a": pa,
+        "c": pc,
+        "skip": gain,
+        "u": au,
+        "h0": start,
+        "lengths": steps,
+        "tile": TILE,
+        "reverse": reverse,
+    }
+    args.kernels.bank_forward(y=y, hT=planes(hT), carries=carries, **inputs, **args.sizes("B T D N"))
     return y, hT, BankSaved(au, steps, carries)
 
 
@@ -151,7 +163,7 @@ def diagonal_bank_backward(
     if saved.window is not None:
         args.window(saved.window)
         end = args.optional("dhT", dhT, "B W D")
-        return _window_backward(ady, aa, ac, askip, saved, end, reverse)
+        return _window_backward(ady, *_common(saved.u.dtype, aa, ac, askip), saved, end, reverse)
     au = args.array("saved.u", saved.u, "B T D")
     zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
     steps = args.lengths(saved.lengths)
@@ -162,13 +174,32 @@ def diagonal_bank_backward(
     carries = args.array("saved.carries", np.asarray(saved.carries), "B tiles N 2 D")
     check_precision(args, "saved.u", au, dtype)
     ady = args.layout(ady, dtype)
-    du, dh0 = empty_like(au), empty((B, D, N), complex_of(dtype))
-    da, dc = (np.empty((D, N), complex_of(dtype)) for _ in range(2))
+    du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    da, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(2))
     gain = args.layout(askip, dtype)
     dskip = np.empty_like(gain)
     pa, pc, end = _planes(args, dtype, aa, ac, zT)
-    outputs = du, planes(da), planes(dc), dskip, planes(dh0)
-    _cpu.bank_backward(*outputs, ady, end, carries, pa, pc, gain, au, steps, B, T, D, N, TILE, reverse)
+    inputs: dict[str, Any] = {
+        "a": pa,
+        "c": pc,
+        "skip": gain,
+        "u": au,
+        "lengths": steps,
+        "tile": TILE,
+        "reverse": reverse,
+    }
+    args.kernels.bank_backward(
+        du=du,
+        da=planes(da),
+        dc=planes(dc),
+        dskip=dskip,
+        dh0=planes(dh0),
+        dy=ady,
+        dhT=end,
+        carries=carries,
+        **inputs,
+        **args.sizes("B T D N"),
+    )
     return BankGrads(da, dc, dskip, du, dh0)
 
 
@@ -221,52 +252,54 @@ def _planes(args: Boundary, dtype: np.dtype[Any], *arrays: Array | None) -> list
     return [None if one is None else planes(args.layout(one, complex_of(dtype))) for one in arrays]
 
 
+def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
+    """What an input leaves in y, (D, L): ``Re sum_n c_n a_n^k`` after k steps, and skip at once; the oldest first.
+
+    These are the taps of `causal_conv` that make the bank with a window.
+    """
+    taps: Array = np.einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
+    taps[:, -1] += skip
+    return taps
+
+
+def bank_response_backward(dtaps: Array, a: Array, c: Array) -> tuple[Array, Array, Array]:
+    """(da, dc, dskip) of `bank_response`: ``dc = sum_k dtap_k conj(a^k)``, ``da = sum_k dtap_k conj(c k a^(k-1))``."""
+    L = dtaps.shape[1]
+    powers = _powers(a, L).conj()
+    dc = np.einsum("dl,ldn->dn", dtaps, powers)
+    slopes = dtaps[:, :-1] * np.arange(L - 1, 0, -1, dtype=dtaps.dtype)
+    da = c.conj() * np.einsum("dl,ldn->dn", slopes, powers[1:])
+    return da, dc, dtaps[:, -1].copy()
+
+
+def _powers(a: Array, L: int) -> Array:
+    """``a^(L-1), ..., a, 1``, (L, D, N)."""
+    return ages(a.ravel(), L).reshape(L, *a.shape)
+
+
+def _common(dtype: np.dtype[Any], a: Array, c: Array, skip: Array) -> tuple[Array, Array, Array]:
+    """The coefficients in a real dtype's precision."""
+    kind = complex_of(dtype)
+    return a.astype(kind, copy=False), c.astype(kind, copy=False), skip.astype(dtype, copy=False)
+
+
 def _window_forward(
     a: Array, c: Array, skip: Array, u: Array, h0: Array | None, L: int, reverse: bool, lengths: Any
 ) -> tuple[Array, Array, BankSaved]:
-    """The filters over the last L inputs: those before the first step are put in front of u, and lengths count them."""
-    u = flip(mask_padding(u, lengths), lengths) if reverse else mask_padding(u, lengths)
-    B, T, D = u.shape
-    before = np.zeros((B, L - 1, D), u.dtype) if h0 is None else h0.astype(u.dtype, copy=False)
-    v = np.concatenate([before, u], 1)
-    steps = None if lengths is None else lengths + (L - 1)
-    y = skip * u
-    for d in range(D):
-        h = np.asarray(diagonal_scan(a[d], _lanes(v, d, a), window=L, lengths=steps))[:, L - 1 :]
-        y[:, :, d] += np.einsum("btn,n->bt", h, c[d].astype(h.dtype, copy=False)).real
-    last = np.full(B, T) if lengths is None else lengths
-    hT = np.take_along_axis(v, (last[:, None] + np.arange(L - 1))[..., None], 1)
-    return flip(y, lengths) if reverse else y, hT, BankSaved(v, lengths, None, L)
+    """The filters over the last L inputs, those of h0 before the first step; backwards in time, of u turned round."""
+    v = flip(u, lengths) if reverse else u
+    y, hT = causal_conv(v, bank_response(a, c, skip, L), None, h0, lengths=lengths, return_state=True)
+    return flip(y, lengths) if reverse else y, hT, BankSaved(u, lengths, None, L, h0)
 
 
 def _window_backward(
     dy: Array, a: Array, c: Array, skip: Array, saved: BankSaved, dhT: Array | None, reverse: bool
 ) -> BankGrads:
-    v, lengths, _, L = saved
+    u, lengths, _, L, before = saved
     assert L is not None
-    B, D, ahead = len(v), v.shape[2], L - 1
-    dy = mask_padding(dy, lengths)
-    dy = (flip(dy, lengths) if reverse else dy).astype(v.dtype, copy=False)
-    steps = None if lengths is None else lengths + ahead
-    dv, kind = np.zeros_like(v), complex_of(v.dtype)
-    da, dc = np.zeros(a.shape, kind), np.zeros(c.shape, kind)
-    for d in range(D):
-        x = _lanes(v, d, a)
-        dh = np.zeros(x.shape, kind)
-        dh[:, ahead:] = np.conj(c[d]) * dy[:, :, d, None]
-        h = np.asarray(diagonal_scan(a[d], x, window=L, lengths=steps))[:, ahead:]
-        dc[d] = np.einsum("btn,bt->n", np.conj(h), dy[:, :, d])
-        grads = diagonal_scan_backward(dh, a[d], None, x=x, window=L, lengths=steps)
-        da[d], dv[:, :, d] = grads.da, grads.dx.real.sum(-1)
-    dskip = np.einsum("btd,btd->d", dy, v[:, ahead:])
-    if dhT is not None:
-        last = np.full(B, dy.shape[1]) if lengths is None else lengths
-        place = (last[:, None] + np.arange(ahead))[..., None]
-        np.put_along_axis(dv, place, np.take_along_axis(dv, place, 1) + dhT, 1)
-    du, dh0 = mask_padding(dv[:, ahead:] + skip * dy, lengths), dv[:, :ahead].copy()
-    return BankGrads(da, dc, dskip, flip(du, lengths) if reverse else du, dh0)
-
-
-def _lanes(v: Array, d: int, a: Array) -> Array:
-    """Channel d of v (B, T, D) for each of its states, (B, T, N) complex."""
-    return np.repeat(v[:, :, d : d + 1], a.shape[1], 2).astype(complex_of(v.dtype))
+    dy, v = (flip(one, lengths) if reverse else one for one in (dy.astype(u.dtype, copy=False), u))
+    end = None if dhT is None else dhT.astype(u.dtype, copy=False)
+    conv = causal_conv_backward(dy, v, bank_response(a, c, skip, L), before, dfinal=end, lengths=lengths)
+    da, dc, dskip = bank_response_backward(conv.dw, a, c)
+    du = flip(conv.dx, lengths) if reverse else conv.dx
+    return BankGrads(da, dc, dskip, du, conv.dstate)

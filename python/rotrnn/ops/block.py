@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
+from rotrnn._cpu import GATE, NORM
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.device import empty_like, is_array
 from rotrnn.ops.linear_layer import (
+    NO_DROPOUT,
+    NO_LATER,
+    NO_WEIGHTS,
     System,
     block_arguments,
     check_carries,
@@ -23,12 +27,12 @@ from rotrnn.ops.linear_layer import (
     complex_of,
     new_states,
     planes,
+    system_gradients,
 )
 from rotrnn.ops.pointwise import check_dropout
 
-CHANNEL_NORM, ROW_NORM = 1, 2  # csrc/include/block.h
-GATE_KINDS = {"full": 1, "half1": 2, "half2": 3}
-WEIGHTS = ("w_value", "b_value", "w_gate", "b_gate")
+GATE_KINDS = {name: kind for name, kind in GATE.items() if name != "none"}
+WEIGHTS = tuple(NO_WEIGHTS)
 
 
 class ChannelNorm(NamedTuple):
@@ -164,9 +168,17 @@ def residual_block(
         raise ValueError("residual_block: moments of no valid step, expected at least one")
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype))
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
-    mean, var = (empty(ax.shape[2], dtype) if moments else None for _ in range(2))
+    mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
     layer = empty_like(ax) if keep else None
-    _cpu.block_forward(y, planes(hT), planes(carries), mean, var, layer, *arguments)
+    results: dict[str, Any] = {
+        "y": y,
+        "hT": planes(hT),
+        "carries": planes(carries),
+        "mean": mean,
+        "var": var,
+        "layer": layer,
+    }
+    args.kernels.block_forward(**results, **arguments)
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, BlockSaved(ax, z0, steps, carries, layer))
 
@@ -218,23 +230,27 @@ def residual_block_backward(
     ready, dtype = checked_system(args, system, x, *_arrays(norm), *_arrays(gating))
     check_precision(args, "saved.x", x, dtype)
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
-    following: list[Array | None] = [None] * 4
+    following: dict[str, Any] = NO_LATER
     if later is not None:
-        following = [args.layout(one, dtype) for one in _checked_later(args, later)]
+        following = dict(zip(NO_LATER, (args.layout(one, dtype) for one in _checked_later(args, later)), strict=True))
     gate = _gate(args, gating, dtype)
     dsystem, dx = System(*map(empty_like, ready)), empty_like(x)
-    dweights: dict[str, Any] = {
-        name: None if one is None else empty_like(one) for name, one in zip(WEIGHTS, gate[1:], strict=False)
-    }
-    sums = empty((2, x.shape[2]), dtype)
+    dweights: dict[str, Any] = {name: None if gate[name] is None else empty_like(gate[name]) for name in WEIGHTS}
+    norm_sum, norm_product = args.empty(x.shape[2:], dtype), args.empty(x.shape[2:], dtype)
     dh0, _ = new_states(ready, x)
-    _cpu.block_backward(
-        *(dx, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), sums[0], sums[1]),
-        *dweights.values(),
-        *(args.layout(ady, dtype), planes(carries), adhT, layer, *following),
-        *block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
+    args.kernels.block_backward(
+        **system_gradients(dsystem, dx, dh0),
+        d_norm_sum=norm_sum,
+        d_norm_product=norm_product,
+        **{f"d{name}": grad for name, grad in dweights.items()},
+        dy=args.layout(ady, dtype),
+        carries=planes(carries),
+        dhT=adhT,
+        layer=layer,
+        **following,
+        **block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
     )
-    return BlockGrads(dx, dsystem, gating._replace(**dweights), dh0, sums[0], sums[1])
+    return BlockGrads(dx, dsystem, gating._replace(**dweights), dh0, norm_sum, norm_product)
 
 
 def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -254,13 +270,24 @@ def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | N
         Another dtype, shapes that disagree, a length out of range.
     """
     if later is None:
-        return np.asarray(dy)
+        settled: Array = Boundary("settle").any_array("dy", dy)
+        return settled
     args = Boundary("settle")
     ady = args.array("dy", dy, "B T D")
     ady, y, center, slope, shift = args.common(ady, *_checked_later(args, later))
     full: Array = empty_like(ady)
     steps = args.lengths(lengths)
-    _cpu.channel_adjoint(full, ady, y, center, np.ones_like(slope), slope, shift, steps, *ady.shape)
+    args.kernels.channel_adjoint(
+        dx=full,
+        dy=ady,
+        x=y,
+        center=center,
+        gain=np.ones_like(slope),
+        slope=slope,
+        offset=shift,
+        lengths=steps,
+        **args.sizes("B T D"),
+    )
     return full
 
 
@@ -272,7 +299,7 @@ def _checked_later(args: Boundary, later: Later) -> list[Array]:
 
 def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
     """Those of real numbers."""
-    return [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind == "f"]
+    return [part for part in parts if is_array(part) and part.dtype.kind == "f"]
 
 
 def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
@@ -285,12 +312,12 @@ def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | 
     return ChannelNorm(*(args.array(f"norm.{name}", one, "D") for name, one in norm._asdict().items()))
 
 
-def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> dict[str, Any]:
     """The norm's part of `block_arguments`."""
     arrays = [args.layout(one, dtype) for one in _arrays(norm)]
     if isinstance(norm, RowNorm):
-        return (ROW_NORM, None, *arrays, norm.eps)
-    return (CHANNEL_NORM, *arrays, 0.0)
+        return {"norm": NORM["row"], "center": None, "gain": arrays[0], "offset": arrays[1], "eps": norm.eps}
+    return {"norm": NORM["channel"], **dict(zip(norm._fields, arrays, strict=True)), "eps": 0.0}
 
 
 def _checked_gating(args: Boundary, gating: Gating) -> Gating:
@@ -311,17 +338,9 @@ def _checked_gating(args: Boundary, gating: Gating) -> Gating:
     return gating._replace(**checked)
 
 
-def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> dict[str, Any]:
     """The gate's part of `block_arguments`."""
-    weights = [getattr(gating, name) for name in WEIGHTS]
-    arrays = [None if one is None else args.layout(one, dtype) for one in weights]
-    return (
-        GATE_KINDS[gating.form],
-        *arrays,
-        gating.places,
-        gating.rate,
-        gating.seed,
-        gating.step,
-        gating.site,
-        bool(gating.over_time),
-    )
+    weights = {name: getattr(gating, name) for name in WEIGHTS}
+    arrays = {name: None if one is None else args.layout(one, dtype) for name, one in weights.items()}
+    numbers = {name: getattr(gating, name) for name in NO_DROPOUT}
+    return {"gate": GATE_KINDS[gating.form], **arrays, **numbers, "over_time": bool(gating.over_time)}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn.ops.device import HOST, Device, device_of, is_array
+from rotrnn.ops.device import Array as Array
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from rotrnn._cpu import Kernels
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
@@ -20,14 +22,45 @@ ADDRESSABLE = 2**47
 """Bytes that a program can address on today's 64-bit machines."""
 
 
-def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """`numpy.empty` in memory that, once the array is gone, is kept for the next (csrc/module/pool.c)."""
-    return _cpu.empty(shape, dtype)
+class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    """Lengths (B,) int64 that were checked once, against the B and T of `fits`, and are read-only since.
+
+    `Boundary.lengths` makes them, and takes those that fit as they are: no check, no copy. What is computed from them
+    is a plain array, and a view of them fits nothing.
+    """
+
+    fits: tuple[int, int] | None
+    _copies: dict[str, Array]
+
+    @classmethod
+    def of(cls, lengths: npt.ArrayLike, B: int, T: int) -> CheckedLengths:
+        """A copy, so that no output can overlap it, of lengths that are known to fit."""
+        checked = np.array(lengths, np.int64).view(cls)
+        checked.fits, checked._copies = (B, T), {}
+        checked.flags.writeable = False
+        return checked
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.fits = None
+
+    def on(self, device: Device) -> Array:
+        """Themselves on the CPU; on another device their copy, made once."""
+        if device is HOST:
+            return self
+        if device.name not in self._copies:
+            self._copies[device.name] = device.asarray(np.asarray(self))
+        return self._copies[device.name]
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
 
 
-def empty_like(x: Array) -> Array:
-    """`empty` of the shape and dtype of x."""
-    return _cpu.empty(x.shape, x.dtype)
+def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """These lengths, 0 for sequences that are not `kept`; checked, if they were."""
+    rest = np.where(kept, lengths, 0)
+    fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
+    return rest if fits is None else CheckedLengths.of(rest, *fits)
 
 
 @functools.cache
@@ -43,18 +76,53 @@ class Boundary:
     >>> x = args.array("x", x, "B T N")               # must agree with what is bound
     >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
 
-    A failed check raises TypeError (dtype) or ValueError (everything else) naming the op, the argument, what it got
-    and what was expected.
+    All arrays of a call are on one device, `device`, that of the first; its `kernels`, and `empty` arrays of it.
+
+    A failed check raises TypeError (dtype, device) or ValueError (everything else) naming the op, the argument, what it
+    got and what was expected.
     """
 
     def __init__(self, op: str) -> None:
         self.op = op
         self.size: dict[str, int] = {}
         self._source: dict[str, str] = {}
+        self.device = HOST
+        self._first: str | None = None
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels of the arrays' device."""
+        return self.device.kernels
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """A new array on the arrays' device, whose numbers are not set."""
+        return self.device.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """A new array of zeros on the arrays' device."""
+        array = self.device.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def sizes(self, letters: str) -> dict[str, Any]:
+        """What the letters of "B T N" are bound to, as the kernels take them."""
+        return {letter: self.size[letter] for letter in _letters(letters)}
+
+    def _on_device(self, name: str, value: Any) -> Array:
+        """`value` as an array of the call's device."""
+        device = device_of(value)
+        if self._first is None:
+            self.device, self._first = device, name
+        elif device is not self.device:
+            raise TypeError(
+                f"{self.op}: {name} is on {device.name} ({type(value).__name__}) and {self._first} on "
+                f"{self.device.name}, expected arrays of one device"
+            )
+        return value if device is not HOST else np.asarray(value)
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
-        array = np.asarray(value)
+        array = self._on_device(name, value)
         native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
         if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
@@ -70,6 +138,10 @@ class Boundary:
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected {expected}")
         self.check_size(array.shape, array.dtype)
         return array
+
+    def any_array(self, name: str, value: npt.ArrayLike) -> Array:
+        """`value` as an array of the call's device, unchecked."""
+        return self._on_device(name, value)
 
     def optional(
         self, name: str, value: npt.ArrayLike | None, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL
@@ -101,7 +173,7 @@ class Boundary:
         flags = array.flags
         if array.dtype == dtype and flags.c_contiguous and flags.aligned:
             return array
-        return np.require(array, dtype, ["C", "A"])
+        return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         """An array of this shape must be addressable, even were its empty axes of size one.
@@ -113,21 +185,25 @@ class Boundary:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-        """Valid steps of each sequence: None, or B integers in [0, T]."""
+        """Valid steps of each sequence: None, or B integers in [0, T], which are checked once (`CheckedLengths`)."""
         if lengths is None:
             return None
-        array = np.asarray(lengths)
+        if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
+            return lengths
+        return self.check_lengths(np.asarray(lengths))
+
+    def check_lengths(self, array: Array) -> CheckedLengths:
+        """The check of `lengths`."""
+        B, T = self.size["B"], self.size["T"]
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (self.size["B"],):
-            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={self.size['B']},)")
-        bad = (array < 0) | (array > self.size["T"])
+        if array.shape != (B,):
+            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={B},)")
+        bad = (array < 0) | (array > T)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ValueError(
-                f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={self.size['T']}"
-            )
-        return np.array(array, np.int64)  # a copy: no output can overlap it
+            raise ValueError(f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={T}")
+        return CheckedLengths.of(array, B, T)
 
     def window(self, window: int | None) -> int | None:
         """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""
@@ -140,28 +216,33 @@ class Boundary:
 
     def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """How many steps came before, (B,), none negative."""
-        array = np.asarray(value)
+        array = value if is_array(value) else np.asarray(value)
         if not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
         if array.shape != (self.size["B"],):
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected (B={self.size['B']},)")
         if np.any(array < 0):
             raise ValueError(f"{self.op}: {name} is {array.min()}, expected no negative number")
-        return np.ascontiguousarray(array, np.int64)
+        return array.astype(np.int64, order="C")
 
     def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
         """A new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
         B, N = shape
         full = (B, self.size["W"], N) if "W" in self.size else shape
         self.check_size(full, dtype)
-        return np.empty(full, dtype)
+        return self.empty(full, dtype)
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
         self.check_size(shape, dtype)
         if out is None:
-            return empty(shape, dtype)
-        if not isinstance(out, np.ndarray) or out.dtype != dtype:
+            return self.empty(shape, dtype)
+        if device_of(out) is not self.device:
+            raise TypeError(
+                f"{self.op}: {name} is on {device_of(out).name} and {self._first} on {self.device.name}, expected "
+                "arrays of one device"
+            )
+        if not is_array(out) or out.dtype != dtype:
             raise TypeError(
                 f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"
             )
@@ -171,6 +252,6 @@ class Boundary:
             raise ValueError(f"{self.op}: {name} is read-only, expected a writeable array")
         if not (out.flags.c_contiguous and out.flags.aligned):
             raise ValueError(f"{self.op}: {name} is not C-contiguous and aligned, expected an array that is")
-        if any(isinstance(other, np.ndarray) and np.may_share_memory(out, other) for other in inputs):
+        if any(is_array(other) and np.may_share_memory(out, other) for other in inputs):
             raise ValueError(f"{self.op}: {name} overlaps an input, expected memory of its own")
         return out

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
 
 class CausalConvGrads(NamedTuple):
@@ -69,8 +69,10 @@ def causal_conv(
     ax, aw, abias, astate = args.common(ax, aw, abias, astate)
     B, T, D, K = (args.size[letter] for letter in "BTDK")
     y = empty_like(ax)
-    final = empty((B, K - 1, D), ax.dtype) if return_state else None
-    _cpu.conv_forward(y, final, ax, aw, abias, astate, steps, B, T, D, K)
+    final = args.empty((B, K - 1, D), ax.dtype) if return_state else None
+    args.kernels.conv_forward(
+        y=y, final=final, x=ax, w=aw, bias=abias, state=astate, lengths=steps, B=B, T=T, D=D, taps=K
+    )
     return y if final is None else (y, final)
 
 
@@ -116,8 +118,23 @@ def causal_conv_backward(
     ady, ax, aw, astate, adfinal = args.common(ady, ax, aw, astate, adfinal)
     B, T, D, K = (args.size[letter] for letter in "BTDK")
     dx, dw = empty_like(ax), empty_like(aw)
-    dbias, dstate = empty((D,), ax.dtype), empty((B, K - 1, D), ax.dtype)
-    _cpu.conv_backward(dx, dw, dbias, dstate, ady, adfinal, ax, aw, astate, steps, B, T, D, K)
+    dbias, dstate = args.empty((D,), ax.dtype), args.empty((B, K - 1, D), ax.dtype)
+    args.kernels.conv_backward(
+        dx=dx,
+        dw=dw,
+        dbias=dbias,
+        dstate=dstate,
+        dy=ady,
+        dfinal=adfinal,
+        x=ax,
+        w=aw,
+        state=astate,
+        lengths=steps,
+        B=B,
+        T=T,
+        D=D,
+        taps=K,
+    )
     return CausalConvGrads(dx, dw, dbias, dstate)
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
 
 
@@ -22,7 +21,7 @@ class DenseGrads(NamedTuple):
 
 def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
     """`x` (..., letter) as a matrix."""
-    array = np.asarray(x)
+    array = args.any_array(name, x)
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
     return args.array(name, array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), f"M {letter}")
@@ -56,7 +55,7 @@ def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None)
     M, d_in = ax.shape
     d_out = len(aw)
     y = args.out("y", None, (M, d_out), ax.dtype)
-    _cpu.matmul(y, ax, aw, abias, M, d_in, d_out, True)
+    args.kernels.matmul(y=y, x=ax, w=aw, bias=abias, M=M, d_in=d_in, d_out=d_out, transposed=True)
     return y.reshape(*np.shape(x)[:-1], d_out)
 
 
@@ -82,9 +81,9 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
     ady, ax, aw = args.common(ady, ax, aw)
     M, d_out = ady.shape
     d_in = ax.shape[1]
-    dx, dw, dbias = np.empty_like(ax), np.empty_like(aw), np.empty(d_out, aw.dtype)
-    _cpu.matmul(dx, ady, aw, None, M, d_out, d_in, False)
-    _cpu.matmul_weight_grad(dw, dbias, ax, ady, M, d_in, d_out)
+    dx, dw, dbias = np.empty_like(ax), np.empty_like(aw), args.empty((d_out,), aw.dtype)
+    args.kernels.matmul(y=dx, x=ady, w=aw, bias=None, M=M, d_in=d_out, d_out=d_in, transposed=False)
+    args.kernels.matmul_weight_grad(dw=dw, dbias=dbias, x=ax, dy=ady, M=M, d_in=d_in, d_out=d_out)
     return DenseGrads(dx.reshape(np.shape(x)), dw, dbias)
 
 
@@ -102,6 +101,6 @@ def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     ax, ay = args.common(ax, ay)
     (M, K), N = ax.shape[-2:], ay.shape[-1]
     args.check_size((*ax.shape[:-1], N), ax.dtype)
-    out: Array = np.empty((*ax.shape[:-1], N), ax.dtype)
-    _cpu.matmul_stack(out, ax, ay, len(ax) if ax.ndim == 3 else 1, M, K, N)
+    out = args.empty((*ax.shape[:-1], N), ax.dtype)
+    args.kernels.matmul_stack(y=out, x=ax, w=ay, G=len(ax) if ax.ndim == 3 else 1, M=M, d_in=K, d_out=N)
     return out

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary, empty
-from rotrnn.ops.mixer import KRONECKER
+from rotrnn._cpu import MIXER
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty
 
 
 def relax(
@@ -53,8 +53,18 @@ def relax(
     steps = args.lengths(lengths)
     args.out("y", y, ay.shape, ay.dtype, f, s)
     B, T, D = ay.shape
-    residual = np.empty(B, ay.dtype)
-    _cpu.relax(residual, y, args.layout(af, ay.dtype), args.layout(step, ay.dtype), steps, B, T, D, each_step)
+    residual = args.empty((B,), ay.dtype)
+    args.kernels.relax(
+        residual=residual,
+        y=y,
+        f=args.layout(af, ay.dtype),
+        s=args.layout(step, ay.dtype),
+        lengths=steps,
+        B=B,
+        T=T,
+        D=D,
+        each_step=each_step,
+    )
     return residual
 
 
@@ -75,13 +85,13 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     of `width` channels, constant or of (B, T) tokens each; in one dtype.
     """
     args = Boundary("prepare_mixer")
-    u, alpha = args.common(u, alpha)
-    constant = 1 if form == KRONECKER else 2
+    u, alpha = args.common(args.any_array("u", u), args.any_array("alpha", alpha))
+    constant = 1 if form == MIXER["kronecker"] else 2
     lead = u.shape[: u.ndim - constant]
     columns = width // rank
-    size = 2 * (rank * (rank + 1) + columns * (columns + 1)) if form == KRONECKER else rank * (width + 1)
-    w = empty((*lead, size), u.dtype)
-    _cpu.mixer_prepare(w, u, int(np.prod(lead)), rank, width, form)
+    size = 2 * (rank * (rank + 1) + columns * (columns + 1)) if form == MIXER["kronecker"] else rank * (width + 1)
+    w = empty((*lead, size), u.dtype, like=u)
+    args.kernels.mixer_prepare(w=w, u=u, M=int(np.prod(lead)), R=rank, D=width, form=form)
     return PreparedMixer(w, alpha, form, rank, (bool(lead), alpha.ndim == 3))
 
 
@@ -128,19 +138,34 @@ def depth_pass(
     """
     args = Boundary("depth_pass")
     ay = args.array("y", y, "B T N")
-    given = [
-        args.array("x", x, "B T N"),
-        args.array("lam", lam, "N", "B T N"),
-        mixer.w,
-        mixer.alpha,
-        args.optional("h0", h0, "B N"),
-        args.array("s", s, "B"),
-    ]
+    given = {
+        "x": args.array("x", x, "B T N"),
+        "lam": args.array("lam", lam, "N", "B T N"),
+        "w": mixer.w,
+        "alpha": mixer.alpha,
+        "h0": args.optional("h0", h0, "B N"),
+        "s": args.array("s", s, "B"),
+    }
     steps = args.lengths(lengths)
     args.out("y", y, ay.shape, ay.dtype, x, lam, h0, s)
-    residual = np.empty(len(ay), ay.dtype)
-    arrays = [None if one is None else args.layout(one, ay.dtype) for one in given]
-    dims = (*ay.shape[:2], mixer.rank, ay.shape[2], lam.ndim == 3, *mixer.varying, mixer.form, scaled, adjoint)
-    call: tuple[Any, ...] = (residual, y, *arrays, steps, *dims)
-    _cpu.depth_pass(*call)
+    B, T, D = ay.shape
+    residual = args.empty((B,), ay.dtype)
+    arrays: dict[str, Any] = {name: None if one is None else args.layout(one, ay.dtype) for name, one in given.items()}
+    w_varying, alpha_varying = mixer.varying
+    args.kernels.depth_pass(
+        residual=residual,
+        y=y,
+        **arrays,
+        lengths=steps,
+        B=B,
+        T=T,
+        R=mixer.rank,
+        D=D,
+        varying=lam.ndim == 3,
+        w_varying=w_varying,
+        alpha_varying=alpha_varying,
+        form=mixer.form,
+        scaled=scaled,
+        adjoint=adjoint,
+    )
     return residual

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn._cpu import LAGGED
 from rotrnn._support.text import plural
-from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
-FUNCTIONS = ("linear", "sigmoid", "silu", "softplus", "unit")  # csrc/kernels/lagged.c, in its order
+FUNCTIONS = tuple(LAGGED)
 
 
 class Columns(NamedTuple):
@@ -73,8 +74,20 @@ def lagged_maps(
     B, T, K = (args.size[letter] for letter in "BTK")
     outs, lo = [], 0
     for width, function in columns:
-        outs.append(empty((B, T, width), abase.dtype))
-        _cpu.lagged_forward(outs[-1], abase, alate, afirst, steps, B, T, K, lo, width, FUNCTIONS.index(function))
+        outs.append(args.empty((B, T, width), abase.dtype))
+        args.kernels.lagged_forward(
+            out=outs[-1],
+            base=abase,
+            late=alate,
+            first=afirst,
+            lengths=steps,
+            B=B,
+            T=T,
+            K=K,
+            lo=lo,
+            n=width,
+            function=LAGGED[function],
+        )
         lo += width
     return outs
 
@@ -114,10 +127,13 @@ def lagged_products(
     abase, ay, av, afirst = args.common(abase, ay, av, afirst)
     B, T, K, E = (args.size[letter] for letter in "BTKE")
     widths = np.array([width for width, _ in columns], np.int64)
-    functions = np.array([FUNCTIONS.index(function) for _, function in columns], np.int64)
-    out = empty((B * T * K,), abase.dtype)  # one range after the other
-    _cpu.lagged_product(out, abase, ay, av, afirst, steps, widths, functions, len(columns), B, T, K, E)
-    ends = B * T * np.cumsum(widths)
+    functions = np.array([LAGGED[function] for _, function in columns], np.int64)
+    out = args.empty((B * T * K,), abase.dtype)  # one range after the other
+    ranges: dict[str, Any] = {"widths": args.device.asarray(widths), "functions": args.device.asarray(functions)}
+    args.kernels.lagged_product(
+        out=out, base=abase, y=ay, v=av, first=afirst, lengths=steps, **ranges, ranges=len(columns), B=B, T=T, K=K, E=E
+    )
+    ends = [int(end) for end in B * T * np.cumsum(widths)]
     return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
 
 
@@ -169,8 +185,20 @@ def lagged_maps_backward(
     B, T, K = (args.size[letter] for letter in "BTK")
     lo = 0
     for dout, (width, function) in zip(cotangents, columns, strict=True):
-        dims = (B, T, K, lo, width, FUNCTIONS.index(function))
-        _cpu.lagged_backward(*grads, dout, abase, alate, afirst, steps, *dims)
+        args.kernels.lagged_backward(
+            **grads._asdict(),
+            dout=dout,
+            base=abase,
+            late=alate,
+            first=afirst,
+            lengths=steps,
+            B=B,
+            T=T,
+            K=K,
+            lo=lo,
+            n=width,
+            function=LAGGED[function],
+        )
         lo += width
     return grads
 

@@ -6,14 +6,16 @@ complex number under the complex transition a_i. Direction 0 runs forwards in ti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty, empty_like
+from rotrnn._cpu import GATE, NORM
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import empty, empty_like
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
@@ -128,13 +130,20 @@ def linear_layer(
     if fused and L is None:
         y = empty_like(au)
         hT, carries = new_states(ready, au)
-        arguments = block_arguments(au, ready, z0, steps)
-        _cpu.block_forward(y, planes(hT), planes(carries), None, None, None, *arguments)
+        results: dict[str, Any] = {
+            "y": y,
+            "hT": planes(hT),
+            "carries": planes(carries),
+            "mean": None,
+            "var": None,
+            "layer": None,
+        }
+        args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps))
         return y, hT, LinearLayerSaved(au, z0, steps, carries)
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
-    h = empty((len(w_out), *v.shape), v.dtype)
-    hT = empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
+    h = args.empty((len(w_out), *v.shape), v.dtype)
+    hT = args.empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
     y = skip * au
     for k, out in enumerate(w_out):
         start = None if z0 is None else z0[k]
@@ -151,7 +160,8 @@ def linear_layer(
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
     (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
-    return empty((K, B, N), system.a.dtype), empty((K, B, -(-T // TILE), N), system.a.dtype)
+    dtype = system.a.dtype
+    return empty((K, B, N), dtype, like=u), empty((K, B, -(-T // TILE), N), dtype, like=u)
 
 
 def check_carries(args: Boundary, carries: Array) -> None:
@@ -171,8 +181,11 @@ def planes(z: Array) -> Array:
     return z.view(z.real.dtype)
 
 
-NO_NORM = (0, None, None, None, 0.0)
-NO_GATE = (0, None, None, None, None, None, 0.0, 0, 0, 0, False)
+NO_NORM = {"norm": NORM["none"], "center": None, "gain": None, "offset": None, "eps": 0.0}
+NO_WEIGHTS: dict[str, Any] = dict.fromkeys(("w_value", "b_value", "w_gate", "b_gate"))
+NO_DROPOUT = {"places": None, "rate": 0.0, "seed": 0, "step": 0, "site": 0, "over_time": False}
+NO_GATE = {"gate": GATE["none"], **NO_WEIGHTS, **NO_DROPOUT}
+NO_LATER: dict[str, Any] = dict.fromkeys(("later_y", "later_center", "later_slope", "later_shift"))
 
 
 def block_arguments(
@@ -180,20 +193,24 @@ def block_arguments(
     system: System,
     h0: Array | None,
     lengths: Array | None,
-    norm: tuple[Any, ...] = NO_NORM,
-    gate: tuple[Any, ...] = NO_GATE,
-) -> tuple[Any, ...]:
-    """The inputs of the fused kernels (block_in of csrc/include/block.h) in the order of their entries, all checked.
-
-    norm: kind, center, gain, offset, eps; gate: kind, W_v, b_v, W_g, b_g, places, rate, seed, step, site, over_time.
-    """
-    w_in, a, w_out, skip = system
-    norm_kind, *channels, eps = norm
-    gate_kind, *weights, places, rate, seed, step, site, over_time = gate
+    norm: Mapping[str, Any] = NO_NORM,
+    gate: Mapping[str, Any] = NO_GATE,
+) -> dict[str, Any]:
+    """The inputs of the fused kernels (block_in of csrc/kernels.list) by name, all checked before."""
+    (B, T, D), (w_in, a, w_out, skip) = x.shape, system
     start = None if h0 is None else planes(h0)
-    arrays = (x, w_in, planes(a), w_out, skip, start, *channels, *weights, lengths, places)
-    sizes = (*x.shape, w_in.shape[0], len(w_out), TILE)
-    return (*arrays, *sizes, norm_kind, gate_kind, eps, rate, seed, step, site, over_time)
+    return {
+        **{"x": x, "w_in": w_in, "a": planes(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
+        **{"B": B, "T": T, "D": D, "L": len(w_in), "K": len(w_out), "tile": TILE},
+        **norm,
+        **gate,
+    }
+
+
+def system_gradients(dsystem: System, dx: Array, dh0: Array) -> dict[str, Any]:
+    """Where block_backward writes the gradients of a system, by name."""
+    dw_in, da, dw_out, dskip = dsystem
+    return {"dx": dx, "dw_in": dw_in, "da": planes(da), "dw_out": dw_out, "dskip": dskip, "dh0": planes(dh0)}
 
 
 def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
@@ -257,17 +274,27 @@ def linear_layer_backward(
     steps = args.lengths(steps)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
-    outputs = (du, dsystem.w_in, planes(dsystem.a), dsystem.w_out, dsystem.skip, planes(dh0), *[None] * 6)
-    given = (dy, planes(carries), None if dhT is None else planes(dhT), *[None] * 5)
-    _cpu.block_backward(*outputs, *given, *block_arguments(u, ready, z0, steps))
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS), "layer")
+    )
+    args.kernels.block_backward(
+        **system_gradients(dsystem, du, dh0),
+        **nothing,
+        **NO_LATER,
+        dy=dy,
+        carries=planes(carries),
+        dhT=None if dhT is None else planes(dhT),
+        **block_arguments(u, ready, z0, steps),
+    )
     return LinearLayerGrads(dsystem, du, dh0)
 
 
 def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
     (w_in, a, w_out, skip), (u, z0, steps, h, L, v) = system, saved
     dy = mask_padding(dy, steps)
-    dw_out, dh0 = empty_like(w_out), np.zeros((len(h), len(u), *([] if L is None else [L + 1]), len(a)), h.dtype)
-    da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype)
+    rows = () if L is None else (L + 1,)
+    dw_out, dh0 = empty_like(w_out), np.zeros((len(h), len(u), *rows, len(a)), h.dtype, like=h)
+    da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype, like=h)
     for k, out in enumerate(w_out):
         dh, dw_out[k], _ = dense_backward(dy, h[k].view(dy.dtype), out)
         start, dend = (None if one is None else one[k] for one in (z0, dhT))

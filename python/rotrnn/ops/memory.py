@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.fft
 
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary, empty_like
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.device import empty_like
 
 FORMS = ("uniform", "warped", "blend", "blend_printed")
 

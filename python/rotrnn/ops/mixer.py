@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary, empty_like
+from rotrnn._cpu import MIXER
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
-HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = range(4)  # csrc/kernels/mixer.h
+if TYPE_CHECKING:
+    from rotrnn._cpu import Kernels
+
+HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = (MIXER[name] for name in ("householder", "dplr", "low_rank", "kronecker"))
 
 
 class MixGrads(NamedTuple):
@@ -227,16 +231,12 @@ def kronecker_mix_backward(
 
 
 class _Arguments(NamedTuple):
-    """Checked, in one dtype, and the dimensions that the kernels take."""
+    """What a mixer's op was given, checked and in one dtype; `inputs` by the names that the kernels have for them."""
 
+    kernels: Kernels
     dy: Array | None
-    u: Array
-    alpha: Array
-    x: Array
-    origin: Array | None
-    lengths: Array | None
     out: Array
-    dims: tuple[int, ...]
+    inputs: dict[str, Any]
 
 
 def _arguments(
@@ -271,9 +271,15 @@ def _arguments(
     steps = args.lengths(lengths)
     ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
     result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin)
-    varying = au.ndim == (4 if rows is None else 3), aalpha.ndim == 3
-    dims = (*ax.shape[:2], R, ax.shape[2], *varying, form)
-    return _Arguments(ady, au, aalpha, ax, aorigin, steps, result, dims)
+    numbers = {
+        **args.sizes("B T D"),
+        "R": R,
+        "u_varying": au.ndim == (4 if rows is None else 3),
+        "alpha_varying": aalpha.ndim == 3,
+        "form": form,
+    }
+    inputs = {"u": au, "alpha": aalpha, "x": ax, "origin": aorigin, "lengths": steps, **numbers}
+    return _Arguments(args.kernels, ady, result, inputs)
 
 
 def _mix(
@@ -288,7 +294,7 @@ def _mix(
     rows: int | None = None,
 ) -> Array:
     a = _arguments(op, form, None, u, alpha, x, origin, lengths, out, rows)
-    _cpu.mix_forward(a.out, a.u, a.alpha, a.x, a.origin, a.lengths, *a.dims)
+    a.kernels.mix_forward(y=a.out, **a.inputs)
     return a.out
 
 
@@ -305,8 +311,8 @@ def _mix_backward(
     rows: int | None = None,
 ) -> MixGrads:
     a = _arguments(op, form, dy, u, alpha, x, origin, lengths, out, rows)
-    du, dalpha = empty_like(a.u), np.empty_like(a.alpha)
-    dorigin = None if a.origin is None else empty_like(a.x)
+    du, dalpha = empty_like(a.inputs["u"]), np.empty_like(a.inputs["alpha"])
+    dorigin = None if a.inputs["origin"] is None else empty_like(a.out)
     assert a.dy is not None
-    _cpu.mix_backward(a.out, du, dalpha, dorigin, a.dy, a.u, a.alpha, a.x, a.origin, a.lengths, *a.dims)
+    a.kernels.mix_backward(dx=a.out, du=du, dalpha=dalpha, dorigin=dorigin, dy=a.dy, **a.inputs)
     return MixGrads(du, dalpha, a.out, dorigin)

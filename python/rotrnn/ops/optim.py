@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import Array, Boundary
 
 
@@ -61,14 +60,28 @@ def adamw(
     g = args.array("grad", np.ravel(grad), "N")
     for name, array in (("param", param), ("m", m), ("v", v)):
         args.out(name, array, shape, g.dtype)
-    arrays = {"param": param, "m": m, "v": v, "grad": np.asarray(grad)}
+    arrays = {"param": param, "m": m, "v": v, "grad": g}
     for one, other in itertools.combinations(arrays, 2):
         if np.may_share_memory(arrays[one], arrays[other]):
             raise ValueError(f"adamw: {one} overlaps {other}, expected memory of its own")
     if step < 1:
         raise ValueError(f"adamw: step is {step}, expected an integer from 1")
-    norms = np.empty(2)
-    _cpu.adamw(param, m, v, norms, args.layout(g, g.dtype), g.size, lr, beta1, beta2, eps, decay, scale, step)
+    norms = args.empty((2,), np.float64)
+    args.kernels.adamw(
+        p=param,
+        m=m,
+        v=v,
+        norms=norms,
+        grad=args.layout(g, g.dtype),
+        n=g.size,
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        eps=eps,
+        decay=decay,
+        scale=scale,
+        step=step,
+    )
     return float(norms[0]), float(norms[1])
 
 
@@ -80,6 +93,6 @@ def norm(x: npt.ArrayLike) -> float:
     """
     args = Boundary("norm")
     array = args.array("x", np.ravel(x), "N")
-    out = np.empty(1)
-    _cpu.norm(out, args.layout(array, array.dtype), array.size)
+    out = args.empty((1,), np.float64)
+    args.kernels.norm(norm=out, x=args.layout(array, array.dtype), n=array.size)
     return float(out[0])

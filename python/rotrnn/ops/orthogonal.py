@@ -7,16 +7,15 @@ through solves.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn._cpu import ORTHOGONAL_LARGEST as LARGEST
 from rotrnn.ops.boundary import Array, Boundary
-
-# Magnitude of M's numbers: squaring back from norm 1 loses log2(norm) bits, of which a Newton step restores half of 53.
-LARGEST = 1e6
 
 
 def orthogonal(M: npt.ArrayLike) -> Array:
@@ -44,9 +43,10 @@ def orthogonal(M: npt.ArrayLike) -> Array:
         `M` is not a stack of square matrices, or has a number that is not finite or is beyond a million.
     """
     args = Boundary("orthogonal")
-    (matrices,) = args.common(_generators(args, M))
+    (matrices,) = args.common(_matrices(args, "M", M))
     P: Array = np.empty_like(matrices)
-    _cpu.orthogonal_forward(P, matrices, *matrices.shape[:2])
+    with _named(args, matrices):
+        args.kernels.orthogonal_forward(P=P, M=matrices, **args.sizes("G n"))
     return P.reshape(np.shape(M))
 
 
@@ -73,24 +73,26 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
         As `orthogonal`; `dP` may hold numbers that are not finite, and they come through.
     """
     args = Boundary("orthogonal_backward")
-    matrices, cotangent = args.common(_generators(args, M), _matrices(args, "dP", dP))
+    matrices, cotangent = args.common(_matrices(args, "M", M), _matrices(args, "dP", dP))
     dM: Array = np.empty_like(matrices)
-    _cpu.orthogonal_backward(dM, cotangent, matrices, *matrices.shape[:2])
+    with _named(args, matrices):
+        args.kernels.orthogonal_backward(dM=dM, dP=cotangent, M=matrices, **args.sizes("G n"))
     return dM.reshape(np.shape(M))
 
 
 def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
     """`value` (..., n, n) as (G, n, n)."""
-    array = np.asarray(value)
+    array = args.any_array(name, value)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         raise ValueError(f"{args.op}: {name} has shape {array.shape}, expected (..., n, n)")
     return args.array(name, array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]), "G n n")
 
 
-def _generators(args: Boundary, M: npt.ArrayLike) -> Array:
-    """`M` as (G, n, n), every number finite and not too large."""
-    matrices = _matrices(args, "M", M)
-    bad = ~(np.abs(matrices) <= LARGEST)
-    if bad.any():
-        raise ValueError(f"{args.op}: M has the number {matrices[bad][0]}, expected magnitudes up to {LARGEST:g}")
-    return matrices
+@contextlib.contextmanager
+def _named(args: Boundary, matrices: Array) -> Iterator[None]:
+    """Names the number of M that its kernel refuses."""
+    try:
+        yield
+    except IndexError:
+        bad = matrices[~(np.abs(matrices) <= LARGEST)]
+        raise ValueError(f"{args.op}: M has the number {bad[0]}, expected magnitudes up to {LARGEST:g}") from None

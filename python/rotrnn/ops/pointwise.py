@@ -8,48 +8,47 @@ raises TypeError; shapes, lengths or settings that do not fit raise ValueError.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn._cpu import FUNCTION
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import device_of
+
+if TYPE_CHECKING:
+    from rotrnn._cpu import Kernels
 
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """What int64 holds without loss."""
 
-_EXP, _SIGMOID, _TANH, _GELU, _SILU, _SOFTPLUS = range(6)  # csrc/kernels/pointwise.c
-
-Dims = tuple[int, int, int]
-
 
 def _elementwise(
     op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
-) -> tuple[list[Any], npt.NDArray[np.int64] | None, Dims]:
-    """Arrays of one shape, (B, T, D) with lengths and any without; the lengths; the kernel's B, T, D."""
+) -> tuple[Kernels, dict[str, Any], dict[str, Any]]:
+    """The kernels; arrays of one shape, (B, T, D) with lengths and any without, by name; lengths and sizes by name."""
     args = Boundary(op)
-    rank = np.ndim(next(iter(arrays.values())))
+    rank = args.any_array(*next(iter(arrays.items()))).ndim
     form = "B T D" if lengths is not None else " ".join(f"d{axis}" for axis in range(rank))
-    checked = args.common(*[args.array(name, value, form) for name, value in arrays.items()])
+    common = args.common(*[args.array(name, value, form) for name, value in arrays.items()])
+    checked = dict(zip(arrays, common, strict=True))
     if lengths is None:
-        return checked, None, (1, checked[0].size, 1)
-    return checked, args.lengths(lengths), checked[0].shape
+        return args.kernels, checked, {"lengths": None, "B": 1, "T": common[0].size, "D": 1}
+    return args.kernels, checked, {"lengths": args.lengths(lengths), **args.sizes("B T D")}
 
 
-def _unary(op: str, function: int, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
-    (ax,), steps, dims = _elementwise(op, lengths, x=x)
-    y: Array = np.empty_like(ax)
-    _cpu.elementwise(y, ax, steps, *dims, function)
+def _unary(function: str, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
+    kernels, arrays, sizes = _elementwise(function, lengths, x=x)
+    y: Array = np.empty_like(arrays["x"])
+    kernels.elementwise(y=y, **arrays, **sizes, function=FUNCTION[function])
     return y
 
 
-def _unary_backward(
-    op: str, function: int, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None
-) -> Array:
-    (ady, ax), steps, dims = _elementwise(op, lengths, dy=dy, x=x)
-    dx: Array = np.empty_like(ax)
-    _cpu.elementwise_backward(dx, ady, ax, steps, *dims, function)
+def _unary_backward(function: str, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
+    kernels, arrays, sizes = _elementwise(f"{function}_backward", lengths, dy=dy, x=x)
+    dx: Array = np.empty_like(arrays["x"])
+    kernels.elementwise_backward(dx=dx, **arrays, **sizes, function=FUNCTION[function])
     return dx
 
 
@@ -61,35 +60,41 @@ def exp(x: npt.ArrayLike) -> Array:
 
     What lies below 2^-125.5 (float32) or 2^-1021.5 (float64) is zero: nothing subnormal is ever computed.
     """
-    return _unary("exp", _EXP, x)
+    return _unary("exp", x)
 
 
 def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y``, from what `exp` returned."""
-    (ady, ay), _, _ = _elementwise("exp_backward", None, dy=dy, y=y)
-    return np.asarray(ady * ay)
+    _, arrays, _ = _elementwise("exp_backward", None, dy=dy, y=y)
+    ady, ay = arrays["dy"], arrays["y"]
+    dx: Array = ady * ay
+    return dx
 
 
 def sigmoid(x: npt.ArrayLike) -> Array:
     """``s(x) = 1 / (1 + e^-x)`` of an array of any shape, within 3 ulp."""
-    return _unary("sigmoid", _SIGMOID, x)
+    return _unary("sigmoid", x)
 
 
 def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y (1 - y)``, from what `sigmoid` returned."""
-    (ady, ay), _, _ = _elementwise("sigmoid_backward", None, dy=dy, y=y)
-    return np.asarray(ady * ay * (1 - ay))
+    _, arrays, _ = _elementwise("sigmoid_backward", None, dy=dy, y=y)
+    ady, ay = arrays["dy"], arrays["y"]
+    dx: Array = ady * ay * (1 - ay)
+    return dx
 
 
 def tanh(x: npt.ArrayLike) -> Array:
     """Hyperbolic tangent of an array of any shape, within 4 ulp."""
-    return _unary("tanh", _TANH, x)
+    return _unary("tanh", x)
 
 
 def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy (1 - y^2)``, from what `tanh` returned."""
-    (ady, ay), _, _ = _elementwise("tanh_backward", None, dy=dy, y=y)
-    return np.asarray(ady * (1 - ay) * (1 + ay))
+    _, arrays, _ = _elementwise("tanh_backward", None, dy=dy, y=y)
+    ady, ay = arrays["dy"], arrays["y"]
+    dx: Array = ady * (1 - ay) * (1 + ay)
+    return dx
 
 
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -105,12 +110,12 @@ def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     -------
     y : shape of x
     """
-    return _unary("gelu", _GELU, x, lengths)
+    return _unary("gelu", x, lengths)
 
 
 def gelu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``dx = dy GELU'(x)``; arguments as `gelu`'s."""
-    return _unary_backward("gelu_backward", _GELU, dy, x, lengths)
+    return _unary_backward("gelu", dy, x, lengths)
 
 
 def silu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -126,12 +131,12 @@ def silu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     -------
     y : shape of x
     """
-    return _unary("silu", _SILU, x, lengths)
+    return _unary("silu", x, lengths)
 
 
 def silu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``dx = dy s(x) (1 + x s(-x))``; arguments as `silu`'s."""
-    return _unary_backward("silu_backward", _SILU, dy, x, lengths)
+    return _unary_backward("silu", dy, x, lengths)
 
 
 def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -147,12 +152,12 @@ def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array
     -------
     y : shape of x
     """
-    return _unary("softplus", _SOFTPLUS, x, lengths)
+    return _unary("softplus", x, lengths)
 
 
 def softplus_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``dx = dy s(x)``; arguments as `softplus`'s."""
-    return _unary_backward("softplus_backward", _SOFTPLUS, dy, x, lengths)
+    return _unary_backward("softplus", dy, x, lengths)
 
 
 class GluGrads(NamedTuple):
@@ -175,9 +180,9 @@ def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | N
     -------
     y : shape of value
     """
-    (avalue, agate), steps, dims = _elementwise("glu", lengths, value=value, gate=gate)
-    y: Array = np.empty_like(avalue)
-    _cpu.glu_forward(y, avalue, agate, steps, *dims)
+    kernels, arrays, sizes = _elementwise("glu", lengths, value=value, gate=gate)
+    y: Array = np.empty_like(arrays["value"])
+    kernels.glu_forward(y=y, **arrays, **sizes)
     return y
 
 
@@ -185,10 +190,10 @@ def glu_backward(
     dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
 ) -> GluGrads:
     """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as `glu`'s."""
-    (ady, avalue, agate), steps, dims = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
-    dvalue, dgate = np.empty_like(avalue), np.empty_like(agate)
-    _cpu.glu_backward(dvalue, dgate, ady, avalue, agate, steps, *dims)
-    return GluGrads(dvalue, dgate)
+    kernels, arrays, sizes = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
+    grads = GluGrads(np.empty_like(arrays["value"]), np.empty_like(arrays["gate"]))
+    kernels.glu_backward(**grads._asdict(), **arrays, **sizes)
+    return grads
 
 
 def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
@@ -196,20 +201,21 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
 
     Its own adjoint.
     """
-    (ax,), steps, dims = _elementwise("mask_padding", lengths, x=x)
-    if steps is None:
-        return np.asarray(ax)
-    y: Array = np.empty_like(ax)
-    _cpu.mask_padding(y, ax, steps, *dims)
+    kernels, arrays, sizes = _elementwise("mask_padding", lengths, x=x)
+    ax: Array = arrays["x"]
+    if lengths is None:
+        return ax
+    y = np.empty_like(ax)
+    kernels.mask_padding(y=y, x=ax, **sizes)
     return y
 
 
 def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
     """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
     if lengths is None:
-        return np.ascontiguousarray(x[:, ::-1])
+        return x[:, ::-1].copy()
     t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
-    place = np.where(t < steps, steps - 1 - t, t)
+    place = device_of(x).asarray(np.where(t < steps, steps - 1 - t, t))
     return np.take_along_axis(x, place[..., None], 1)
 
 
@@ -235,7 +241,7 @@ def check_dropout(
     array = args.positions("places", places)
     if array.max(initial=0) >= LAST_PLACE:
         raise ValueError(f"{args.op}: places holds {array.max()}, expected integers below 2^32 - 1")
-    return array
+    return args.device.asarray(array)
 
 
 def _dropout(
@@ -252,9 +258,11 @@ def _dropout(
     (ax,) = args.common(args.array(name, x, "B T D"))
     own = check_dropout(args, rate, *key, places)
     y: Array = np.empty_like(ax)
-    B, T, D = ax.shape
     seed, step, site = key
-    _cpu.dropout(y, ax, args.lengths(lengths), own, B, T, D, rate, seed, step, site, over_time)
+    steps, sizes = args.lengths(lengths), args.sizes("B T D")
+    args.kernels.dropout(
+        y=y, x=ax, lengths=steps, places=own, **sizes, rate=rate, seed=seed, step=step, site=site, over_time=over_time
+    )
     return y
 
 
@@ -330,8 +338,8 @@ def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> int:
 
 def _moments(args: Boundary, x: Array, steps: npt.NDArray[np.int64] | None) -> tuple[Array, Array]:
     _valid_steps(args, steps)
-    mean, var = np.empty((2, x.shape[2]), x.dtype)
-    _cpu.channel_moments(mean, var, x, steps, *x.shape)
+    mean, var = args.empty(x.shape[2:], x.dtype), args.empty(x.shape[2:], x.dtype)
+    args.kernels.channel_moments(mean=mean, var=var, x=x, lengths=steps, **args.sizes("B T D"))
     return mean, var
 
 
@@ -384,9 +392,14 @@ def batch_norm(
     steps = args.lengths(lengths)
     ax, ascale, abias = args.common(ax, ascale, abias)
     mean, var = _moments(args, ax, steps)
-    y: Array = np.empty_like(ax)
-    _cpu.channel_affine(y, ax, mean, ascale / np.sqrt(var + eps), abias, steps, *ax.shape)
-    return y, mean, var
+    return _affine(args, ax, mean, ascale / np.sqrt(var + eps), abias, steps), mean, var
+
+
+def _affine(args: Boundary, x: Array, center: Array, gain: Array, offset: Array, steps: Array | None) -> Array:
+    """``gain (x - center) + offset`` of each channel."""
+    y: Array = np.empty_like(x)
+    args.kernels.channel_affine(y=y, x=x, center=center, gain=gain, offset=offset, lengths=steps, **args.sizes("B T D"))
+    return y
 
 
 def batch_norm_backward(
@@ -437,13 +450,14 @@ def _batch_norm_backward(
     steps = args.lengths(lengths)
     rstd = 1 / np.sqrt(avar + eps)
     dbias, product = np.empty_like(amean), np.empty_like(amean)
-    _cpu.channel_sums(dbias, product, ady, ax, amean, steps, *ax.shape)
+    given: dict[str, Any] = {"dy": ady, "x": ax, "center": amean, "lengths": steps, **args.sizes("B T D")}
+    args.kernels.channel_sums(sum=dbias, product=product, **given)
     dscale = product * rstd
     slope = offset = np.zeros_like(amean)
     if through_statistics:
         slope, offset = statistics_adjoint(ascale, rstd, dscale, dbias, _valid_steps(args, steps))
     dx: Array = np.empty_like(ax)
-    _cpu.channel_adjoint(dx, ady, ax, amean, ascale * rstd, slope, offset, steps, *ax.shape)
+    args.kernels.channel_adjoint(dx=dx, **given, gain=ascale * rstd, slope=slope, offset=offset)
     return NormGrads(dx, dscale, dbias)
 
 
@@ -482,9 +496,7 @@ def batch_norm_inference(
     ax, ascale, abias, amean, avar = args.common(
         ax, *[args.array(name, value, "D") for name, value in channels.items()]
     )
-    y: Array = np.empty_like(ax)
-    _cpu.channel_affine(y, ax, amean, ascale / np.sqrt(avar + eps), abias, args.lengths(lengths), *ax.shape)
-    return y
+    return _affine(args, ax, amean, ascale / np.sqrt(avar + eps), abias, args.lengths(lengths))
 
 
 def batch_norm_inference_backward(
@@ -531,8 +543,10 @@ def layer_norm(
     )
     B, T, D = ax.shape
     y: Array = np.empty_like(ax)
-    mean, rstd = np.empty((B, T), ax.dtype), np.empty((B, T), ax.dtype)
-    _cpu.layer_norm_forward(y, mean, rstd, ax, ascale, abias, args.lengths(lengths), B, T, D, eps)
+    mean, rstd = args.empty((B, T), ax.dtype), args.empty((B, T), ax.dtype)
+    args.kernels.layer_norm_forward(
+        y=y, mean=mean, rstd=rstd, x=ax, scale=ascale, bias=abias, lengths=args.lengths(lengths), B=B, T=T, D=D, eps=eps
+    )
     return y, mean, rstd
 
 
@@ -567,9 +581,17 @@ def layer_norm_backward(
         args.array("mean", mean, "B T"),
         args.array("rstd", rstd, "B T"),
     )
-    dx, dscale, dbias = np.empty_like(ax), np.empty_like(ascale), np.empty_like(ascale)
-    _cpu.layer_norm_backward(dx, dscale, dbias, ady, ax, ascale, amean, arstd, args.lengths(lengths), *ax.shape)
-    return NormGrads(dx, dscale, dbias)
+    grads = NormGrads(np.empty_like(ax), np.empty_like(ascale), np.empty_like(ascale))
+    given: dict[str, Any] = {
+        "dy": ady,
+        "x": ax,
+        "scale": ascale,
+        "mean": amean,
+        "rstd": arstd,
+        "lengths": args.lengths(lengths),
+    }
+    args.kernels.layer_norm_backward(**grads._asdict(), **given, **args.sizes("B T D"))
+    return grads
 
 
 # --------------------------------------------------------------------------------------------------- embedding
@@ -593,7 +615,7 @@ def _ids(
 ) -> tuple[Array, npt.NDArray[np.int64] | None]:
     seq_len = args.array("ids", ids, "B T", kinds=INTEGERS).shape[1]
     steps = args.lengths(lengths)
-    padding = None if steps is None else np.arange(seq_len) >= steps[:, None]
+    padding = None if steps is None else args.device.asarray(np.arange(seq_len) >= steps[:, None])
     return _indices(args, "ids", ids, "B T", vocab, padding), steps
 
 
@@ -625,7 +647,7 @@ def embedding(
     atable, abias = args.common(atable, abias)
     B, T = aids.shape
     y = args.out("y", None, (B, T, atable.shape[1]), atable.dtype)
-    _cpu.embedding_forward(y, aids, atable, abias, steps, *y.shape)
+    args.kernels.embedding_forward(y=y, ids=aids, table=atable, bias=abias, lengths=steps, **args.sizes("B T D V"))
     return y
 
 
@@ -658,7 +680,7 @@ def embedding_backward(
     (ady,) = args.common(ady)
     B, T, D = ady.shape
     dtable = args.out("dtable", None, (vocab, D), ady.dtype)
-    _cpu.embedding_backward(dtable, ady, aids, steps, B, T, D, vocab)
+    args.kernels.embedding_backward(dtable=dtable, dy=ady, ids=aids, lengths=steps, B=B, T=T, D=D, V=vocab)
     return EmbeddingGrads(dtable, dtable.sum(axis=0))
 
 
@@ -670,8 +692,8 @@ def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
     args = Boundary("mean_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
     B, T, D = ax.shape
-    y = np.empty((B, D), ax.dtype)
-    _cpu.mean_pool_forward(y, ax, args.lengths(lengths), B, T, D)
+    y = args.empty((B, D), ax.dtype)
+    args.kernels.mean_pool_forward(y=y, x=ax, lengths=args.lengths(lengths), B=B, T=T, D=D)
     return y
 
 
@@ -682,7 +704,7 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     args.size["T"] = seq_len
     B, D = ady.shape
     dx = args.out("dx", None, (B, seq_len, D), ady.dtype)
-    _cpu.mean_pool_backward(dx, ady, args.lengths(lengths), B, seq_len, D)
+    args.kernels.mean_pool_backward(dx=dx, dy=ady, lengths=args.lengths(lengths), B=B, T=seq_len, D=D)
     return dx
 
 
@@ -692,14 +714,14 @@ def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, A
     if steps is None:
         steps = np.full(args.size["B"], args.size["T"], np.int64)
     (b,) = np.nonzero(steps)
-    return b, steps[b] - 1
+    return args.device.asarray(b), args.device.asarray(steps[b] - 1)
 
 
 def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """The last valid step of x (B, T, D), as (B, D); zero for a sequence without any."""
     args = Boundary("last_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
-    y = np.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
+    y = args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
     b, t = _last_steps(args, lengths)
     y[b] = ax[b, t]
     return y
@@ -712,7 +734,7 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     args.size["T"] = seq_len
     B, D = ady.shape
     args.check_size((B, seq_len, D), ady.dtype)
-    dx = np.zeros((B, seq_len, D), ady.dtype)
+    dx = args.zeros((B, seq_len, D), ady.dtype)
     b, t = _last_steps(args, lengths)
     dx[b, t] = ady[b]
     return dx
@@ -749,8 +771,8 @@ def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, 
     alabels = _indices(args, "labels", labels, "B", C)
     if not B:
         raise ValueError("cross_entropy: logits has shape (0, ...), expected at least one row")
-    losses, dlogits = np.empty(B, alogits.dtype), np.empty_like(alogits)
-    _cpu.cross_entropy(losses, dlogits, alogits, alabels, B, C)
+    losses, dlogits = args.empty((B,), alogits.dtype), np.empty_like(alogits)
+    args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, labels=alabels, B=B, C=C)
     return float(losses.mean(dtype=np.float64)), dlogits
 
 

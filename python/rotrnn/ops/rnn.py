@@ -10,25 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary, empty
+from rotrnn._cpu import CELL
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
-ACTIVATIONS = ("identity", "tanh", "relu")
-_LSTM = len(ACTIVATIONS)  # the cells of csrc/kernels/rnn.c, in its order
+ACTIVATIONS = tuple(name for name in CELL if name != "lstm")
 
 
 def _cell(args: Boundary, activation: str) -> int:
     if activation not in ACTIVATIONS:
         raise ValueError(f"{args.op}: activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS.index(activation)
+    return CELL[activation]
 
 
 def _weight_grad(
-    w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
+    args: Boundary, w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
 ) -> Array:
     """``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
     B, T, N = h.shape
-    before = empty(h.shape, h.dtype)  # h_{t-1}; where dz is zero, at padding, anything finite
+    before = empty_like(h)  # h_{t-1}; where dz is zero, at padding, anything finite
     if T:
         before[:, -1 if reverse else 0] = 0
         here, there = (slice(None, -1), slice(1, None))[:: 1 if reverse else -1]
@@ -36,9 +36,10 @@ def _weight_grad(
         if h0 is not None:
             count = np.full(B, T) if steps is None else steps
             some = np.flatnonzero(count)
-            before[some, count[some] - 1 if reverse else 0] = h0[some]
+            rows, first = map(args.device.asarray, (some, count[some] - 1 if reverse else np.zeros_like(some)))
+            before[rows, first] = h0[rows]
     dw = np.empty_like(w)
-    _cpu.matmul_weight_grad(dw, None, before, dz, B * T, N, len(w))
+    args.kernels.matmul_weight_grad(dw=dw, dbias=None, x=before, dy=dz, M=B * T, d_in=N, d_out=len(w))
     return dw
 
 
@@ -101,8 +102,24 @@ def rnn(
     cell = _cell(args, activation)
     ax, aA, ah0 = args.common(ax, aA, ah0)
     B, T, N = ax.shape
-    h, hT = empty(ax.shape, ax.dtype), np.empty((B, N), ax.dtype)
-    _cpu.rnn_forward(h, hT, None, None, None, aA, ax, ah0, None, steps, B, T, N, cell, bool(reverse))
+    h, hT = empty_like(ax), args.empty((B, N), ax.dtype)
+    args.kernels.rnn_forward(
+        h=h,
+        hT=hT,
+        c=None,
+        cT=None,
+        gates=None,
+        c0=None,
+        w=aA,
+        x=ax,
+        h0=ah0,
+        lengths=steps,
+        cell=cell,
+        reverse=bool(reverse),
+        B=B,
+        T=T,
+        N=N,
+    )
     return h, hT
 
 
@@ -154,10 +171,23 @@ def rnn_backward(
     cell = _cell(args, activation)
     adh, aA, ah, ah0, adhT = args.common(adh, aA, ah, ah0, adhT)
     B, T, N = adh.shape
-    dx, dh0 = empty(adh.shape, adh.dtype), np.empty((B, N), adh.dtype)
-    shape = B, T, N, cell, bool(reverse)
-    _cpu.rnn_backward(dx, dh0, None, adh, adhT, None, aA, ah, None, None, None, steps, *shape)
-    return RnnGrads(_weight_grad(aA, dx, ah, ah0, steps, reverse), dx, dh0)
+    dx, dh0 = empty_like(adh), args.empty((B, N), adh.dtype)
+    args.kernels.rnn_backward(
+        dx=dx,
+        dh0=dh0,
+        dh=adh,
+        dhT=adhT,
+        w=aA,
+        h=ah,
+        lengths=steps,
+        **dict.fromkeys(("dc0", "dcT", "c", "gates", "c0")),
+        B=B,
+        T=T,
+        N=N,
+        cell=cell,
+        reverse=bool(reverse),
+    )
+    return RnnGrads(_weight_grad(args, aA, dx, ah, ah0, steps, reverse), dx, dh0)
 
 
 class LstmResult(NamedTuple):
@@ -230,11 +260,12 @@ def lstm(
     steps = args.lengths(lengths)
     aw, ax, ah0, ac0 = args.common(aw, ax, ah0, ac0)
     B, T, N = (args.size[letter] for letter in "BTN")
-    h, c = empty((B, T, N), ax.dtype), empty((B, T, N), ax.dtype)
-    gates = empty(ax.shape, ax.dtype)
-    hT, cT = np.empty((2, B, N), ax.dtype)
-    _cpu.rnn_forward(h, hT, c, cT, gates, aw, ax, ah0, ac0, steps, B, T, N, _LSTM, False)
-    return LstmResult(h, c, gates, hT, cT)
+    h, c = args.empty((B, T, N), ax.dtype), args.empty((B, T, N), ax.dtype)
+    result = LstmResult(h, c, empty_like(ax), args.empty((B, N), ax.dtype), args.empty((B, N), ax.dtype))
+    args.kernels.rnn_forward(
+        **result._asdict(), w=aw, x=ax, h0=ah0, c0=ac0, lengths=steps, B=B, T=T, N=N, cell=CELL["lstm"], reverse=False
+    )
+    return result
 
 
 def lstm_backward(
@@ -289,7 +320,24 @@ def lstm_backward(
     steps = args.lengths(lengths)
     aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT = args.common(aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT)
     B, T, N = adh.shape
-    dx = empty(agates.shape, adh.dtype)
-    dh0, dc0 = np.empty((2, B, N), adh.dtype)
-    _cpu.rnn_backward(dx, dh0, dc0, adh, adhT, adcT, aw, ah, ac, agates, ac0, steps, B, T, N, _LSTM, False)
-    return LstmGrads(_weight_grad(aw, dx, ah, ah0, steps, False), dx, dh0, dc0)
+    dx, dh0, dc0 = empty_like(agates), args.empty((B, N), adh.dtype), args.empty((B, N), adh.dtype)
+    args.kernels.rnn_backward(
+        dx=dx,
+        dh0=dh0,
+        dc0=dc0,
+        dh=adh,
+        dhT=adhT,
+        dcT=adcT,
+        w=aw,
+        h=ah,
+        c=ac,
+        gates=agates,
+        c0=ac0,
+        lengths=steps,
+        B=B,
+        T=T,
+        N=N,
+        cell=CELL["lstm"],
+        reverse=False,
+    )
+    return LstmGrads(_weight_grad(args, aw, dx, ah, ah0, steps, False), dx, dh0, dc0)

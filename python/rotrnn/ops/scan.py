@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+from rotrnn.ops.device import device_of, empty
 
 LANES = REAL + COMPLEX
 MOST = 2**62
@@ -92,10 +92,11 @@ def diagonal_scan(
     h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
     B, T, N = ax.shape
     hT = args.state((B, N), ax.dtype) if return_state else None
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
     if L is None:
-        _cpu.scan_forward(h, hT, aa, ax, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+        args.kernels.scan_forward(h=h, hT=hT, a=aa, x=ax, h0=ah0, **how)
     else:
-        _cpu.window_forward(h, hT, aa, ax, ah0, steps, B, T, N, min(L, MOST), aa.ndim == 3, bool(reverse))
+        args.kernels.window_forward(h=h, last=hT, a=aa, x=ax, past=ah0, L=min(L, MOST), **how)
     return h if hT is None else (h, hT)
 
 
@@ -164,11 +165,13 @@ def diagonal_scan_backward(
     dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT)
     da = np.empty_like(aa)
     dh0 = args.state((B, N), adh.dtype)
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
     if L is None:
-        _cpu.scan_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, aa.ndim == 3, bool(reverse))
+        args.kernels.scan_backward(dx=dx, da=da, dh0=dh0, dh=adh, dhT=adhT, a=aa, h=akept, h0=ah0, **how)
     else:
-        how = (min(L, MOST), aa.ndim == 3, bool(reverse))
-        _cpu.window_backward(dx, da, dh0, adh, adhT, aa, akept, ah0, steps, B, T, N, *how)
+        args.kernels.window_backward(
+            dx=dx, da=da, dpast=dh0, dh=adh, dlast=adhT, a=aa, x=akept, past=ah0, L=min(L, MOST), **how
+        )
     return DiagonalScanGrads(da, dx, dh0)
 
 
@@ -211,19 +214,19 @@ class _Planes:
         """(e^{i theta}, a = gamma e^{i theta}), both (..., H, planes); zero where a sequence has ended."""
         theta = self.theta.astype(dtype, copy=False)
         if self.odd:
-            theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype)], -1)
-        unit = np.empty(theta.shape, np.result_type(dtype, np.complex64))
+            theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype, like=theta)], -1)
+        unit = empty(theta.shape, np.result_type(dtype, np.complex64), like=theta)
         unit.real, unit.imag = np.cos(theta), np.sin(theta)
         a = unit if self.gamma is None else self.gamma.astype(dtype, copy=False)[..., None] * unit
         if a.ndim == 4 and self.lengths is not None:
-            ended = np.arange(a.shape[1]) >= self.lengths[:, None]
+            ended = device_of(a).asarray(np.arange(a.shape[1]) >= self.lengths[:, None])
             unit, a = (np.where(ended[..., None, None], 0, z) for z in np.broadcast_arrays(unit, a))
         return unit, a
 
     def to_complex(self, x: Array) -> Array:
         """(..., N) real as (..., planes of all heads) complex."""
         if self.odd:
-            padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype)
+            padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype, like=x)
             padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
             x = padded.reshape(*x.shape[:-1], self.heads * (self.width + 2))
         z: Array = x.view(np.result_type(x.dtype, np.complex64))
@@ -358,8 +361,9 @@ def rotation_scan_backward(
     unit, a = planes.transition(dtype)
     zdh, zh, zx, z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in given)
     assert zdh is not None
-    how: dict[str, Any] = {"window": window, "reverse": reverse, "lengths": lengths}
-    grads = diagonal_scan_backward(zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, **how)
+    grads = diagonal_scan_backward(
+        zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, window=window, reverse=reverse, lengths=lengths
+    )
     da = grads.da.reshape(a.shape)
     dgamma = None
     if planes.gamma is not None:

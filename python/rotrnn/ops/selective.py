@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.ops.boundary import Array, Boundary, empty, empty_like
+from rotrnn._cpu import SELECTIVE_TILE as TILE
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
-
-TILE = 32
-"""Steps between two states of the carries (SELECTIVE_TILE of csrc/include/kernels.h)."""
 
 
 class SelectiveScanGrads(NamedTuple):
@@ -106,10 +104,10 @@ def selective_scan(
         windowed = _window_forward(arrays, {"window": L, "reverse": reverse, "lengths": steps})
         return (windowed.y, windowed.hT) if return_state else windowed.y
     y = empty_like(arrays[0])
-    hT = empty(_state_shape(args), y.dtype) if return_state else None
-    carries = empty(_carries_shape(args), y.dtype) if return_carries else None
-    inputs = (*arrays, steps, *_sizes(args), bool(reverse))
-    _cpu.selective_forward(y, hT, carries, *inputs)
+    hT = args.empty(_state_shape(args), y.dtype) if return_state else None
+    carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
+    inputs = _inputs(args, arrays, steps, reverse)
+    args.kernels.selective_forward(y=y, hT=hT, carries=carries, **inputs)
     more = tuple(one for one in (hT, carries) if one is not None)
     return (y, *more) if more else y
 
@@ -169,20 +167,20 @@ def selective_scan_backward(
     *arrays, ady, adhT = args.common(*given, ady, adhT)
     if L is not None:
         return _window_backward(ady, arrays, adhT, {"window": L, "reverse": reverse, "lengths": steps})
-    options = (steps, *_sizes(args), bool(reverse))
+    inputs = _inputs(args, arrays, steps, reverse)
     if carries is None:
-        carries = empty(_carries_shape(args), ady.dtype)
-        inputs = (*arrays, *options)
-        _cpu.selective_forward(None, None, carries, *inputs)
+        carries = args.empty(_carries_shape(args), ady.dtype)
+        args.kernels.selective_forward(y=None, hT=None, carries=carries, **inputs)
     else:
         args.bind("tiles", _carries_shape(args)[1], f"dy in tiles of {TILE} steps")
         carries = args.array("carries", carries, "B tiles S D")
         carries = args.layout(carries, ady.dtype)
     grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
-    grads.append(empty(_state_shape(args), ady.dtype))
-    every = (*grads, ady, adhT, carries, *arrays[:-1], *options)
-    _cpu.selective_backward(*every)
-    return SelectiveScanGrads(*grads)
+    grads.append(args.empty(_state_shape(args), ady.dtype))
+    result = SelectiveScanGrads(*grads)
+    del inputs["h0"]
+    args.kernels.selective_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
+    return result
 
 
 def _arrays(
@@ -206,6 +204,13 @@ def _arrays(
         args.optional("skip", skip, "D"),
         args.optional("h0", h0, "B D S" if window is None else "B W D S"),
     ]
+
+
+def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
+    """What both kernels are given, by the names that they have for it."""
+    named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
+    sizes = {"batch": args.size["B"], **args.sizes("T D S")}
+    return {**named, "lengths": steps, **sizes, "reverse": bool(reverse)}
 
 
 def _sizes(args: Boundary) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 
 LANES = REAL + COMPLEX
@@ -83,7 +82,8 @@ def tiir_scan(
     (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
     args.check_size((B, L + 1, N), dtype)
     if state is None:
-        delay, sums, position = np.zeros((B, L + 1, N), dtype), np.zeros((B, 2, N), dtype), np.zeros(B, np.int64)
+        delay, sums = args.zeros((B, L + 1, N), dtype), args.zeros((B, 2, N), dtype)
+        position = args.zeros((B,), np.int64)
     else:
         delay, sums, position = checked_state(args, state, L)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
@@ -92,7 +92,20 @@ def tiir_scan(
         delay = delay.copy()
     sums = sums.copy()
     h = np.empty_like(ax)
-    _cpu.tiir(h, delay, sums, position, aa, apower, ax, B, T, N, L, bool(resets))
+    args.kernels.tiir(
+        h=h,
+        delay=delay,
+        sums=sums,
+        position=position,
+        a=aa,
+        power=apower,
+        x=ax,
+        B=B,
+        T=T,
+        N=N,
+        L=L,
+        resets=bool(resets),
+    )
     return h, WindowState(delay, sums, position + T)
 
 
@@ -128,19 +141,19 @@ def power_of(a: Array, L: int) -> Array:
     It is a power of the rounded a: where a stands for ``e^{2 pi i / L}``, the scan ages by the rounded number, and what
     leaves the window has been aged by its power, not by 1.
     """
-    base = np.asarray(a).astype(np.result_type(a, np.longdouble))
+    base = a.astype(np.result_type(a, np.longdouble))
     power = np.ones_like(base)
     while L:
         if L & 1:
             power *= base
         base *= base
         L >>= 1
-    return power.astype(np.asarray(a).dtype)
+    return power.astype(a.dtype)
 
 
 def ages(a: Array, count: int) -> Array:
     """(count, N): ``a^(count-1), ..., a, 1``, of a's dtype, rounded little more than once where that is single."""
-    powers = np.ones((count, len(a)), np.result_type(a, np.float64))
+    powers = np.ones((count, len(a)), np.result_type(a, np.float64), like=a)
     powers[1:] = a
     return np.cumprod(powers, axis=0)[::-1].astype(a.dtype)
 
@@ -153,13 +166,13 @@ def aged(a: Array, recent: Array) -> Array:
 def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
     """(da, drecent) of `aged`."""
     table, M = ages(a, recent.shape[1]), recent.shape[1]
-    slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype)[:, None] * table[1:]  # of a^k with k > 0
+    slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype, like=a)[:, None] * table[1:]  # of a^k with k > 0
     return np.einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
 
 
 def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:
     """(B, rows, N): the last inputs in scan order, the oldest first; those of `before`, as many, then x (B, T, N)."""
-    recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype)
+    recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype, like=x)
     for b, (steps, new) in enumerate(_new_rows(x, rows, lengths)):
         if before is not None and new < rows:
             recent[b, : rows - new] = before[b, new:]
@@ -186,7 +199,7 @@ def _new_rows(x: Array, rows: int, lengths: Array | None) -> list[tuple[int, int
 
 def ring_rows(position: Array, rows: int) -> Array:
     """(B, rows, 1): where the last inputs lie in a ring after `position` inputs, the oldest first."""
-    return ((position[:, None] + np.arange(rows)) % rows)[..., None]
+    return ((position[:, None] + np.arange(rows, like=position)) % rows)[..., None]
 
 
 def window_state(a: Array, recent: Array, position: Array) -> WindowState:
@@ -210,4 +223,4 @@ def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, 
 
 def since_reset(position: Array, L: int) -> Array:
     """(B, L, 1): which of the last L inputs came after the last multiple of L."""
-    return (np.arange(L) >= L - position[:, None] % L)[..., None]
+    return (np.arange(L, like=position) >= L - position[:, None] % L)[..., None]

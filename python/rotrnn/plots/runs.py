@@ -292,11 +292,21 @@ def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
 # ---- files ----
 
 
-def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(figures: Mapping[str, Figure], out: Path) -> list[Path]:
+    """Each figure as a PNG in the folder `out`; or, if `out` names a picture, the only one as that."""
+    kinds = next(iter(figures.values())).canvas.get_supported_filetypes() if figures else {}
+    kind = out.suffix[1:].lower()
+    if kind in kinds and not out.is_dir():
+        if len(figures) > 1:
+            raise ValueError(f"plot: out is {out}, one picture, and there are {len(figures)}; expected a folder")
+        (figure,) = figures.values()
+        with atomic_file(out) as file:
+            figure.savefig(file, dpi=DPI, format=kind)
+        return [out]
+    out.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in figures.items():
-        paths.append(folder / f"{name}.png")
+        paths.append(out / f"{name}.png")
         with atomic_file(paths[-1]) as file:
             figure.savefig(file, dpi=DPI, format="png")
     return paths

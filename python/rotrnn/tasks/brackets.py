@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rotrnn import _cpu
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
@@ -30,17 +30,18 @@ class Expressions(GeneratedSplit):
         s = self.settings
         tokens = np.empty((len(index), max(self.high, 5)), np.int64)
         labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        _cpu.brackets_sample(
-            tokens,
-            labels,
-            sizes,
-            streams,
-            *tokens.shape,
-            s.seed,
-            self.low,
-            self.high,
-            s.modulus,
-            len(s.operators),
+        HOST.kernels.brackets_sample(
+            tokens=tokens,
+            labels=labels,
+            sizes=sizes,
+            stream=streams,
+            n=len(tokens),
+            T=tokens.shape[1],
+            seed=s.seed,
+            low=self.low,
+            high=self.high,
+            modulus=s.modulus,
+            operators=len(s.operators),
         )
         return trimmed(tokens, labels, sizes)
 

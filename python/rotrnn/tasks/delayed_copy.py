@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
@@ -25,7 +25,8 @@ class Patterns(GeneratedSplit):
     def make(self, index: Index, streams: Index) -> Batch:
         s, n = self.settings, len(index)
         inputs, labels = np.empty((n, s.steps, s.bits + 1), np.uint8), np.empty((n, s.steps, s.bits), np.int64)
-        _cpu.delayed_copy(inputs, labels, streams, n, s.length, s.delay, s.bits, s.seed)
+        sizes = {"n": n, "length": s.length, "delay": s.delay, "bits": s.bits}
+        HOST.kernels.delayed_copy(inputs=inputs, labels=labels, stream=streams, **sizes, seed=s.seed)
         return Batch(inputs, labels, None)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:

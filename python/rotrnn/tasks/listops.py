@@ -11,8 +11,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, clear
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import find, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
@@ -86,7 +87,18 @@ def generate(
                 f"{max_length} tokens, depth {max_depth} and {max_args} arguments at most, then gave up: {PATIENCE} "
                 "candidates in a row were too short, too long or there already"
             )
-        _cpu.listops_sample(tokens, lengths, values, size, seed, first, max_depth, max_args, min_length, max_length)
+        HOST.kernels.listops_sample(
+            tokens=tokens,
+            lengths=lengths,
+            values=values,
+            n=size,
+            seed=seed,
+            first=first,
+            max_depth=max_depth,
+            max_args=max_args,
+            min_length=min_length,
+            max_length=max_length,
+        )
         before = len(found)
         for i in np.flatnonzero(lengths):
             found.setdefault(tokens[i, : lengths[i]].tobytes(), int(values[i]))
@@ -105,21 +117,21 @@ def render(tokens: Tokens) -> str:
 def _render(tokens: Tokens) -> bytes:
     text, start = np.empty(8 * len(tokens), np.uint8), np.empty(1, np.int64)
     try:
-        _cpu.listops_render(text, start, tokens, len(tokens))
+        HOST.kernels.listops_render(text=text, start=start, tokens=tokens, n=len(tokens))
     except IndexError:
         raise ValueError("render: the tokens are not one expression, of 128 nested operators at most") from None
     return text[start[0] : -1].tobytes()
 
 
-_EXPECTED = {  # numbered as in csrc/data/listops.c
-    1: "a digit or '('",
-    2: "'(' or an operator",
-    3: "'(', because an operator takes at least one argument",
-    4: f"at most {DEPTHS} nested operators",
-    5: "')' after an argument",
-    6: "']' after the last argument",
-    7: "')' after ']'",
-    8: "nothing more",
+_EXPECTED = {
+    EXPECTED["argument"]: "a digit or '('",
+    EXPECTED["operator"]: "'(' or an operator",
+    EXPECTED["more_parentheses"]: "'(', because an operator takes at least one argument",
+    EXPECTED["less_depth"]: f"at most {DEPTHS} nested operators",
+    EXPECTED["argument_end"]: "')' after an argument",
+    EXPECTED["bracket"]: "']' after the last argument",
+    EXPECTED["node_end"]: "')' after ']'",
+    EXPECTED["the_end"]: "nothing more",
 }
 
 
@@ -134,7 +146,7 @@ def parse(text: str) -> tuple[Tokens, int]:
 
 def _parse(text: bytes) -> tuple[Tokens, int]:
     tokens, result = np.empty(len(text), np.uint8), np.empty(4, np.int64)
-    _cpu.listops_parse(tokens, result, np.frombuffer(text, np.uint8), len(text))
+    HOST.kernels.listops_parse(tokens=tokens, result=result, text=np.frombuffer(text, np.uint8), size=len(text))
     length, value, expected, at = (int(number) for number in result)
     if expected:
         symbol = text.count(b" ", 0, at) + 1

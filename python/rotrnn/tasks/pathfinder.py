@@ -11,7 +11,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn.ops.device import HOST
+from rotrnn.ops.random import philox
 from rotrnn.tasks.order import torch_random_order
 from rotrnn.tasks.paddles import DEGREES, PaddleShape, Picture, markers, paddles, step
 from rotrnn.tasks.pathfinder_files import level_release, read_level, write_level
@@ -202,46 +203,45 @@ class Pathfinder:
         """Word 0 or 1 of each image's stream, as a number below `n`."""
         counter = np.zeros((len(index), 4), np.int64)
         counter[:, 2], counter[:, 3] = index & 0xFFFFFFFF, index >> 32
-        key = np.tile(np.array([self.seed & 0xFFFFFFFF, self.seed >> 32]), (len(index), 1))
-        words = np.empty((len(index), 4), np.int64)
-        _cpu.philox(words, counter, key, len(index))
-        return (words[:, place] * n) >> 32
+        return (philox(counter, self.seed)[:, place] * n) >> 32
 
     def _draw(self, index: Index, margin: int, pixels: Picture, facts: Index, placed: Index) -> None:
         g = self.geometry
         table = paddles(PaddleShape(g.paddle_length, g.paddle_thickness, margin, g.continuity))
         stamps = markers(g.marker_radius, self.resolution)
+        distractors, distractor_length = self.distractor_paddles()
         ring = np.array([step(degree * math.pi / 180, g.seed_distance) for degree in range(DEGREES)])
         try:
-            _cpu.pathfinder(
-                pixels,
-                facts,
-                placed,
-                index,
-                table.lines,
-                table.masks,
-                stamps,
-                table.seed_steps,
-                table.steps,
-                ring,
-                table.ends,
-                table.weights,
-                table.probes,
-                table.probe_counts,
-                len(index),
-                self.seed,
-                self.resolution,
-                g.padding,
-                g.seed_distance,
-                margin,
-                table.lines.shape[1],
-                len(table.ends),
-                table.probes.shape[1],
-                len(stamps),
-                self.contour_length,
-                *self.distractor_paddles(),
-                round(g.target_contrast * SHADES),
-                round(g.distractor_contrast * SHADES),
+            HOST.kernels.pathfinder(
+                images=pixels,
+                facts=facts,
+                paddles=placed,
+                index=index,
+                lines=table.lines,
+                masks=table.masks,
+                markers=stamps,
+                seed_steps=table.seed_steps,
+                steps=table.steps,
+                ring=ring,
+                ends=table.ends,
+                weights=table.weights,
+                probes=table.probes,
+                probe_counts=table.probe_counts,
+                n=len(index),
+                seed=self.seed,
+                window=self.resolution,
+                padding=g.padding,
+                seed_distance=g.seed_distance,
+                margin=margin,
+                S=table.lines.shape[1],
+                C=len(table.ends),
+                probes_most=table.probes.shape[1],
+                E=len(stamps),
+                contour_length=self.contour_length,
+                distractors=distractors,
+                distractor_length=distractor_length,
+                target_shade=round(g.target_contrast * SHADES),
+                distractor_shade=round(g.distractor_contrast * SHADES),
             )
         except RuntimeError:
             raise Exhausted(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rotrnn import _cpu
+from rotrnn._cpu import REGULAR
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
-LANGUAGES = ("parity", "even_pairs", "cycle", "arithmetic")
-"""In the order of csrc/data/regular.c."""
+LANGUAGES = tuple(REGULAR)
 
 MAX_LENGTH = 2**20
 
@@ -30,18 +30,19 @@ class Words(GeneratedSplit):
         longest = s.max_length if wanted is None else int(wanted.max(initial=0))
         tokens = np.empty((len(index), longest), np.int64)
         labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        _cpu.regular_sample(
-            tokens,
-            labels,
-            sizes,
-            streams,
-            wanted,
-            *tokens.shape,
-            s.seed,
-            s.min_length,
-            s.max_length,
-            LANGUAGES.index(s.language),
-            s.modulus,
+        HOST.kernels.regular_sample(
+            tokens=tokens,
+            labels=labels,
+            sizes=sizes,
+            stream=streams,
+            length=wanted,
+            n=len(tokens),
+            T=longest,
+            seed=s.seed,
+            low=s.min_length,
+            high=s.max_length,
+            language=REGULAR[s.language],
+            modulus=s.modulus,
         )
         return trimmed(tokens, labels, sizes)
 

@@ -8,14 +8,13 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from rotrnn import _cpu
+from rotrnn._cpu import COPY
+from rotrnn._cpu import COPY_MAX_LENGTH as MAX_LENGTH
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
-VARIANTS = ("copy", "prefix", "suffix", "duplicate")
-"""In the order of csrc/data/string_copy.c."""
-
-MAX_LENGTH = 4096  # letters that csrc/data/string_copy.c has room for
+VARIANTS = tuple(COPY)
 EXTRA = 4  # tokens that an example has at most besides its string, twice
 
 
@@ -30,19 +29,19 @@ class PackedRows(GeneratedSplit):
         s = self.settings
         tokens = np.empty((len(index), s.context), np.int64)
         labels = np.empty_like(tokens)
-        variant = VARIANTS.index(s.variant)
-        _cpu.copy_rows(
-            tokens,
-            labels,
-            streams,
-            *tokens.shape,
-            s.seed,
-            s.letters,
-            variant,
-            s.gram,
-            s.answer,
-            s.min_length,
-            s.max_length,
+        HOST.kernels.copy_rows(
+            tokens=tokens,
+            labels=labels,
+            stream=streams,
+            n=len(tokens),
+            T=tokens.shape[1],
+            seed=s.seed,
+            letters=s.letters,
+            variant=COPY[s.variant],
+            gram=s.gram,
+            answer=s.answer,
+            low=s.min_length,
+            high=s.max_length,
         )
         return Batch(tokens, labels, None)
 
@@ -64,9 +63,19 @@ class Strings(GeneratedSplit):
         wanted = self.lengths.at(index)
         tokens = np.empty((len(index), 2 * int(wanted.max(initial=0)) + EXTRA), np.int64)
         labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        variant = VARIANTS.index(self.variant)
-        _cpu.copy_strings(
-            tokens, labels, sizes, streams, wanted, *tokens.shape, s.seed, s.letters, variant, s.gram, s.answer
+        HOST.kernels.copy_strings(
+            tokens=tokens,
+            labels=labels,
+            sizes=sizes,
+            stream=streams,
+            length=wanted,
+            n=len(tokens),
+            T=tokens.shape[1],
+            seed=s.seed,
+            letters=s.letters,
+            variant=COPY[self.variant],
+            gram=s.gram,
+            answer=s.answer,
         )
         return trimmed(tokens, labels, sizes)
 

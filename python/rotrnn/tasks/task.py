@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn.ops.random import philox
 
 Index = npt.NDArray[np.int64]
 
@@ -41,9 +41,7 @@ def shuffled(n: int, seed: int, epoch: int) -> Index:
         size = min(CHUNK, n - first)
         counter = np.zeros((size, 4), np.int64)
         counter[:, 0], counter[:, 1] = np.arange(first, first + size), epoch
-        key = np.broadcast_to(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (size, 2)).copy()
-        words = np.empty((size, 4), np.int64)
-        _cpu.philox(words, counter, key, size)
+        words = philox(counter, seed)
         numbers[first : first + size] = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1].astype(np.uint64)
     return np.argsort(numbers, kind="stable")
 

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
+from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear
+from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.prepared import Store
 from rotrnn.tasks.released import prepare
@@ -28,11 +29,13 @@ FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
 COUNTABLE = 2**62  # sequences that csrc/data/word_problem.c can number
 
 
+KINDS = {"Z": GROUP["cyclic"], "S": GROUP["symmetric"], "A": GROUP["alternating"]}
+
 # ---- groups ----
 
 
 class Factor(NamedTuple):
-    """Z_n, S_n or A_n: `kind` is 0, 1 or 2."""
+    """Z_n, S_n or A_n: `kind` is GROUP["cyclic"], "symmetric" or "alternating"."""
 
     kind: int
     n: int
@@ -70,7 +73,8 @@ class Group:
             raise ValueError(f"states: elements has {found}, expected 0 to {self.order - 1} for {self.name}")
         states = np.empty_like(elements)
         n, T = elements.shape
-        _cpu.word_states(states, elements, np.array(self.factors), n, T, len(self.factors))
+        factors = np.array(self.factors)
+        HOST.kernels.word_states(states=states, elements=elements, factors=factors, n=n, T=T, F=len(factors))
         return states
 
 
@@ -86,7 +90,7 @@ def group(name: str) -> Group:
     ValueError
         The name is none of these, or the group has 2**31 elements or more: S13, A13.
     """
-    factors = []
+    factors, names = [], []
     for called in name.replace("_x_", "x").split("x"):
         match = FACTOR.fullmatch(called)
         if match is None:
@@ -94,8 +98,9 @@ def group(name: str) -> Group:
         kind, n = match[1], int(match[2])
         permutations = math.factorial(min(n, 13))
         order = {"Z": n, "S": permutations, "A": (permutations + 1) // 2}[kind]
-        factors.append(Factor("ZSA".index(kind), n, order))
-    found = Group("_x_".join(f"{'ZSA'[one.kind]}{one.n}" for one in factors), tuple(factors))
+        factors.append(Factor(KINDS[kind], n, order))
+        names.append(f"{kind}{n}")
+    found = Group("_x_".join(names), tuple(factors))
     if found.order > LARGEST:
         raise ValueError(f"group is '{name}', expected one of at most {LARGEST} elements")
     return found
@@ -136,14 +141,14 @@ class Generated:
     def at(self, rows: Index) -> Index:
         elements = np.empty((len(rows), self.length), np.int64)
         every = self.order**self.length
-        _cpu.word_sample(
-            elements,
-            np.ascontiguousarray(rows, np.int64),
-            len(rows),
-            self.length,
-            self.order,
-            every if every < COUNTABLE else 0,
-            self.seed,
+        HOST.kernels.word_sample(
+            elements=elements,
+            row=np.ascontiguousarray(rows, np.int64),
+            n=len(rows),
+            T=self.length,
+            order=self.order,
+            count=every if every < COUNTABLE else 0,
+            seed=self.seed,
         )
         return elements
 

@@ -17,10 +17,12 @@ from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
-from rotrnn.training.loop import Trainer, initial_state, peak_memory, timed
+from rotrnn.training.log import peak_memory, timed
+from rotrnn.training.loop import Trainer
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 
 EVALUATED = 4
 """Batches that are evaluated to see how long it takes."""
@@ -85,7 +87,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
         trainer = Trainer(recipe, Run(Path(folder)), False)
         try:
             state = initial_state(trainer.model, recipe)
-            times = [timed(lambda: trainer.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
+            times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
         finally:
             trainer.loader.close()
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)

@@ -13,87 +13,34 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import signal
 import threading
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from rotrnn import _cpu
-from rotrnn._support.checkpoint import Facts, write_checkpoint
 from rotrnn._support.provenance import session
-from rotrnn.models.model import Loss
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten, is_parameter, unflatten
-from rotrnn.ops import optim
+from rotrnn.nn.layer import Context, Params, astype, flatten
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
-from rotrnn.training.optimiser import Moments, NonFinite, check_finite, check_parameters, describe_groups, table
+from rotrnn.training.log import Log, opened, peak_memory, timed
+from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe
-from rotrnn.training.run import PARAMS, Run
-from rotrnn.training.tensorboard import Board
-
-T = TypeVar("T")
-
-
-class Model(Protocol):
-    """What the loop needs of a model."""
-
-    def init(self, rng: np.random.Generator) -> Params: ...
-
-    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
-
-    def backward(self, params: Params, saved: Any, dlogits: Array) -> Params: ...
-
-    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
-
-    def count(self, labels: Array, lengths: Array | None) -> int: ...
-
-    def report(self, saved: Any) -> dict[str, float]: ...
-
-    def is_recurrent(self, name: str) -> bool: ...
-
-    def state_norms(self, params: Params, inputs: Array, ctx: Context) -> Array: ...
+from rotrnn.training.run import Run
+from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state
+from rotrnn.training.step import Stepper, blaming
 
 
 class Interrupted(KeyboardInterrupt):
     """Training stopped at a Ctrl-C or SIGTERM, after its state was saved."""
-
-
-@dataclass
-class State:
-    """All that training changes: what a checkpoint holds."""
-
-    step: int
-    params: Params
-    moments: Moments
-    best_step: int = 0
-    best_score: float = -1.0
-    arithmetic: list[str] = field(default_factory=list)
-    """Instruction set, NumPy version and, if several, number of processes that the run was trained with; more than one,
-    in order, if they changed."""
-
-    def arrays(self) -> dict[str, Array]:
-        """Every array by the name it has in a checkpoint."""
-        return {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
-
-
-def initial_state(model: Model, recipe: Recipe) -> State:
-    """Initial values, drawn from (seed, 0, 1)."""
-    rng = np.random.default_rng([recipe.training.seed, 0, 1])
-    params = astype(model.init(rng), recipe.training.dtype)
-    return State(0, params, recipe.optimiser.init(params))
 
 
 def train(
@@ -159,7 +106,7 @@ def train(
         elif among.first:
             run.check_free()
         among.agree("the recipe", recipe.digest())
-        among.agree("arithmetic", _arithmetic())
+        among.agree("arithmetic", arithmetic())
         trainer = Trainer(recipe, run, progress and among.first, among)
         if among.first:
             run.put(recipe, there)
@@ -181,12 +128,13 @@ class Trainer:
         self.model: Model = recipe.build(self.task)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training, among)
-        self.board: Board
+        self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among)
+        self.checkpoints = Checkpoints(run, recipe, among)
 
     # ---- a run ----
 
     def train(self) -> dict[str, Any]:
-        state = self.load()
+        state = self.checkpoints.load(initial_state(self.model, self.recipe))
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
         records = self.run.records() if self.world.first else []
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
@@ -196,8 +144,7 @@ class Trainer:
             with ExitStack() as stack:
                 log = None
                 if self.world.first:
-                    log = stack.enter_context(open(self.run.log, "ab", buffering=0))  # a buffer would fail on closing
-                    self.board = stack.enter_context(closing(Board(self.run, records, self.training.eval_every)))
+                    log = stack.enter_context(opened(self.run, records, self.training.eval_every))
                 self.walk(state, log, time.monotonic() - elapsed)
         except Fallen as error:
             raise Fallen(f"{error}; to go on: {self.resuming}") from error
@@ -211,7 +158,7 @@ class Trainer:
             self.loader.close()
         return self.finish(state)
 
-    def walk(self, state: State, log: BinaryIO | None, started: float) -> None:
+    def walk(self, state: State, log: Log | None, started: float) -> None:
         """All steps from where `state` is."""
         disable = None if self.progress else True  # None: where standard error is no terminal
         with (
@@ -224,7 +171,7 @@ class Trainer:
                     stop = any(self.world.tell(interrupt.asked))
                     if stop or state.step == self.steps:
                         break
-                    seen, seconds = timed(lambda: self.advance(state))
+                    seen, seconds = timed(lambda: self.stepper.advance(state))
                 except Fallen as error:  # the state is that of the last finished step
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
@@ -268,83 +215,30 @@ class Trainer:
         if self.progress:
             tqdm.write(text)
 
-    def load(self) -> State:
-        """The state of the last checkpoint, or the initial one where there is none; the first process's, in all."""
-        state = initial_state(self.model, self.recipe)
-        if self.world.first:
-            state = self.read(state)
-        facts = self.world.tell([state.step, state.best_step, state.best_score, state.arithmetic])
-        state.step, state.best_step, state.best_score, state.arithmetic = facts[0]
-        self.world.share(state.arrays())
-        return state
-
-    def read(self, state: State) -> State:
-        """The state of the last checkpoint, or the initial one, `state`, where there is none."""
-        last = self.run.checkpoint("last")
-        here = _arithmetic(self.world.size)
-        if not last.exists() and self.run.result.exists():
-            raise ValueError(
-                f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "
-                "run begins anew)"
-            )
-        if not last.exists():
-            state.arithmetic.append(here)
-            write_checkpoint(self.run.checkpoint("init"), _only_params(state), self.facts(state))
-            self.run.cut_log(0)
-            return state
-        arrays, facts = self.run.read("last", self.recipe, state.arrays())
-        if facts["best_step"]:
-            self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
-        records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))
-        logged = sum("loss" in record for record in records)
-        if logged < facts["step"]:
-            warnings.warn(f"{self.run.log}: tells {logged} of {facts['step']} steps, the others are lost", stacklevel=5)
-        arithmetic = facts["arithmetic"]
-        if arithmetic[-1] != here:
-            change = f"{last}: was trained with {arithmetic[-1]}, and this is {here}"
-            warnings.warn(f"{change}; the run may end on other bits than one that was never stopped", stacklevel=5)
-            arithmetic = [*arithmetic, here]
-        params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
-        moments = {name: arrays[name] for name in state.moments}
-        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], arithmetic)
-
-    def facts(self, state: State) -> Facts:
-        return {
-            "recipe": self.recipe.digest(),
-            "step": state.step,
-            "best_step": state.best_step,
-            "best_score": state.best_score,
-            "arithmetic": state.arithmetic,
-        }
-
-    def save(self, state: State, log: BinaryIO | None) -> None:
+    def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
         if log is None:
             return
         try:
-            os.fsync(log.fileno())
+            log.sync()
         except OSError as error:
             raise self.without_log(state, [], error) from error
-        with self.blaming(state, state.step):
-            write_checkpoint(self.run.checkpoint("last"), state.arrays(), self.facts(state))
+        with blaming(state, state.step, self.group_of):
+            self.checkpoints.write("last", state)
 
-    def add(self, log: BinaryIO | None, state: State, records: list[dict[str, Any]]) -> None:
-        """Appends the records of a step to the log; a killed process does not lose them."""
+    def add(self, log: Log | None, state: State, records: list[dict[str, Any]]) -> None:
+        """The records of a step to the log. Without log, another process writes it."""
         if log is None:
             return
-        text = "".join(json.dumps(record) + "\n" for record in records).encode()
         try:
-            while text:
-                text = text[log.write(text) :]
+            log.add(records)
         except OSError as error:
             raise self.without_log(state, records, error) from error
-        self.board.add(records)
 
     def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
         """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""
         try:
-            facts = {**self.facts(state), "unlogged": records}
-            write_checkpoint(self.run.checkpoint("last"), state.arrays(), facts)
+            self.checkpoints.write("last", state, unlogged=records)
             kept = f"the state after step {state.step} is saved, to be resumed"
         except (OSError, ValueError) as second:
             kept = f"nor could the state after step {state.step} be saved: {second}"
@@ -375,82 +269,6 @@ class Trainer:
             )
         return result
 
-    # ---- a step ----
-
-    def advance(self, state: State) -> dict[str, Any]:
-        """One update in place; the record of it."""
-        with self.blaming(state, state.step + 1):
-            with _kept(state.params):
-                metrics, grads = self.gradients(state)
-            size = self.recipe.optimiser.update(
-                state.params, grads, state.moments, self.group_of, state.step, self.steps
-            )
-        lr = self.recipe.optimiser.rate("global", state.step, self.steps)
-        state.step += 1
-        return {**metrics, "step": state.step, "lr": lr, "grad_norm": size}
-
-    @contextmanager
-    def blaming(self, state: State, step: int) -> Iterator[None]:
-        """Names the step in what is raised as NonFinite, and the parameter if a layer or a file refused one."""
-        try:
-            try:
-                yield
-            except ValueError as error:
-                check_parameters("parameter", state.params, self.group_of)
-                raise NonFinite(str(error)) from error
-        except NonFinite as error:
-            raise NonFinite(f"step {step}: {error}") from error
-
-    def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
-        """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
-
-        Each part has dropout of its own: the key counts parts.
-        """
-        parts = self.loader.parts(state.step)
-        counts = [self.model.count(batch.labels, batch.lengths) for batch, _ in parts]
-        every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
-        labels = int(every.sum())
-        total: dict[str, Array] = {}
-        own_loss, own_right = 0.0, 0
-        own_reports: dict[str, float] = {}
-        for k, ((batch, places), count) in enumerate(zip(parts, counts, strict=True)):
-            if not every[k]:
-                continue
-            ctx = Context(
-                batch.lengths,
-                train=True,
-                seed=self.training.seed,
-                step=state.step * self.training.accumulate + k,
-                places=places,
-                gather=self.world.gather if self.world.size > 1 else None,
-            )
-            logits, saved = self.model.forward(state.params, batch.inputs, ctx)
-            dlogits, share = np.zeros_like(logits), count / labels
-            if count:
-                found = self.model.loss(logits, batch.labels, batch.lengths)
-                dlogits = found.dlogits * logits.dtype.type(share)
-                own_loss += found.mean * count
-                own_right += int(np.count_nonzero(found.right))
-            for name, value in self.model.report(saved).items():
-                own_reports[name] = own_reports.get(name, 0.0) + share * value
-            for name, grad in flatten(self.model.backward(state.params, saved, dlogits)):
-                total[name] = total[name] + grad if name in total else grad
-        total = self.world.total(total)
-        loss = right = 0.0
-        reports: dict[str, float] = {}
-        for one, two, layers in self.world.tell([own_loss, own_right, own_reports]):
-            loss, right = loss + one, right + two
-            for name, value in layers.items():
-                reports[name] = reports.get(name, 0.0) + value
-        if not math.isfinite(loss):
-            check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
-            norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
-            fine = f"the loss is {loss}, every parameter is finite"
-            check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
-            raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
-        metrics: dict[str, Any] = {"loss": loss / labels, "accuracy": right / labels}
-        return metrics | ({"layers": reports} if reports else {}), unflatten(total)
-
     # ---- an evaluation ----
 
     def look(self, params: Params, split: Split) -> Found:
@@ -466,7 +284,7 @@ class Trainer:
         val = self.task.val
         if self.world.size > 1:
             self.world.agree("the checksum of the state", checksum(state))
-        with self.blaming(state, state.step):
+        with blaming(state, state.step, self.group_of):
             found = self.look(state.params, val)
             if not math.isfinite(found["loss"]):
                 here = f"the validation loss is {found['loss']}"
@@ -476,7 +294,7 @@ class Trainer:
             if (score := found[self.task.metric]) >= state.best_score:
                 state.best_step, state.best_score = state.step, score
                 if self.world.first:
-                    write_checkpoint(self.run.checkpoint("best"), _only_params(state), self.facts(state))
+                    self.checkpoints.write("best", state)
         record: dict[str, Any] = {"step": state.step}
         record |= {f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")}
         if self.world.first:
@@ -488,45 +306,6 @@ class Trainer:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What `work` returns, and the seconds it took."""
-    began = time.monotonic()
-    return work(), round(time.monotonic() - began, 6)
-
-
-def peak_memory() -> int:
-    """The most memory that this process has held, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _arithmetic(processes: int = 1) -> str:
-    return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
-
-
-def checksum(state: State) -> int:
-    """CRC-32 of all its arrays."""
-    crc = 0
-    for array in state.arrays().values():
-        crc = zlib.crc32(array.tobytes(), crc)
-    return crc
-
-
-@contextmanager
-def _kept(params: Params) -> Iterator[None]:
-    """Puts buffers, which forward moves, back to where they were if another process fails within."""
-    buffers = [(array, array.copy()) for name, array in flatten(params) if not is_parameter(name)]
-    try:
-        yield
-    except Fallen:
-        for array, before in buffers:
-            array[...] = before
-        raise
-
-
-def _only_params(state: State) -> dict[str, Array]:
-    return {name: array for name, array in state.arrays().items() if name.startswith(PARAMS)}
 
 
 def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:

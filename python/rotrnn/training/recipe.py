@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import os
 import tomllib
-import types
 import typing
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from rotrnn._support.settings import TOML, Unfit, describe, fit
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
@@ -197,7 +196,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     ----------
     overrides : sequence of "section.key=value"
         Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
-        starts its section anew too.
+        starts its section anew too, with a warning that names what it drops.
 
     Raises
     ------
@@ -207,10 +206,13 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
     try:
-        change(tables, changes)
-        return read_recipe(tables)
+        dropped = change(tables, changes)
+        recipe = read_recipe(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+    for place, keys in dropped.items():
+        warnings.warn(f"{name}: another {place} drops what was set for the old one: {', '.join(keys)}", stacklevel=2)
+    return recipe
 
 
 def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -284,13 +286,17 @@ def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
     tables[section] = {**tables.get(section, {}), **own}
 
 
-def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> None:
+def _start_anew(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
+    """Forgets what was set for another layer or task; what that was, as "section.key"."""
     key, fresh = FRESH[section]
     there = tables.get(section, {})
+    dropped = []
     if key in own and own[key] != there.get(key):
+        dropped = [f"{fresh}.{one}" for one in tables.get(fresh, {}) if (fresh, one) != (section, key)]
         tables[fresh] = {key: own[key]} if fresh == section else {}
         tables.get("source", {}).pop("accuracy", None)
         _unset_small(tables, fresh)
+    return dropped
 
 
 def _unset_small(tables: dict[str, Any], section: str) -> None:
@@ -300,14 +306,20 @@ def _unset_small(tables: dict[str, Any], section: str) -> None:
         del small[where]
 
 
-def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
-    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance"."""
+def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, list[str]]:
+    """Sets ("section.key", value)s; a key may lead on into a table, "layer.iteration.tolerance".
+
+    Returns what another layer or task dropped and no change sets again, by the change that did.
+    """
+    dropped: dict[str, list[str]] = {}
     for place, value in sorted(changes, key=lambda one: one[0] not in ("model.layer", "task.name")):
         section, dot, path = place.partition(".")
         if not (dot and section and path):
             raise ValueError(f"'{place}': expected section.key, as in training.steps")
         if section in FRESH:
-            _start_anew(tables, section, {path: value})
+            kept = {one for one, _ in changes}
+            if gone := [one for one in _start_anew(tables, section, {path: value}) if one not in kept]:
+                dropped[place] = gone
         table = tables.setdefault(section, {})
         *way, key = path.split(".")
         for at, step in enumerate((None, *way)):
@@ -315,6 +327,7 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> None:
             if not isinstance(table, dict):
                 raise ValueError(f"'{place}': {'.'.join([section, *way[:at]])} is no section")
         table[key] = value
+    return dropped
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -394,7 +407,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
             raise ValueError(f"unknown key {section}.{key}{_nearest(key, fields)}")
     for key, one in fields.items():
         if key not in table and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{section}.{key} is missing, expected {_words(hints[key])}")
+            raise ValueError(f"{section}.{key} is missing, expected {describe(hints[key], TOML)}")
     values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
     try:
         return kind(**values, **given)
@@ -403,48 +416,14 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        for part in _some(hint):
-            with contextlib.suppress(ValueError):
-                return _convert(value, part, where)
-    elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return build(typing.cast(type[Any], hint), where, value)
-    elif typing.get_origin(hint) is tuple:
-        parts = typing.get_args(hint)
-        if isinstance(value, (list, tuple)) and parts[-1] is Ellipsis:
-            parts = parts[:1] * len(value)
-        if isinstance(value, (list, tuple)) and len(value) == len(parts):
-            return tuple(_convert(value[i], part, f"{where}[{i}]") for i, part in enumerate(parts))
-    elif hint is float and type(value) in (int, float):
-        with contextlib.suppress(OverflowError):  # of integers
-            if math.isfinite(value):
-                return float(value)
-    elif type(value) is hint and hint is not float:
-        return value
-    raise ValueError(f"{where} is {value!r}, expected {_words(hint)}")
+    def table(kind: type[Any], own: Table) -> Any:
+        return build(kind, where, own)
 
-
-def _some(hint: Any) -> list[Any]:
-    """What a union is of, less None, which TOML says by leaving a key out."""
-    return [part for part in typing.get_args(hint) if part is not types.NoneType]
-
-
-_WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
-
-
-def _words(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join(map(_words, _some(hint)))
-    if typing.get_origin(hint) is tuple:
-        first, *rest = typing.get_args(hint)
-        if rest == [...]:
-            return f"a list, each of it {_words(first)}"
-        return "a list of " + ", ".join(map(_words, (first, *rest)))
-    if dataclasses.is_dataclass(hint):
-        return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
-    if hint not in _WORDS:
-        raise TypeError(f"a setting is annotated {hint}, expected what a recipe can hold: {', '.join(_WORDS.values())}")
-    return _WORDS[hint]
+    try:
+        return fit(value, hint, table)
+    except Unfit as error:
+        expected = describe(error.hint, TOML)
+        raise ValueError(f"{where}{error.where} is {error.value!r}, expected {expected}") from None
 
 
 def parse_value(text: str) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
-from rotrnn.training.loop import checksum, initial_state
 from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
+from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
 PLACES = ("task", "layer", "model", "training.batch")

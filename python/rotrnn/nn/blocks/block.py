@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +11,41 @@ import numpy.typing as npt
 from rotrnn._support.text import plural
 from rotrnn.nn.blocks import fused
 from rotrnn.nn.blocks.fused import FusedSaved
-from rotrnn.nn.blocks.norm import BatchNorm, Moments
-from rotrnn.nn.layer import EVALUATION, Array, Context, Layer, Params, Recurrent, State
+from rotrnn.nn.blocks.norm import BatchNorm, Moments, norm_backward
+from rotrnn.nn.layer import (
+    EVALUATION,
+    TRUSTED,
+    Array,
+    Context,
+    Gather,
+    Layer,
+    Module,
+    Params,
+    Recurrent,
+    State,
+    StateForm,
+    trusted,
+)
 from rotrnn.ops.block import Later, settle
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 
 class PartsSaved(NamedTuple):
-    """What each part saved, unfused, the state after x, and lengths."""
+    """What each part saved, unfused, and lengths."""
 
     norm: Any
     layer: Any
     gate: Any
-    state: State
     lengths: npt.NDArray[np.int64] | None
 
+    @property
+    def state(self) -> State:
+        """The state after x."""
+        return self.layer.state
 
+
+@runtime_checkable
 class Block(Protocol):
     """What a stack is made of: a layer with what is around it."""
 
@@ -50,7 +69,13 @@ class Block(Protocol):
     ) -> tuple[Array, Any, Moments | None]: ...
 
     def backward_in_stack(
-        self, params: Params, saved: Any, dy: Array, dstate: State, later: Later | None = None
+        self,
+        params: Params,
+        saved: Any,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]: ...
 
     def prepare(self, params: Params) -> Any: ...
@@ -62,8 +87,17 @@ class Block(Protocol):
     def state_norms(self, saved: Any) -> Array | None: ...
 
 
+def _check_widths(block: Any, parts: dict[str, Layer]) -> None:
+    """Parts that have a width have that of the recurrent layer."""
+    for name, part in parts.items():
+        width = getattr(part, "d_model", block.d_model)
+        if width != block.d_model:
+            kind = type(block).__name__
+            raise ValueError(f"{kind}: {name} has d_model={width}, expected {block.d_model} as of its layer")
+
+
 @dataclass(frozen=True)
-class ResidualBlock:
+class ResidualBlock(Module):
     """``y = x + gate(layer(norm(x)))`` (LRU, fig. 1; RotRNN, fig. 1), or ``norm(x + gate(layer(x)))`` if not `prenorm`.
 
     The gate is any layer of each step alone: `Gate` is GELU, dropout, GLU, dropout; `Dropout` leaves the rest to the
@@ -75,8 +109,33 @@ class ResidualBlock:
     gate: Layer
     prenorm: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_widths(self, {"norm": self.norm, "gate": self.gate})
+
+    @property
+    def d_model(self) -> int:
+        return self.layer.d_model
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        return {"norm": self.norm, "layer": self.layer, "gate": self.gate}
+
+    @property
+    def state_form(self) -> StateForm | None:
+        return self.layer.state_form
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        self.layer.check_state(args, name, state)
+
+    def check_streams(self, args: Boundary) -> None:
+        self.layer.check_streams(args)
+
+    def input_shape(self, saved: PartsSaved | FusedSaved) -> tuple[int, ...] | None:
+        return tuple(saved.op.x.shape) if isinstance(saved, FusedSaved) else self.layer.input_shape(saved.layer)
+
     def init(self, rng: np.random.Generator) -> Params:
-        return {"norm": self.norm.init(rng), "layer": self.layer.init(rng), "gate": self.gate.init(rng)}
+        return {name: one.init(rng) for name, one in self.modules.items()}
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -85,9 +144,15 @@ class ResidualBlock:
         return y, saved
 
     def backward(
-        self, params: Params, saved: PartsSaved | FusedSaved, dy: Array, dstate: State = None
+        self,
+        params: Params,
+        saved: PartsSaved | FusedSaved,
+        dy: Array,
+        dstate: State = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State]:
-        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate)
+        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
+        dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate, None, gather)
         return settle(dx, later, lengths=saved.lengths), dparams, dstate0
 
     def forward_in_stack(
@@ -116,7 +181,7 @@ class ResidualBlock:
         z = z + mask_padding(x, ctx.lengths)
         if not self.prenorm:
             z, norm = self.norm.forward(params["norm"], z, ctx)
-        return z, PartsSaved(norm, layer, gate, layer.state, ctx.lengths), None
+        return z, PartsSaved(norm, layer, gate, ctx.lengths), None
 
     def backward_in_stack(
         self,
@@ -125,32 +190,34 @@ class ResidualBlock:
         dy: Array,
         dstate: State,
         later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
-        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy."""
+        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy, and `gather` is
+        that of forward's context."""
         if isinstance(saved, FusedSaved):
-            return fused.backward(params, saved, dy, dstate, later)
+            return fused.backward(params, saved, dy, dstate, later, gather)
         dy = settle(dy, later, lengths=saved.lengths)
         if not self.prenorm:
-            dy, dnorm = self.norm.backward(params["norm"], saved.norm, dy)
-        dz, dgate = self.gate.backward(params.get("gate", {}), saved.gate, dy)
-        dz, dlayer, dstate0 = self.layer.backward(params["layer"], saved.layer, dz, dstate)
+            dy, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dy, gather)
+        dz, dgate = trusted(self.gate.backward)(params.get("gate", {}), saved.gate, dy)
+        dz, dlayer, dstate0 = trusted(self.layer.backward)(params["layer"], saved.layer, dz, dstate)
         if self.prenorm:
-            dz, dnorm = self.norm.backward(params["norm"], saved.norm, dz)
+            dz, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dz, gather)
         dx = dz + mask_padding(dy, saved.lengths)
         return dx, {"norm": dnorm, "layer": dlayer, "gate": dgate}, dstate0, None
 
     def prepare(self, params: Params) -> Any:
-        return self.layer.prepare(params["layer"])
+        return trusted(self.layer.prepare)(params["layer"])
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
         z_t = self._norm_step(params, x_t) if self.prenorm else x_t
-        z_t, state = self.layer.step(params["layer"], state, z_t, prepared)
-        z, _ = self.gate.forward(params.get("gate", {}), z_t[:, None])
+        z_t, state = trusted(self.layer.step)(params["layer"], state, z_t, prepared)
+        z, _ = self.gate.forward(params.get("gate", {}), z_t[:, None], TRUSTED)
         y_t = x_t + z[:, 0]
         return (y_t if self.prenorm else self._norm_step(params, y_t)), state
 
     def _norm_step(self, params: Params, x_t: Array) -> Array:
-        y: Array = self.norm.forward(params["norm"], x_t[:, None])[0][:, 0]
+        y: Array = self.norm.forward(params["norm"], x_t[:, None], TRUSTED)[0][:, 0]
         return y
 
     def report(self, saved: PartsSaved | FusedSaved) -> dict[str, float]:
@@ -179,7 +246,7 @@ class FeedForwardSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FeedForwardBlock:
+class FeedForwardBlock(Module):
     """``z = x + dropout(layer(norm(x)))``, then ``y = z + feed_forward(norm2(z))``: the block of a Transformer.
 
     Its first half is a `ResidualBlock`, whose params it has, and "norm2" and "feed_forward".
@@ -188,6 +255,28 @@ class FeedForwardBlock:
     mixing: ResidualBlock
     norm2: Layer
     feed_forward: Layer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_widths(self, {"norm2": self.norm2, "feed_forward": self.feed_forward})
+
+    @property
+    def d_model(self) -> int:
+        return self.layer.d_model
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        return {**self.mixing.modules, "norm2": self.norm2, "feed_forward": self.feed_forward}
+
+    @property
+    def state_form(self) -> StateForm | None:
+        return self.layer.state_form
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        self.layer.check_state(args, name, state)
+
+    def check_streams(self, args: Boundary) -> None:
+        self.layer.check_streams(args)
 
     @property
     def norm(self) -> Layer:
@@ -218,22 +307,28 @@ class FeedForwardBlock:
         return x + z, FeedForwardSaved(mixing, norm, feed_forward), None
 
     def backward_in_stack(
-        self, params: Params, saved: FeedForwardSaved, dy: Array, dstate: State, later: Later | None = None
+        self,
+        params: Params,
+        saved: FeedForwardSaved,
+        dy: Array,
+        dstate: State,
+        later: Later | None = None,
+        gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
         """As `ResidualBlock.backward_in_stack`."""
         dy = settle(dy, later, lengths=saved.lengths)
-        dz, dfeed = self.feed_forward.backward(params["feed_forward"], saved.feed_forward, dy)
-        dz, dnorm2 = self.norm2.backward(params["norm2"], saved.norm, dz)
-        dx, dparams, dstate0, later = self.mixing.backward_in_stack(params, saved.mixing, dy + dz, dstate)
+        dz, dfeed = trusted(self.feed_forward.backward)(params["feed_forward"], saved.feed_forward, dy)
+        dz, dnorm2 = norm_backward(self.norm2, params["norm2"], saved.norm, dz, gather)
+        dx, dparams, dstate0, later = self.mixing.backward_in_stack(params, saved.mixing, dy + dz, dstate, None, gather)
         return dx, {**dparams, "norm2": dnorm2, "feed_forward": dfeed}, dstate0, later
 
     def prepare(self, params: Params) -> Any:
-        return self.mixing.prepare(params)
+        return trusted(self.mixing.prepare)(params)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        x_t, state = self.mixing.step(params, state, x_t, prepared)
-        z, _ = self.norm2.forward(params["norm2"], x_t[:, None])
-        z, _ = self.feed_forward.forward(params["feed_forward"], z)
+        x_t, state = trusted(self.mixing.step)(params, state, x_t, prepared)
+        z, _ = self.norm2.forward(params["norm2"], x_t[:, None], TRUSTED)
+        z, _ = self.feed_forward.forward(params["feed_forward"], z, TRUSTED)
         return x_t + z[:, 0], state
 
     def report(self, saved: FeedForwardSaved) -> dict[str, float]:
@@ -244,25 +339,61 @@ class FeedForwardBlock:
 
 
 class StackSaved(NamedTuple):
-    """What each block saved, and their states after x."""
+    """What each block saved."""
 
     blocks: tuple[Any, ...]
-    state: tuple[State, ...]
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """The blocks' states after x."""
+        return tuple(one.state for one in self.blocks)
 
 
 @dataclass(frozen=True)
-class ResidualStack:
+class ResidualStack(Module):
     """Blocks one after the other. Its state is a tuple, one state a block. Params: "0", "1", ..."""
 
     blocks: tuple[Block, ...]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for i, block in enumerate(self.blocks[1:], 1):
+            if block.layer.d_model != self.d_model:
+                got, first = block.layer.d_model, self.d_model
+                raise ValueError(f"ResidualStack: blocks[{i}] has d_model={got}, expected {first} as the first one")
+
+    @property
+    def d_model(self) -> int | None:
+        """None of no blocks."""
+        return self.blocks[0].layer.d_model if self.blocks else None
+
+    @property
+    def modules(self) -> dict[str, Block]:
+        return {str(i): block for i, block in enumerate(self.blocks)}
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        if state is None:
+            return
+        if not isinstance(state, tuple):
+            raise TypeError(f"{args.op}: {name} is a {type(state).__name__}, expected a tuple, one state a block")
+        if len(state) != len(self.blocks):
+            raise ValueError(
+                f"{args.op}: {plural(len(state), 'state')}, expected one for each of "
+                f"{plural(len(self.blocks), 'block')}"
+            )
+        for i, (block, one) in enumerate(zip(self.blocks, state, strict=True)):
+            block.layer.check_state(args, f"{name}.{i}", one)
+
+    def check_streams(self, args: Boundary) -> None:
+        for block in self.blocks:
+            block.layer.check_streams(args)
+
     def init(self, rng: np.random.Generator) -> Params:
-        return {str(i): block.init(rng) for i, block in enumerate(self.blocks)}
+        return {name: block.init(rng) for name, block in self.modules.items()}
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, StackSaved]:
-        self._check_state("forward", state)
         saved: list[Any] = []
         moments = None
         for i, block in enumerate(self.blocks):
@@ -272,40 +403,32 @@ class ResidualStack:
             keep = ctx.train and (len(self.blocks) - i) % 2 == 1
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
-        return x, StackSaved(tuple(saved), tuple(one.state for one in saved))
+        return x, StackSaved(tuple(saved))
 
     def backward(
-        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: StackSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
-        self._check_state("backward", dstate)
+        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None
         for i in reversed(range(len(self.blocks))):
             given = None if dstate is None else dstate[i]
             dy, dparams[str(i)], dstate0[i], later = self.blocks[i].backward_in_stack(
-                params[str(i)], saved.blocks[i], dy, given, later
+                params[str(i)], saved.blocks[i], dy, given, later, gather
             )
         lengths = saved.blocks[0].lengths if saved.blocks else None
         return settle(dy, later, lengths=lengths), dict(reversed(dparams.items())), tuple(dstate0)
 
     def prepare(self, params: Params) -> tuple[Any, ...]:
-        return tuple(block.prepare(params[str(i)]) for i, block in enumerate(self.blocks))
+        return tuple(trusted(block.prepare)(params[str(i)]) for i, block in enumerate(self.blocks))
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Any, ...] | None = None
     ) -> tuple[Array, State]:
-        self._check_state("step", state)
         after = []
         for i, block in enumerate(self.blocks):
             given = None if state is None else state[i]
-            x_t, one = block.step(params[str(i)], given, x_t, None if prepared is None else prepared[i])
+            x_t, one = trusted(block.step)(params[str(i)], given, x_t, None if prepared is None else prepared[i])
             after.append(one)
         return x_t, tuple(after)
-
-    def _check_state(self, method: str, state: State) -> None:
-        if state is not None and len(state) != len(self.blocks):
-            raise ValueError(
-                f"ResidualStack.{method}: {plural(len(state), 'state')}, expected one for each of "
-                f"{plural(len(self.blocks), 'block')}"
-            )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.pointwise import embedding, embedding_backward, mask_padding
+from rotrnn.ops.pointwise import INTEGERS, embedding, embedding_backward, mask_padding
 
 
 class DenseSaved(NamedTuple):
@@ -25,14 +26,26 @@ def _lecun_normal(rng: np.random.Generator, shape: tuple[int, int], fan_in: int)
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Module):
     """``y = x w^T + bias`` on x (B, T, D_in), or (B, D_in) without time.
 
     Params: "w" (D_out, D_in), LeCun-normal: N(0, 1/D_in); "bias" (D_out,), zero.
     """
 
+    input_forms: ClassVar[tuple[str, ...]] = ("B T I", "B I")
+    output_forms: ClassVar[tuple[str, ...]] = ("B T O", "B O")
+    letters: ClassVar[dict[str, str]] = {"I": "d_in", "O": "d_out"}
+
     d_in: int
     d_out: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_in", "d_out")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"w": (self.d_out, self.d_in), "bias": (self.d_out,)}
 
     def init(self, rng: np.random.Generator) -> Params:
         return {
@@ -53,14 +66,25 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(Module):
     """``y[b, t] = table[ids[b, t]] + bias``: `Dense` on one-hot vectors of the ids (B, T), which are never formed.
 
     Params: "table" (V, D), N(0, 1/V) as the linear encoder's; "bias" (D,), zero.
     """
 
+    input_forms: ClassVar[tuple[str, ...]] = ("B T",)
+    input_kinds: ClassVar[Sequence[np.dtype[Any]]] = INTEGERS
+
     vocab: int
     d_model: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("vocab", "d_model")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"table": (self.vocab, self.d_model), "bias": (self.d_model,)}
 
     def init(self, rng: np.random.Generator) -> Params:
         return {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.blocks.gate import Gate
-from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, valid_steps
-from rotrnn.nn.layer import Array, Context, Layer, Params, Recurrent, State
+from rotrnn.nn.blocks.gate import Gate, key_of
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by, valid_steps
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import Array, Context, Gather, Layer, Params, Recurrent, State
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.block import (
     BlockSaved,
@@ -32,16 +33,19 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """What forward keeps: the parts, the op's arguments and own, what folding and batch norm saved, the state after."""
+    """What forward keeps: the parts, the op's arguments (seed and step of the gating apart, as `key`) and own, the
+    moments of a batch norm, whether they were the batch's own (`train`) and of one that is spread over processes, the
+    state after."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
-    system: System
+    folded: Folded[System]
     gating: Gating
+    key: npt.NDArray[np.int64]
     op: BlockSaved
-    folding: Any
     moments: Moments | None
-    ctx: Context
+    train: bool
+    spread: bool
     state: Array | None
 
     @property
@@ -78,8 +82,7 @@ def forward(
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """As `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
-    layer.check_state(state)
-    system, folding = layer.checked_fold(params["layer"])
+    folded = layer.fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
     statistics = None
     part: ChannelNorm | RowNorm
@@ -90,28 +93,33 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
-    gather = gather and valid_steps(x, ctx) > 0  # of a batch spread over processes, there may be none here
-    result = residual_block(x, part, system, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
+    gather = gather and valid_steps(x, ctx.lengths) > 0  # of a batch spread over processes, there may be none here
+    result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
-    saved = FusedSaved(parts, part, system, gating, result.saved, folding, statistics, ctx, after)
+    kept, key = gating._replace(seed=0, step=0), key_of(gating.seed, gating.step)
+    saved = FusedSaved(parts, part, folded, kept, key, result.saved, statistics, ctx.train, is_spread(ctx), after)
     return result.y, saved, result.moments
 
 
 def backward(
-    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None
+    params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None, gather: Gather | None
 ) -> tuple[Array, Params, State, Later | None]:
     """As `ResidualBlock.backward_in_stack`."""
     norm, layer, _ = saved.parts
     dhT = None if dstate is None else dstate[None]
-    grads = residual_block_backward(dy, saved.norm, saved.system, saved.gating, saved.op, dhT, later)
+    seed, step = saved.key.tolist()
+    gating = saved.gating._replace(seed=seed, step=step)
+    grads = residual_block_backward(dy, saved.norm, saved.folded.weights, gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
         dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
-        if saved.ctx.train:
-            after = norm.through_statistics(params["norm"], saved.op.x, saved.moments, dscale, dbias, saved.ctx)
+        if saved.train:
+            by = spread_by(gather) if saved.spread else None
+            x, batch = saved.op.x, saved.moments
+            after = norm.through_statistics(params["norm"], x, batch, dscale, dbias, saved.lengths, by)
     dparams = {
         "norm": {"scale": dscale, "bias": dbias},
-        "layer": layer.fold_backward(params["layer"], saved.folding, grads.system),
+        "layer": layer.fold_backward(params["layer"], saved.folded, grads.system),
         "gate": Gate.parameters(grads.gating),
     }
     return grads.dx, dparams, None if layer.bidirectional else grads.dh0[0], after

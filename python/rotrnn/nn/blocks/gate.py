@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params
+from rotrnn.nn.layer import EVALUATION, TRUSTED, Array, Context, Module, Params, trusted
 from rotrnn.ops.block import GATE_KINDS, Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
+
+Counts = npt.NDArray[np.int64]
+
+
+def _check_rate(module: Module, name: str) -> None:
+    rate = getattr(module, name)
+    if not 0 <= rate < 1:
+        raise ValueError(f"{type(module).__name__}: {name}={rate!r}, expected a number in [0, 1)")
 
 
 class GeluSaved(NamedTuple):
     """Input and lengths."""
 
     x: Array
-    lengths: npt.NDArray[np.int64] | None
+    lengths: Counts | None
 
 
 @dataclass(frozen=True)
-class GELU:
+class GELU(Module):
     """GELU in its tanh form. No params."""
+
+    input_forms: ClassVar[tuple[str, ...]] = ("B T D", "B D")
+    output_forms: ClassVar[tuple[str, ...]] = input_forms
 
     def init(self, rng: np.random.Generator) -> Params:
         return {}
@@ -35,8 +48,21 @@ class GELU:
         return gelu_backward(dy, saved.x, lengths=saved.lengths), {}
 
 
+def key_of(seed: int, step: int) -> npt.NDArray[np.int64]:
+    """(seed, step) as what is saved holds them: an array, as they are others in every step."""
+    return np.array([seed, step], np.int64)
+
+
+class Mask(NamedTuple):
+    """The key (seed, step) of a mask that was applied, places as in `Context`, and lengths."""
+
+    key: npt.NDArray[np.int64]
+    places: Counts | None
+    lengths: Counts | None
+
+
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Module):
     """Zeros with probability `rate` in training, what is left scaled by 1 / (1 - rate). No params.
 
     `over_time` shares one mask among all steps of a sequence. `site` tells the masks of one model's layers apart.
@@ -47,26 +73,48 @@ class Dropout:
     over_time: bool = False
     site: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_rate(self, "rate")
+        self.check_sizes("site", least=0)
+
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
-    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Context]:
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Mask | None]:
         if not (ctx.train and self.rate):
-            return x, ctx
-        return dropout(x, self.rate, **self._mask(ctx)), ctx
+            return x, None
+        y = self._with(dropout, x, ctx.seed, ctx.step, ctx.places, ctx.lengths)
+        return y, Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths)
 
-    def backward(self, params: Params, saved: Context, dy: Array) -> tuple[Array, Params]:
-        if not (saved.train and self.rate):
+    def backward(self, params: Params, saved: Mask | None, dy: Array) -> tuple[Array, Params]:
+        if saved is None:
             return dy, {}
-        return dropout_backward(dy, self.rate, **self._mask(saved)), {}
+        seed, step = saved.key.tolist()
+        return self._with(dropout_backward, dy, seed, step, saved.places, saved.lengths), {}
 
-    def _mask(self, ctx: Context) -> dict[str, Any]:
-        key = {"seed": ctx.seed, "step": ctx.step, "site": self.site, "places": ctx.places}
-        return {**key, "over_time": self.over_time, "lengths": ctx.lengths}
+    def _with(
+        self, function: Callable[..., Array], x: Array, seed: int, step: int, places: Counts | None,
+        lengths: Counts | None,
+    ) -> Array:  # fmt: skip
+        """`dropout` or its adjoint with this layer's settings and a mask's key."""
+        key = {"seed": seed, "step": step, "site": self.site, "places": places}
+        return function(x, self.rate, over_time=self.over_time, lengths=lengths, **key)
+
+
+class ActivationSaved(NamedTuple):
+    """What each part saved."""
+
+    gelu: GeluSaved
+    dropout: Mask | None
+
+
+# the parts of a gate, made once: settings are checked whenever a module is made
+_GELU, _dropout, _dense = GELU(), functools.cache(Dropout), functools.cache(Dense)
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(Module):
     """GELU, then dropout: the tail of a block without a gate (S5's "gelu"). No params."""
 
     dropout: Dropout
@@ -74,15 +122,15 @@ class Activation:
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
-    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, tuple[GeluSaved, Context]]:
-        z, gelu_saved = GELU().forward({}, x, ctx)
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, ActivationSaved]:
+        z, gelu_saved = _GELU.forward({}, x, ctx)
         y, dropout_saved = self.dropout.forward({}, z, ctx)
-        return y, (gelu_saved, dropout_saved)
+        return y, ActivationSaved(gelu_saved, dropout_saved)
 
-    def backward(self, params: Params, saved: tuple[GeluSaved, Context], dy: Array) -> tuple[Array, Params]:
+    def backward(self, params: Params, saved: ActivationSaved, dy: Array) -> tuple[Array, Params]:
         gelu_saved, dropout_saved = saved
-        dz, _ = self.dropout.backward({}, dropout_saved, dy)
-        return GELU().backward({}, gelu_saved, dz)
+        dz, _ = trusted(self.dropout.backward)({}, dropout_saved, dy)
+        return trusted(_GELU.backward)({}, gelu_saved, dz)
 
 
 FORMS = tuple(GATE_KINDS)
@@ -95,11 +143,11 @@ class GateSaved(NamedTuple):
     dense: tuple[DenseSaved, DenseSaved | None]
     value: Array
     gate: Array
-    ctx: Context
+    masks: tuple[Mask | None, Mask | None]
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Module):
     """The tail of a block: GELU, dropout, GLU, dropout. With ``z = dropout(GELU(x))`` and the sigmoid s:
 
     - "full": ``dropout((W_v z + b_v) * s(W_g z + b_g))`` (LRU, fig. 1);
@@ -117,45 +165,55 @@ class Gate:
     site: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        self.check_sizes("site", least=0)
+        _check_rate(self, "dropout")
         if self.form not in FORMS:
             raise ValueError(f"Gate: form is '{self.form}', expected one of {', '.join(FORMS)}")
 
     @property
+    def modules(self) -> dict[str, Dense]:
+        return dict.fromkeys(("value", "gate") if self.form == "full" else ("gate",), self._linear)
+
+    def input_shape(self, saved: GateSaved) -> tuple[int, ...]:
+        return tuple(saved.gelu.x.shape)
+
+    @property
     def _linear(self) -> Dense:
-        return Dense(self.d_model, self.d_model)
+        return _dense(self.d_model, self.d_model)
 
     def _dropout(self, place: int) -> Dropout:
-        return Dropout(self.dropout, self.over_time, self.site + place)
+        return _dropout(self.dropout, self.over_time, self.site + place)
 
     def init(self, rng: np.random.Generator) -> Params:
-        names = ("value", "gate") if self.form == "full" else ("gate",)
-        return {name: self._linear.init(rng) for name in names}
+        return {name: one.init(rng) for name, one in self.modules.items()}
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
-        z, gelu_saved = GELU().forward({}, x, ctx)
-        z, _ = self._dropout(0).forward({}, z, ctx)
+        z, gelu_saved = _GELU.forward({}, x, ctx)
+        z, first = self._dropout(0).forward({}, z, ctx)
         # z is zero at padding and glu reads none there: the products need no lengths
-        gate, gate_saved = self._linear.forward(params["gate"], z)
+        gate, gate_saved = self._linear.forward(params["gate"], z, TRUSTED)
         value, value_saved = x if self.form == "half2" else z, None
         if self.form == "full":
-            value, value_saved = self._linear.forward(params["value"], z)
-        y, _ = self._dropout(1).forward({}, glu(value, gate, lengths=ctx.lengths), ctx)
-        return y, GateSaved(gelu_saved, (gate_saved, value_saved), value, gate, ctx)
+            value, value_saved = self._linear.forward(params["value"], z, TRUSTED)
+        y, second = self._dropout(1).forward({}, glu(value, gate, lengths=ctx.lengths), ctx)
+        return y, GateSaved(gelu_saved, (gate_saved, value_saved), value, gate, (first, second))
 
     def backward(self, params: Params, saved: GateSaved, dy: Array) -> tuple[Array, Params]:
-        dy, _ = self._dropout(1).backward({}, saved.ctx, dy)
-        dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.ctx.lengths)
+        dy, _ = trusted(self._dropout(1).backward)({}, saved.masks[1], dy)
+        dvalue, dgate = glu_backward(dy, saved.value, saved.gate, lengths=saved.gelu.lengths)
         gate_saved, value_saved = saved.dense
-        dz, dgate_params = self._linear.backward(params["gate"], gate_saved, dgate)
+        dz, dgate_params = trusted(self._linear.backward)(params["gate"], gate_saved, dgate)
         dparams = {"gate": dgate_params}
         if value_saved is not None:
-            dz_value, dvalue_params = self._linear.backward(params["value"], value_saved, dvalue)
+            dz_value, dvalue_params = trusted(self._linear.backward)(params["value"], value_saved, dvalue)
             dparams = {"value": dvalue_params, **dparams}
             dz += dz_value
         elif self.form == "half1":
             dz += dvalue
-        dz, _ = self._dropout(0).backward({}, saved.ctx, dz)
-        dx, _ = GELU().backward({}, saved.gelu, dz)
+        dz, _ = trusted(self._dropout(0).backward)({}, saved.masks[0], dz)
+        dx, _ = trusted(_GELU.backward)({}, saved.gelu, dz)
         if self.form == "half2":
             dx += dvalue
         return dx, dparams
@@ -164,11 +222,10 @@ class Gate:
         """This gate as `rotrnn.ops.residual_block` takes it."""
         rate = self.dropout if ctx.train else 0.0
         value = params.get("value", {"w": None, "bias": None})
-        return Gating(
-            *(self.form, params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]),
-            *(rate, self.over_time, ctx.seed, ctx.step, self.site),
-            places=ctx.places,
-        )
+        weights = params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]
+        if not rate:
+            return Gating(self.form, *weights)
+        return Gating(self.form, *weights, rate, self.over_time, ctx.seed, ctx.step, self.site, places=ctx.places)
 
     @staticmethod
     def parameters(gating: Gating) -> Params:

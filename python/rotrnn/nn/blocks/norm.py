@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Params
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
@@ -24,17 +24,25 @@ Moments = tuple[Array, Array]
 """Mean and biased variance of each channel, (D,)."""
 
 
+def _check_eps(norm: BatchNorm | LayerNorm) -> None:
+    if not norm.eps >= 0:
+        raise ValueError(f"{type(norm).__name__}: eps={norm.eps!r}, expected a number from 0")
+
+
 class BatchNormSaved(NamedTuple):
-    """Input, the statistics it was normalised by, and whether they were its own."""
+    """Input, the statistics it was normalised by, whether they were its own (`train`) and of a batch that is spread
+    over processes, and lengths."""
 
     x: Array
     mean: Array
     var: Array
-    ctx: Context
+    train: bool
+    spread: bool
+    lengths: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
-class BatchNorm:
+class BatchNorm(Module):
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, over valid steps alone.
 
     In training, mean and biased variance are the whole batch's, wherever it is (`Context.gather`), and the running ones
@@ -49,6 +57,17 @@ class BatchNorm:
     d_model: int
     momentum: float = 0.9
     eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        _check_eps(self)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"BatchNorm: momentum={self.momentum!r}, expected a number in [0, 1)")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("scale", "bias", "running_mean", "running_var"), (self.d_model,))
 
     def init(self, rng: np.random.Generator) -> Params:
         ones, zeros = np.ones(self.d_model, np.float32), np.zeros(self.d_model, np.float32)
@@ -73,33 +92,58 @@ class BatchNorm:
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
         mean, var = self.statistics(params, x, ctx)
         y = batch_norm_inference(x, params["scale"], params["bias"], mean, var, eps=self.eps, lengths=ctx.lengths)
-        return y, BatchNormSaved(x, mean, var, ctx)
+        return y, BatchNormSaved(x, mean, var, ctx.train, is_spread(ctx), ctx.lengths)
 
-    def backward(self, params: Params, saved: BatchNormSaved, dy: Array) -> tuple[Array, Params]:
-        x, mean, var, ctx = saved
-        spread = ctx.train and ctx.gather is not None  # then the sums of dx are not all here
-        adjoint = batch_norm_backward if ctx.train and not spread else batch_norm_inference_backward
-        dx, dscale, dbias = adjoint(dy, x, params["scale"], mean, var, eps=self.eps, lengths=ctx.lengths)
-        if spread:
-            dx = settle(dx, self.through_statistics(params, x, (mean, var), dscale, dbias, ctx), lengths=ctx.lengths)
+    def backward(
+        self, params: Params, saved: BatchNormSaved, dy: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
+        """(dx, dparams); `gather` is that of forward's context, needed where it had one."""
+        x, mean, var, train, spread, lengths = saved
+        adjoint = batch_norm_backward if train and not spread else batch_norm_inference_backward
+        dx, dscale, dbias = adjoint(dy, x, params["scale"], mean, var, eps=self.eps, lengths=lengths)
+        if spread:  # then the sums of dx are not all here
+            later = self.through_statistics(params, x, (mean, var), dscale, dbias, lengths, spread_by(gather))
+            dx = settle(dx, later, lengths=lengths)
         return dx, {"scale": dscale, "bias": dbias}
 
     def through_statistics(
-        self, params: Params, x: Array, batch: Moments, dscale: Array, dbias: Array, ctx: Context
-    ) -> Later:
-        """The part of dx, in training, that reaches x through its `batch` statistics."""
-        n = valid_steps(x, ctx)
-        if ctx.gather is not None:
-            every = ctx.gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
+        self, params: Params, x: Array, batch: Moments, dscale: Array, dbias: Array,
+        lengths: npt.NDArray[np.int64] | None, gather: Gather | None,
+    ) -> Later:  # fmt: skip
+        """The part of dx, in training, that reaches x through its `batch` statistics; `gather` if those are spread."""
+        n = valid_steps(x, lengths)
+        if gather is not None:
+            every = gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
             *sums, n = np.concatenate(every).sum(0)
             dscale, dbias = np.split(np.asarray(sums, dscale.dtype), 2)
         mean, var = batch
         return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, int(n)))
 
 
-def valid_steps(x: Array, ctx: Context) -> int:
+def norm_backward(norm: Layer, params: Params, saved: Any, dy: Array, gather: Gather | None) -> tuple[Array, Params]:
+    """``norm.backward`` unchecked, with forward's `gather` where the norm takes one."""
+    if isinstance(norm, BatchNorm):
+        return trusted(norm.backward)(params, saved, dy, gather)
+    return trusted(norm.backward)(params, saved, dy)
+
+
+def is_spread(ctx: Context) -> bool:
+    """Whether the statistics of a forward are of a batch that is spread over processes."""
+    return ctx.train and ctx.gather is not None
+
+
+def spread_by(gather: Gather | None) -> Gather:
+    """The `gather` that backward was given for a forward whose batch was spread."""
+    if gather is None:
+        raise ValueError(
+            "BatchNorm.backward: gather is None, expected that of forward, whose batch is spread over processes"
+        )
+    return gather
+
+
+def valid_steps(x: Array, lengths: npt.NDArray[np.int64] | None) -> int:
     """How many steps of x (B, T, D) count."""
-    return x.shape[0] * x.shape[1] if ctx.lengths is None else int(np.sum(ctx.lengths))
+    return x.shape[0] * x.shape[1] if lengths is None else int(np.sum(lengths))
 
 
 def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Moments:
@@ -108,7 +152,7 @@ def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Mome
     Those of the parts are merged in float64, in the order of the processes (Chan, Golub and LeVeque 1983, eqs. 1.5).
     """
     D = x.shape[2]
-    n = valid_steps(x, ctx)
+    n = valid_steps(x, ctx.lengths)
     if own is None:
         own = batch_norm_statistics(x, lengths=ctx.lengths) if n else (np.zeros(D), np.zeros(D))
     parts = np.concatenate(gather(np.concatenate([[float(n)], *own])[None]))
@@ -131,11 +175,20 @@ class LayerNormSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Module):
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` over each step's channels. Params: "scale", "bias" (D,)."""
 
     d_model: int
     eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        _check_eps(self)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(("scale", "bias"), (self.d_model,))
 
     def init(self, rng: np.random.Generator) -> Params:
         return {"scale": np.ones(self.d_model, np.float32), "bias": np.zeros(self.d_model, np.float32)}

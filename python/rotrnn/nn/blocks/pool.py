@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, State
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 
 
@@ -20,8 +20,10 @@ class PoolSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MeanPool:
+class MeanPool(Module):
     """Mean over valid steps; zero for a sequence without any. No params."""
+
+    output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
     def init(self, rng: np.random.Generator) -> Params:
         return {}
@@ -45,8 +47,10 @@ class MeanPool:
 
 
 @dataclass(frozen=True)
-class LastPool:
+class LastPool(Module):
     """The last valid step; zero for a sequence without any. No params."""
+
+    output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
     def init(self, rng: np.random.Generator) -> Params:
         return {}

@@ -9,16 +9,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context
+from rotrnn.ops.boundary import CheckedLengths, only
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
+from rotrnn.ops.random import philox
 
 Steps = npt.NDArray[np.int64]
 
@@ -112,15 +113,16 @@ def _is_positive(value: Any) -> bool:
 def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
     """ceil(Gamma(4, scale)), at least 1: minus the logarithm of four uniform numbers' product."""
     counter = np.array([[2**32 - 1, LAST_PLACE, ctx.step, site]], np.int64)
-    key = np.array([[ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]], np.int64)
-    words = np.empty((1, 4), np.int64)
-    _cpu.philox(words, counter, key, 1)
+    words = philox(counter, ctx.seed)
     return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 
 def lengths_of(ctx: Context, y: Array) -> Steps:
     """The valid steps of every sequence of y (B, T, D)."""
-    return np.full(len(y), y.shape[1], np.int64) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
+    B, T = y.shape[:2]
+    if isinstance(ctx.lengths, CheckedLengths):
+        return ctx.lengths
+    return CheckedLengths.of(np.full(B, T), B, T) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
 
 
 def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
@@ -159,6 +161,27 @@ class Report(NamedTuple):
             "max_iterations": float(self.iterations.max()),
             "residual": float(self.residual.max()),
         }
+
+
+class Iterated(Protocol):
+    """What forward of every layer that iterates saves, under these names: of FixedPointRNN, Bedouin and FPMamba.
+
+    `iterate` (B, T, N or E) is the fixed point that was found, one whole application after `before`, the iterate that
+    the loop ended with, and zero beyond `lengths` (B,); given as `start` to another forward, it is the first iterate
+    there. `report` says how it was reached, sequence by sequence. Their shapes do not depend on how many steps it took.
+    """
+
+    @property
+    def iterate(self) -> Array: ...
+
+    @property
+    def before(self) -> Array: ...
+
+    @property
+    def lengths(self) -> Steps: ...
+
+    @property
+    def report(self) -> Report: ...
 
 
 class Solution(NamedTuple):
@@ -235,12 +258,12 @@ def iterate(
     s = np.full(B, FIRST_STEP if settings.damping == "adaptive" else 1.0, dtype)
     lowest, waited = np.full(B, np.inf), np.zeros(B, np.int64)
     residual, iterations = np.zeros(B), np.zeros(B, np.int64)
-    running = lengths > 0
+    running = np.asarray(lengths > 0)
     together = ctx.gather if settings.stop == "quantile" else None
     for _ in range(limit):
         if not running.any() and together is None:
             break
-        residual[running] = step(s, np.where(running, lengths, 0))[running]
+        residual[running] = step(s, only(lengths, running))[running]
         iterations += running
         running &= ~np.isnan(residual)
         better = residual < lowest

@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
-from rotrnn.ops.boundary import empty
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import empty
 from rotrnn.ops.pointwise import mask_padding
 
 Counts = npt.NDArray[np.int64]
@@ -19,7 +19,7 @@ Counts = npt.NDArray[np.int64]
 
 class AttentionSaved(NamedTuple):
     """Input with padding zeroed; queries, past and present keys and values, what came of them; the counts (B,) of
-    places before x, of cached keys and of valid steps; the state after x; what forward was told."""
+    places before x, of cached keys and of valid steps; lengths, and the layer's window."""
 
     x: Array
     q: Array
@@ -30,8 +30,14 @@ class AttentionSaved(NamedTuple):
     place: Counts
     past: Counts
     steps: Counts
-    state: tuple[Array, Array, Counts]
-    ctx: Context
+    lengths: Counts | None
+    window: int | None
+
+    @property
+    def state(self) -> tuple[Array, Array, Counts]:
+        """The state after x. Without a window it has as many rows as the longest sequence has steps."""
+        count = self.past + self.steps
+        return _last(self.keys, count, self.window), _last(self.values, count, self.window), self.place + self.steps
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Attention(Recurrent):
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
     paper: ClassVar[str] = 'Vaswani et al. 2017, "Attention Is All You Need"; Su et al. 2021, "RoFormer"'
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = "2 d_model t"
 
     heads: int = 1
     rotary: bool = True
@@ -76,6 +83,11 @@ class Attention(Recurrent):
         weights: dict[str, tuple[int, ...]] = {f"w_{map}": (D, D) for map in ("q", "k", "v", "out")}
         return {**weights, **{f"b_{map}": (D,) for map in ("q", "k", "v", "out") if self.bias}}
 
+    @property
+    def state_form(self) -> StateForm:
+        rows = StateArray("keys", (None, self.d_model)), StateArray("values", (None, self.d_model))
+        return *rows, StateArray("places", (), "integer")
+
     def init(self, rng: np.random.Generator) -> Params:
         params = {
             name: rng.standard_normal(shape) / np.sqrt(self.d_model) if len(shape) == 2 else np.zeros(shape)
@@ -87,38 +99,37 @@ class Attention(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, AttentionSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call."""
-        return self._run(self.prepare(params), x, ctx, state)
+        return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
-        x = self.valid_input(x, ctx)
+        x = mask_padding(x, ctx.lengths)
         B, T, D = x.shape
         steps = np.full(B, T) if ctx.lengths is None else np.asarray(ctx.lengths)
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
             state = *np.zeros((2, B, 0, D), x.dtype), np.zeros(B, np.int64)
-        kept_keys, kept_values, place = self._checked("forward", state, B)
-        past = self._kept(place)
+        kept_keys, kept_values, place = state
+        past = _kept(place, self.window)
         if self.rotary:
             q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
         keys, values = _append(kept_keys, k, past, steps), _append(kept_values, v, past, steps)
         mixed, norm = attention(q, keys, values, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
         y = mask_padding(dense(mixed, params["w_out"], params.get("b_out")), ctx.lengths)
-        after = self._last(keys, past + steps), self._last(values, past + steps), place + steps
-        return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, after, ctx)
+        return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, ctx.lengths, self.window)
 
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of the empty one in its place)."""
-        ctx, past, steps = saved.ctx, saved.past, saved.steps
-        dy = self.valid_gradient(dy, saved.x, ctx.lengths)
+        lengths, past, steps = saved.lengths, saved.past, saved.steps
+        dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
         grads = attention_backward(
             dmixed, saved.q, saved.keys, saved.values, saved.mixed, saved.norm,
-            heads=self.heads, lengths=ctx.lengths, past=past, window=self.window,
+            heads=self.heads, lengths=lengths, past=past, window=self.window,
         )  # fmt: skip
         if dstate is not None:
-            dkeys, dvalues, _ = self._checked("backward", dstate, len(past))
+            dkeys, dvalues, _ = dstate
             self._last_backward(grads.dk, dkeys, past + steps)
             self._last_backward(grads.dv, dvalues, past + steps)
         S = saved.keys.shape[1] - saved.x.shape[1]
@@ -134,43 +145,35 @@ class Attention(Recurrent):
         dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape)
         return dx, {name: dparams[name] for name in self.shapes}, dstate0
 
-    @staticmethod
-    def _checked(method: str, state: State, B: int) -> tuple[Array, Array, Array]:
-        if not isinstance(state, tuple) or len(state) != 3:
-            raise ValueError(f"Attention.{method}: the state is no triple (keys, values, places)")
-        if any(np.shape(one)[:1] != (B,) for one in state):
-            shapes = ", ".join(str(np.shape(one)) for one in state)
-            raise ValueError(f"Attention.{method}: the state has shapes {shapes}, expected B={B} first in each")
-        return state
-
-    def _kept(self, places: Counts) -> Counts:
-        """How many of so many steps a state keeps."""
-        return places if self.window is None else np.minimum(places, self.window - 1)
-
-    def _last(self, rows: Array, count: Counts) -> Array:
-        """Of each sequence's first count[b] rows the last ones, which a state keeps."""
-        B, S, D = rows.shape
-        if self.window is None:
-            most = int(count.max(initial=0))
-            return rows if most == S else rows[:, :most].copy()
-        last = np.zeros((B, min(S, self.window - 1), D), rows.dtype)
-        for b, (kept, end) in enumerate(zip(self._kept(count), count, strict=True)):
-            last[b, :kept] = rows[b, end - kept : end]
-        return last
-
     def _last_backward(self, drows: Array, dlast: Array, count: Counts) -> None:
         """Adds the adjoint of `_last` to drows."""
-        for b, (kept, end) in enumerate(zip(self._kept(count), count, strict=True)):
+        for b, (kept, end) in enumerate(zip(_kept(count, self.window), count, strict=True)):
             drows[b, end - kept : end] += dlast[b, :kept]
 
     def prepare(self, params: Params) -> Params:
         """The parameters, checked."""
-        self.check_params(params)
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
-        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
+
+
+def _kept(places: Counts, window: int | None) -> Counts:
+    """How many of so many steps a state keeps."""
+    return places if window is None else np.minimum(places, window - 1)
+
+
+def _last(rows: Array, count: Counts, window: int | None) -> Array:
+    """Of each sequence's first count[b] rows the last ones, which a state keeps."""
+    B, S, D = rows.shape
+    if window is None:
+        most = int(count.max(initial=0))
+        return rows if most == S else rows[:, :most].copy()
+    last = np.zeros((B, min(S, window - 1), D), rows.dtype)
+    for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
+        last[b, :kept] = rows[b, end - kept : end]
+    return last
 
 
 def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:

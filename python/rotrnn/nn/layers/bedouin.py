@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.matrix_depth import FEEDBACK, Map, Maps, MatrixFixedPoint
+from rotrnn.nn.fixed_points.maps import Map, Maps
+from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.pointwise import sigmoid, softplus
 
@@ -39,7 +41,7 @@ class Bedouin(MatrixFixedPoint):
     Parameters
     ----------
     d_state, expand : int
-        S; E over d_model.
+        S, real lanes a channel; E over d_model.
     mixer, rank : str, int
         Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors r (1, 2 and 4 in the paper).
     feedback : sequence of str
@@ -67,6 +69,7 @@ class Bedouin(MatrixFixedPoint):
     )
     normed: ClassVar[bool] = False
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
+    lanes: ClassVar[str] = "expand d_model (d_state + 1)"
 
     @property
     def maps(self) -> Maps:
@@ -98,10 +101,10 @@ class Bedouin(MatrixFixedPoint):
             params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> Params:
-        return {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
+    def fold(self, params: Params) -> Folded[Params]:
+        return Folded({name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])})
 
-    def fold_backward(self, params: Params, dfolded: Params) -> Params:
-        domega: Array = -RATE * dfolded["A"] * sigmoid(params["omega"])
-        dparams = {name: dfolded[name].reshape(shape) for name, shape in self.shapes.items() if name in dfolded}
+    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
+        domega: Array = -RATE * dweights["A"] * sigmoid(params["omega"])
+        dparams = {name: dweights[name].reshape(shape) for name, shape in self.shapes.items() if name in dweights}
         return {**dparams, "omega": domega}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateForm, trusted
 from rotrnn.ops.pointwise import flip
 
 REVERSE = "_reverse"
@@ -54,6 +54,13 @@ class Bidirectional(Recurrent):
         shapes = self.layer.shapes
         return shapes | {name + REVERSE: shape for name, shape in shapes.items()}
 
+    @property
+    def state_form(self) -> StateForm | None:
+        return self.layer.state_form
+
+    def input_shape(self, saved: BidirectionalSaved) -> tuple[int, ...] | None:
+        return self.layer.input_shape(saved.forward)
+
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
         return params | {name + REVERSE: value for name, value in self.layer.init(rng).items()}
@@ -61,9 +68,6 @@ class Bidirectional(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, BidirectionalSaved]:
-        if state is not None:
-            raise ValueError("Bidirectional.forward: a bidirectional layer takes no state, got one")
-        self.check_params(params)
         y, forward = self.layer.forward(self._copy(params, ""), x, ctx)
         z, reverse = self.layer.forward(self._copy(params, REVERSE), flip(x, ctx.lengths), ctx)
         return y + flip(z, ctx.lengths), BidirectionalSaved(forward, reverse, ctx.lengths)
@@ -71,8 +75,9 @@ class Bidirectional(Recurrent):
     def backward(
         self, params: Params, saved: BidirectionalSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, None]:
-        dx, dparams, _ = self.layer.backward(self._copy(params, ""), saved.forward, dy)
-        dz, dreverse, _ = self.layer.backward(self._copy(params, REVERSE), saved.reverse, flip(dy, saved.lengths))
+        backward = trusted(self.layer.backward)
+        dx, dparams, _ = backward(self._copy(params, ""), saved.forward, dy)
+        dz, dreverse, _ = backward(self._copy(params, REVERSE), saved.reverse, flip(dy, saved.lengths))
         dparams = dparams | {name + REVERSE: value for name, value in dreverse.items()}
         return dx + flip(dz, saved.lengths), dparams, None
 

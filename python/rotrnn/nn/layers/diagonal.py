@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.linear_layer import System
@@ -26,11 +27,6 @@ class DiagonalRecurrence(LinearRecurrence):
 
     A subclass gives `transition_shapes`, `init`, `transition` and `transition_backward`, that is a and gain.
     """
-
-    @property
-    def planes(self) -> int:
-        """N, the number of complex states."""
-        return self.d_state
 
     @property
     def weight(self) -> int:
@@ -61,16 +57,17 @@ class DiagonalRecurrence(LinearRecurrence):
         """Suffixes of the readouts: each direction of time has its own, and they share the rest."""
         return ("", "_reverse") if self.bidirectional else ("",)
 
-    def fold(self, params: Params) -> tuple[System, Any]:
+    def fold(self, params: Params) -> Folded[System]:
         a, gain = self.transition(params)
         B = gain[:, None] * (params["B_re"] + 1j * params["B_im"])
         w_in = interleave(B.real, B.imag, axis=0)
         w_out = self.weight * np.stack(
             [interleave(params["C_re" + s], -params["C_im" + s], axis=1) for s in self.directions]
         )
-        return System(w_in, a, w_out, params["D"]), DiagonalFolding(a, gain)
+        return Folded(System(w_in, a, w_out, params["D"]), DiagonalFolding(a, gain))
 
-    def fold_backward(self, params: Params, folding: DiagonalFolding, dsystem: System) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
+        folding: DiagonalFolding = folded.kept
         dgB = dsystem.w_in[0::2] + 1j * dsystem.w_in[1::2]
         dB = np.conj(folding.gain)[:, None] * dgB
         dgain = ((params["B_re"] - 1j * params["B_im"]) * dgB).sum(1)

@@ -18,7 +18,7 @@ from rotrnn.nn.fixed_points.iteration import (
     times_power,
 )
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.fixed_point import depth_pass
@@ -119,18 +119,18 @@ class Depth:
 
 
 class FixedPointSaved(NamedTuple):
-    """What forward keeps: x with its padding zeroed, what was made of it, the iterate before the last application, the
-    fixed point h (B, T, N), and how it was reached."""
+    """What forward keeps: x with its padding zeroed, what was made of it, the step in depth, the iterate before its
+    last application, the fixed point h as `iterate` (B, T, N), and how it was reached."""
 
     x: Array
     drive: Array
     gate: Array | None
     parts: Parts
     depth: Depth
-    y: Array
-    h: Array
-    ctx: Context
+    before: Array
+    iterate: Array
     lengths: Steps
+    fused: bool
     report: Report
     state: Array
 
@@ -167,7 +167,7 @@ class FixedPointRNN(Recurrent):
     Parameters
     ----------
     d_state : int
-        N, the width of h.
+        N, the width of h: real lanes.
     mixer, rank : str, int
         Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors
         ("householder": of reflections).
@@ -199,6 +199,7 @@ class FixedPointRNN(Recurrent):
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
     )
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     mixer: str = "householder"
@@ -257,6 +258,10 @@ class FixedPointRNN(Recurrent):
             shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
         return shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.d_state,))
+
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         lam = rng.uniform(*self.lambda_init, N)
@@ -274,20 +279,15 @@ class FixedPointRNN(Recurrent):
 
         Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, where the fixed point is not reached.
         """
-        self.check_params(params)
         return self._forward(params, self._constants(params), x, ctx, state, start)
 
     def prepare(self, params: Params) -> Params:
         """The params, and the operands of a mixer that is constant."""
-        self.check_params(params)
         return {"params": params, **self._constants(params)}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        prepared = self.prepare(params) if prepared is None else prepared
-        args = Boundary(f"{type(self).__name__}.step")
-        args.bind("D", self.d_model, "d_model")
-        x = args.array("x_t", x_t, "B D")[:, None]
-        y, saved = self._forward(prepared["params"], prepared, x, EVALUATION, state, None)
+        prepared = trusted(self.prepare)(params) if prepared is None else prepared
+        y, saved = self._forward(prepared["params"], prepared, x_t[:, None], EVALUATION, state, None)
         return y[:, 0], saved.state
 
     def _constants(self, params: Params) -> Params:
@@ -316,7 +316,9 @@ class FixedPointRNN(Recurrent):
         h = depth(y, lengths)
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
         last = np.where(lengths[:, None] > 0, h[np.arange(B), lengths - 1] if T else 0, depth.h0)
-        return out, FixedPointSaved(x, drive, gate, parts, depth, y, h, ctx, lengths, report, last.astype(x.dtype))
+        return out, FixedPointSaved(
+            x, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last.astype(x.dtype)
+        )
 
     @property
     def _asking(self) -> dict[str, Any]:
@@ -361,14 +363,14 @@ class FixedPointRNN(Recurrent):
         dhT = args.optional("dstate", dstate, "B N")
         dy, _ = args.common(dy, x)
         dy = mask_padding(dy, lengths)
-        grads = dense_backward(dy, saved.h, params["C"])
+        grads = dense_backward(dy, saved.iterate, params["C"])
         dh, dparams = grads.dx, {"C": grads.dw, "D": (dy * x).sum((0, 1))}
         some = np.flatnonzero(lengths)
         if dhT is not None:
             dh[some, lengths[some] - 1] += dhT[some]
         if self.gradient == "implicit":
             dh = self._implicit(saved, dh)
-        through = depth.backward(dh, saved.y, saved.h, lengths)
+        through = depth.backward(dh, saved.before, saved.iterate, lengths)
         dh0 = through.dh0
         if dhT is not None:
             dh0 = np.where(lengths[:, None] > 0, dh0, dhT)
@@ -406,14 +408,14 @@ class FixedPointRNN(Recurrent):
         """``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
         depth, w, size = saved.depth, np.zeros_like(dh), exponents(dh)
         dh = times_power(dh, -size)
-        ctx = Context(saved.ctx.lengths, fused=saved.ctx.fused)  # in evaluation: without the limit of training
+        ctx = Context(saved.lengths, fused=saved.fused)  # in evaluation: without the limit of training
         asking = self._asking | {"name": f"{type(self).__name__}.backward"}
-        depth.solve_adjoint(w, dh, saved.y, self._iteration, ctx, **asking)
-        return times_power(depth.pull(w, dh, saved.y, saved.lengths) if self.accelerated else w, size)
+        depth.solve_adjoint(w, dh, saved.before, self._iteration, ctx, **asking)
+        return times_power(depth.pull(w, dh, saved.before, saved.lengths) if self.accelerated else w, size)
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()
 
     def state_norms(self, saved: FixedPointSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.h, axis=-1)
+        norms: Array = np.linalg.norm(saved.iterate, axis=-1)
         return norms

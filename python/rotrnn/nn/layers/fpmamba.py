@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.matrix_depth import Map, Maps, MatrixFixedPoint
+from rotrnn.nn.fixed_points.maps import Map, Maps
+from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.dense import matmul
 
@@ -31,7 +33,8 @@ class FPMamba(MatrixFixedPoint):
     batch is below 0.1, in evaluation when all are, or after 1000 steps. Then one more step, whole, through which the
     gradient flows. With a norm in the loop the fixed point is not unique: the answer is the one from y = 0 along this
     path, and `step`, a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends by
-    itself; theirs would stop its batch.
+    itself; theirs would stop its batch. Vectors are normalised whatever their length, and a zero vector stays zero;
+    theirs divides by max(length, 1e-12), which is the same for all that are no shorter.
 
     Parameters
     ----------
@@ -59,6 +62,7 @@ class FPMamba(MatrixFixedPoint):
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), the code released with it"
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
     normed: ClassVar[bool] = True
+    lanes: ClassVar[str] = "expand d_model (d_state + 1)"
 
     max_iterations: int = 1000
     train_iterations: int | str | None = 100
@@ -117,41 +121,41 @@ class FPMamba(MatrixFixedPoint):
                 params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[-1])
         return astype({name: params[name] for name in self.shapes}, np.float32)
 
-    def fold(self, params: Params) -> Params:
-        folded = {name: params[name] for name in ("W_in", "W_out", "W_B", "W_C", "D", "scale", "bias")}
-        folded |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
-        folded["A"] = -np.exp(params["A_log"])
+    def fold(self, params: Params) -> Folded[Params]:
+        weights = {name: params[name] for name in ("W_in", "W_out", "W_B", "W_C", "D", "scale", "bias")}
+        weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
+        weights["A"] = -np.exp(params["A_log"])
         for name in self.normed_rows:
             rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
             if name.startswith("P_"):
-                folded[f"W_{name[2:]}"] = np.ascontiguousarray(rows[..., : self.width])
-                folded[f"V_{name[2:]}"] = np.ascontiguousarray(rows[..., self.width :])
+                weights[f"W_{name[2:]}"] = np.ascontiguousarray(rows[..., : self.width])
+                weights[f"V_{name[2:]}"] = np.ascontiguousarray(rows[..., self.width :])
             else:
-                folded[name] = rows
+                weights[name] = rows
         if self.mixer_maps:
-            folded["b_alpha"] = params["b_alpha"]
+            weights["b_alpha"] = params["b_alpha"]
         else:
-            folded |= {name: params[name] for name in self._mixer.parts}
-        return folded
+            weights |= {name: params[name] for name in self._mixer.parts}
+        return Folded(weights)
 
-    def fold_backward(self, params: Params, dfolded: Params) -> Params:
-        dparams = {name: dfolded[name] for name in self.shapes if name in dfolded}
-        dparams["A_log"] = -dfolded["A"] * np.exp(params["A_log"])
-        dparams["b_dt"] = dfolded["b_delta"]
-        dparams["W_dt"] = matmul(dfolded["W_delta"], params["W_d"].T)
-        dparams["W_d"] = matmul(params["W_dt"].T, dfolded["W_delta"])
+    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
+        dparams = {name: dweights[name] for name in self.shapes if name in dweights}
+        dparams["A_log"] = -dweights["A"] * np.exp(params["A_log"])
+        dparams["b_dt"] = dweights["b_delta"]
+        dparams["W_dt"] = matmul(dweights["W_delta"], params["W_d"].T)
+        dparams["W_d"] = matmul(params["W_dt"].T, dweights["W_delta"])
         for name, shape in self.normed_rows.items():
             if name.startswith("P_"):
-                halves = [dfolded[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dfolded]
+                halves = [dweights[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dweights]
                 drows = np.concatenate([half.reshape(-1, self.width) for half in halves], 1).reshape(shape)
             else:
-                drows = dfolded[name].reshape(shape)
+                drows = dweights[name].reshape(shape)
             unit, size = unit_rows(params[name])
             along = (drows * unit).sum(-1)
             dparams[f"g_{name}"] = along
             dparams[name] = params[f"g_{name}"][..., None] / size * (drows - along[..., None] * unit)
         if self.mixer_maps:
-            dparams["b_alpha"] = dfolded["b_alpha"].reshape(self.mixer_maps["alpha"])
+            dparams["b_alpha"] = dweights["b_alpha"].reshape(self.mixer_maps["alpha"])
         return dparams
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
@@ -30,13 +31,12 @@ from rotrnn.ops.window import (
 
 
 class LinearSaved(NamedTuple):
-    """What forward keeps: the folded system and what its folding saved, the op's own, and the state after x.
+    """What forward keeps: the folded system, the op's own, and the state after x.
 
     With a window also the inputs of the scan that the state holds, (B, L+1, N), and how many came before x.
     """
 
-    system: System
-    folding: Any
+    folded: Folded[System]
     layer: LinearLayerSaved | LinearLayerStates
     state: State
     recent: Array | None = None
@@ -63,25 +63,40 @@ class LinearRecurrence(Recurrent):
         super().__post_init__()
         self.check_sizes("d_state", *(() if self.window is None else ("window",)))
 
-    @abstractmethod
-    def fold(self, params: Params) -> tuple[System, Any]:
-        """(system, what `fold_backward` needs)."""
+    @property
+    def planes(self) -> int:
+        """N, the complex states."""
+        return self.d_state
+
+    @property
+    def state_form(self) -> StateForm:
+        N, L = self.planes, self.window
+        if L is None:
+            return StateArray("h", (N,), "complex")
+        lines = StateArray("delay", (L + 1, N), "complex"), StateArray("sums", (2, N), "complex")
+        return *lines, StateArray("position", (), "integer")
+
+    def input_shape(self, saved: LinearSaved) -> tuple[int, ...]:
+        return tuple(saved.layer.u.shape)
 
     @abstractmethod
-    def fold_backward(self, params: Params, folding: Any, dsystem: System) -> Params:
+    def fold(self, params: Params) -> Folded[System]:
+        """The system that forward runs on."""
+
+    @abstractmethod
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         """Gradients of the parameters from those of the system."""
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        self.check_state(state)
-        system, folding = self.checked_fold(params)
+        folded = self.fold(params)
         if self.window is not None:
-            return self._forward_window(self.window, system, folding, x, ctx, state)
+            return self._forward_window(self.window, folded, x, ctx, state)
         start = None if state is None else state[None]
-        y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, fused=ctx.fused)
-        return y, LinearSaved(system, folding, layer, None if self.bidirectional else hT[0])
+        y, hT, layer = linear_layer(folded.weights, x, start, lengths=ctx.lengths, fused=ctx.fused)
+        return y, LinearSaved(folded, layer, None if self.bidirectional else hT[0])
 
     def backward(
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None
@@ -90,14 +105,14 @@ class LinearRecurrence(Recurrent):
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate)
         dhT = None if dstate is None else dstate[None]
-        grads = linear_layer_backward(dy, saved.system, saved.layer, dhT)
-        dparams = self.fold_backward(params, saved.folding, grads.system)
+        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT)
+        dparams = self.fold_backward(params, saved.folded, grads.system)
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 
     def _forward_window(
-        self, window: int, system: System, folding: Any, x: Array, ctx: Context, state: State
+        self, window: int, folded: Folded[System], x: Array, ctx: Context, state: State
     ) -> tuple[Array, LinearSaved]:
-        args = Boundary(f"{type(self).__name__}.forward")
+        system, args = folded.weights, Boundary(f"{type(self).__name__}.forward")
         args.bind("N", len(system.a), "the layer")
         x = args.array("x", x, "B T D")
         before, start = np.zeros(x.shape[0], np.int64), None
@@ -106,10 +121,10 @@ class LinearRecurrence(Recurrent):
             start = np.take_along_axis(delay, ring_rows(before, delay.shape[1]), 1)[None]
         y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, window=window)
         if self.bidirectional:
-            return y, LinearSaved(system, folding, layer, None)
+            return y, LinearSaved(folded, layer, None)
         recent, position = hT[0], before + (x.shape[1] if layer.lengths is None else layer.lengths)
         after = window_state(system.a.astype(recent.dtype, copy=False), recent, position)
-        return y, LinearSaved(system, folding, layer, after, recent, before)
+        return y, LinearSaved(folded, layer, after, recent, before)
 
     def _backward_window(
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State
@@ -124,12 +139,12 @@ class LinearRecurrence(Recurrent):
             ddelay, dsums = checked_gradient(args, dstate, rows - 1)
             dtype = np.result_type(saved.recent, ddelay, dsums)
             ddelay, dsums = ddelay.astype(dtype), dsums.astype(dtype)
-            a = saved.system.a.astype(saved.recent.dtype, copy=False)
+            a = saved.folded.weights.a.astype(saved.recent.dtype, copy=False)
             da, drecent = window_state_backward(ddelay, dsums, a, saved.recent, saved.state.position)
             dend = drecent[None]
-        grads = linear_layer_backward(dy, saved.system, saved.layer, dend)
+        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dend)
         dsystem = grads.system if da is None else grads.system._replace(a=grads.system.a + da)
-        dparams = self.fold_backward(params, saved.folding, dsystem)
+        dparams = self.fold_backward(params, saved.folded, dsystem)
         if saved.before is None:
             return grads.du, dparams, None
         ddelay = np.empty_like(grads.dh0[0])
@@ -139,17 +154,15 @@ class LinearRecurrence(Recurrent):
 
     def prepare(self, params: Params) -> tuple[System, Array | None]:
         """The system and, with a window, a^L."""
-        system = self.checked_fold(params)[0]
+        system = self.fold(params).weights
         return system, None if self.window is None else power_of(system.a, self.window)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[System, Array | None] | None = None
     ) -> tuple[Array, State]:
-        if self.bidirectional:
-            raise ValueError(f"{type(self).__name__}.step: a bidirectional layer cannot run step by step")
         if prepared is None and self.window is not None and isinstance(state, tuple):
             state = tuple(np.array(leaf) for leaf in state)  # of a stream, the step takes it over
-        system, power = self.prepare(params) if prepared is None else prepared
+        system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 
     def state_norms(self, saved: LinearSaved) -> Array | None:
@@ -160,17 +173,7 @@ class LinearRecurrence(Recurrent):
 
     def eigenvalues(self, params: Params) -> Array:
         """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
-        return self.fold(params)[0].a
-
-    def check_state(self, state: State) -> None:
-        """Only one direction can be continued."""
-        if self.bidirectional and state is not None:
-            raise ValueError(f"{type(self).__name__}.forward: a bidirectional layer takes no state, got one")
-
-    def checked_fold(self, params: Params) -> tuple[System, Any]:
-        """`fold` of parameters that are all there, fit, and are finite."""
-        self.check_params(params)
-        return self.fold(params)
+        return self.fold(params).weights.a
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:

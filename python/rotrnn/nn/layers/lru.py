@@ -25,7 +25,7 @@ class LRU(DiagonalRecurrence):
     """``h_t = lambda * h_{t-1} + exp(gamma_log) * (B u_t)``, ``y_t = Re(C h_t) + D * u_t``.
 
     ``lambda = exp(-exp(nu_log) + i exp(theta_log))`` lies inside the unit disc for any parameters (eqs. 7-8 and
-    section 3.4). `d_state` is N, the number of complex states.
+    section 3.4). `d_state` is N, the number of complex states: 2N real lanes.
 
     The steps that lead there, all of this layer (the dense ones before them are `rotrnn.nn.layers.rnn`'s):
 
@@ -65,6 +65,7 @@ class LRU(DiagonalRecurrence):
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"lambda_re", "lambda_im", "nu", "theta", "nu_log", "theta_log", "gamma_log", "B_re", "B_im"}
     )
+    lanes: ClassVar[str] = "2 d_state"
 
     r_min: float = 0.0
     r_max: float = 1.0

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System, complex_of
@@ -61,7 +62,7 @@ class RopeMemory(LinearRecurrence):
     own, at any time.
 
     Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse
-    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states.
+    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states: 2N real lanes.
 
     Initial values: B ~ N(0, 1/(2 D M)) a part, where M is the window, else the length, so that a full memory of white
     inputs has E|h|^2 = 1 in each plane; C ~ N(0, 1/N), D ~ N(0, 1).
@@ -70,6 +71,7 @@ class RopeMemory(LinearRecurrence):
     about: ClassVar[str] = "memory that ages by rotation and never fades, over all inputs or an exact window"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), RoPE ageing and TIIR windows'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+    lanes: ClassVar[str] = "2 d_state"
 
     length: int = field(kw_only=True)
 
@@ -84,12 +86,12 @@ class RopeMemory(LinearRecurrence):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
-    def fold(self, params: Params) -> tuple[System, None]:
+    def fold(self, params: Params) -> Folded[System]:
         w_in, w_out, skip = _fold(params, self._directions())
         turn = np.exp(1j * wrope_angle(1, self.length, "uniform"))
-        return System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip), None
+        return Folded(System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip))
 
-    def fold_backward(self, params: Params, folding: None, dsystem: System) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
 
     def _directions(self) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class MemorySaved(NamedTuple):
     """What forward keeps: its input (padding zeroed), projections, weights of ages, what was read, lengths, states."""
 
     x: Array
-    projections: Projections
+    folded: Folded[Projections]
     weights: Array
     m: Array
     lengths: Array | None
@@ -118,13 +120,13 @@ class WropeMemory(Recurrent):
     ages, which never go around, are for these. The sum begins with the present state, of age 0, so that with uniform
     ages this is `RopeMemory` with the same window.
 
-    Parameters and initial values: as `RopeMemory`. The state is the states before x, (B, M-1, N), or (B, t, N) after t
-    steps without a window, the oldest first.
-    """
+    Parameters and initial values: as `RopeMemory`; `d_state` is N, the complex states of a step: 2N real lanes. The
+    state is the states before x, (B, M-1, N), or (B, t, N) after t steps without a window, the oldest first."""
 
     about: ClassVar[str] = "stored states, read with an angle that is warped by their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
+    lanes: ClassVar[str] = "2 d_state t"
 
     d_state: int
     length: int
@@ -144,11 +146,15 @@ class WropeMemory(Recurrent):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (None if self.window is None else self.window - 1, self.d_state), "complex")
+
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MemorySaved]:
-        self.check_params(params)
-        projections = _fold(params, ("",))
+        folded = self.fold(params)
+        projections = folded.weights
         x = mask_padding(x, ctx.lengths)
         v = dense(x, projections.w_in)
         h = v.view(complex_of(v.dtype))
@@ -160,32 +166,38 @@ class WropeMemory(Recurrent):
         if self.window is None:  # the history grows by as many rows as h has
             after = np.concatenate([np.zeros_like(h, m.dtype), before], 1)
         after = latest(after, h, after.shape[1], ctx.lengths)
-        return y, MemorySaved(x, projections, weights, m, ctx.lengths, rows, after)
+        return y, MemorySaved(x, folded, weights, m, ctx.lengths, rows, after)
 
     def backward(
         self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, Array]:
-        x, (w_in, w_out, skip), weights, m, lengths, rows, _ = saved
-        dy = self.valid_gradient(dy, x, lengths, m.real.dtype)  # m's, as dm is read as complex below
+        x, folded, weights, m, lengths, rows, _ = saved
+        w_in, w_out, skip = folded.weights
+        dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's, as dm is read as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
         if dstate is not None:
-            if np.shape(dstate) != saved.state.shape:
-                raise ValueError(
-                    f"WropeMemory.backward: dstate has shape {np.shape(dstate)}, expected {saved.state.shape}"
-                )
+            if dstate.shape != saved.state.shape:  # without a window as many rows as there are steps
+                raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {saved.state.shape}")
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy
         dskip = np.einsum("btd,btd->d", dy, x)
-        return dx, _fold_backward(Projections(dw_in, dw_out[None], dskip), ("",)), dpast
+        return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
 
-    def prepare(self, params: Params) -> Projections:
-        self.check_params(params)
-        return _fold(params, ("",))
+    def fold(self, params: Params) -> Folded[Projections]:
+        """The projections into and out of the memory."""
+        return Folded(_fold(params, ("",)))
+
+    def fold_backward(self, params: Params, folded: Folded[Projections], dprojections: Projections) -> Params:
+        """Gradients of the parameters from those of the projections."""
+        return _fold_backward(dprojections, ("",))
+
+    def prepare(self, params: Params) -> Folded[Projections]:
+        return self.fold(params)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        w_in, w_out, skip = self.prepare(params) if prepared is None else prepared
+        w_in, w_out, skip = (trusted(self.prepare)(params) if prepared is None else prepared).weights
         v = dense(x_t, w_in)
         h = v.view(complex_of(v.dtype))[:, None]
         held = np.concatenate([self._before(state, h), h], 1)
@@ -204,8 +216,4 @@ class WropeMemory(Recurrent):
         B, _, N = h.shape
         if state is None:
             return np.zeros((B, rows, N), h.dtype)
-        before = np.asarray(state)
-        expected = (B, before.shape[1] if self.window is None and before.ndim == 3 else rows, N)
-        if before.shape != expected:
-            raise ValueError(f"WropeMemory: state has shape {before.shape}, expected {expected}")
-        return before
+        return np.asarray(state)

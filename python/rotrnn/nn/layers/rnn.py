@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.rnn import ACTIVATIONS, LstmResult, lstm, lstm_backward, rnn, rnn_backward
 
 
 class RNNSaved(NamedTuple):
-    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, what forward was told.
+    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, lengths.
 
     `state` is None for a bidirectional layer.
     """
@@ -22,7 +24,7 @@ class RNNSaved(NamedTuple):
     h: tuple[Array, ...]
     start: Array | None
     state: Array | None
-    ctx: Context
+    lengths: npt.NDArray[np.int64] | None
 
 
 def glorot(rng: np.random.Generator, n: int) -> Array:
@@ -53,7 +55,8 @@ class RNN(Recurrent):
     INITIALISATIONS.
 
     Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too,
-    and shares the rest between its directions. Its state is h (B, N).
+    and shares the rest between its directions. Its state is h (B, N), of N = `d_state` real
+    lanes.
 
     Initial values besides A: B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1), as LRU's.
     """
@@ -61,6 +64,7 @@ class RNN(Recurrent):
     about: ClassVar[str] = "recurrent network with a dense transition: linear, tanh or ReLU"
     paper: ClassVar[str] = 'Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", table 1'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A", "B"})
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     activation: str = "identity"
@@ -80,6 +84,10 @@ class RNN(Recurrent):
         return {"A": (N, N), "B": (N, D), **dict.fromkeys(self._readouts, (D, N)), "D": (D,)}
 
     @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.d_state,))
+
+    @property
     def _readouts(self) -> tuple[str, ...]:
         return ("C", "C_reverse") if self.bidirectional else ("C",)
 
@@ -97,12 +105,10 @@ class RNN(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, RNNSaved]:
         """y (B, T, D) for x (B, T, D); `state` (B, N) continues an earlier call (one direction only)."""
-        if self.bidirectional and state is not None:
-            raise ValueError("RNN.forward: a bidirectional layer takes no state, got one")
-        return self._run(self.prepare(params), x, ctx, state)
+        return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, RNNSaved]:
-        x = self.valid_input(x, ctx)
+        x = mask_padding(x, ctx.lengths)
         z = dense(x, params["B"])
         y = params["D"] * x
         h: list[Array] = []
@@ -110,11 +116,11 @@ class RNN(Recurrent):
             one, hT = rnn(params["A"], z, state, activation=self.activation, reverse=bool(reverse), lengths=ctx.lengths)
             y += dense(one, params[name])
             h.append(one)
-        return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx)
+        return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx.lengths)
 
     def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
-        dy = self.valid_gradient(dy, saved.x, saved.ctx.lengths)
+        dy = mask_padding(dy, saved.lengths)
         dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
         readouts, grads = {}, []
         for reverse, (name, h) in enumerate(zip(self._readouts, saved.h, strict=True)):
@@ -122,7 +128,7 @@ class RNN(Recurrent):
             grads.append(
                 rnn_backward(
                     *(dh, params["A"], h, saved.start), dhT=dstate,
-                    activation=self.activation, reverse=bool(reverse), lengths=saved.ctx.lengths,
+                    activation=self.activation, reverse=bool(reverse), lengths=saved.lengths,
                 )
             )  # fmt: skip
         dA, dz, dh0 = grads[0]
@@ -135,13 +141,10 @@ class RNN(Recurrent):
 
     def prepare(self, params: Params) -> Params:
         """The parameters, checked."""
-        self.check_params(params)
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
-        if self.bidirectional:
-            raise ValueError("RNN.step: a bidirectional layer cannot run step by step")
-        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def state_norms(self, saved: RNNSaved) -> Array:
@@ -154,13 +157,13 @@ class RNN(Recurrent):
 
 
 class LSTMSaved(NamedTuple):
-    """Input with padding zeroed, what the op returned, the state before and after, what forward was told."""
+    """Input with padding zeroed, what the op returned, the state before and after, lengths."""
 
     x: Array
     result: LstmResult
     start: tuple[Array, Array] | None
     state: tuple[Array, Array]
-    ctx: Context
+    lengths: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ class LSTM(Recurrent):
 
     Parameters (dict of float32), in PyTorch's names and order of gates, i, f, g, o: weight_ih (4N, D), weight_hh
     (4N, N), bias (4N,), which is PyTorch's bias_ih + bias_hh; and C (D, N) with `projection`. Its state is (h, c), both
-    (B, N).
+    (B, N): 2N real lanes.
 
     Initial values: weights uniform on +-1/sqrt(N), as PyTorch's; the forget gate's bias is `forget_bias` (Jozefowicz
     et al. 2015 recommend 1), the others' zero; C ~ N(0, 1/N).
@@ -180,6 +183,7 @@ class LSTM(Recurrent):
     about: ClassVar[str] = "long short-term memory"
     paper: ClassVar[str] = 'Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; Gers et al. 2000'
     recurrent: ClassVar[frozenset[str]] = frozenset()
+    lanes: ClassVar[str] = "2 d_state"
 
     d_state: int
     projection: bool = True
@@ -201,6 +205,10 @@ class LSTM(Recurrent):
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (4 * N, D), "weight_hh": (4 * N, N), "bias": (4 * N,)}
         return {**shapes, "C": (D, N)} if self.projection else shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.d_state,)), StateArray("c", (self.d_state,))
+
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         bias = np.zeros((4, N))
@@ -218,46 +226,38 @@ class LSTM(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LSTMSaved]:
         """y (B, T, D) for x (B, T, D); `state` (h, c), both (B, N), continues an earlier call."""
-        return self._run(self.prepare(params), x, ctx, state)
+        return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, LSTMSaved]:
-        h0, c0 = self._pair("forward", state)
-        x = self.valid_input(x, ctx)
+        h0, c0 = (None, None) if state is None else state
+        x = mask_padding(x, ctx.lengths)
         z = dense(x, params["weight_ih"], params["bias"])
         result = lstm(params["weight_hh"], z, h0, c0, lengths=ctx.lengths)
         y = dense(result.h, params["C"]) if self.projection else result.h.copy()
-        return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx)
+        return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx.lengths)
 
     def backward(
         self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
-        (h0, c0), (dhT, dcT) = self._pair("backward", saved.start), self._pair("backward", dstate)
+        h0, c0 = (None, None) if saved.start is None else saved.start
+        dhT, dcT = (None, None) if dstate is None else dstate
         h, c, gates, _, _ = saved.result
-        dh = dy = self.valid_gradient(dy, saved.x, saved.ctx.lengths)
+        dh = dy = mask_padding(dy, saved.lengths)
         readout = {}
         if self.projection:
             dh, readout["C"], _ = dense_backward(dy, h, params["C"])
-        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.ctx.lengths)
+        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.lengths)
         dx, dweight_ih, dbias = dense_backward(grads.dx, saved.x, params["weight_ih"])
         dparams = {"weight_ih": dweight_ih, "weight_hh": grads.dw, "bias": dbias, **readout}
         return dx, dparams, (grads.dh0, grads.dc0)
 
-    @staticmethod
-    def _pair(method: str, state: State) -> tuple[Array | None, Array | None]:
-        if state is None:
-            return None, None
-        if not isinstance(state, tuple) or len(state) != 2:
-            raise ValueError(f"LSTM.{method}: the state is {type(state).__name__}, expected a pair (h, c)")
-        return state
-
     def prepare(self, params: Params) -> Params:
         """The parameters, checked."""
-        self.check_params(params)
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
-        y, saved = self._run(self.prepare(params) if prepared is None else prepared, x_t[:, None], EVALUATION, state)
+        y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def state_norms(self, saved: LSTMSaved) -> Array:

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
@@ -40,7 +41,7 @@ class RotRNN(LinearRecurrence):
     ``s_t = P^T x_t``, whose norm is that of x_t.
 
     `d_state` is N, the real lanes of all heads together; the head width W = N / heads may be odd (its last lane is
-    then decayed, not turned).
+    then decayed, not turned, and its state holds one lane more, always zero).
 
     Parameters (dict of float32), H heads, P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D),
     C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too and shares the rest (appendix B.2).
@@ -52,6 +53,7 @@ class RotRNN(LinearRecurrence):
     about: ClassVar[str] = "linear recurrence by learned rotations, norm-preserving"
     paper: ClassVar[str] = '"RotRNN: Modelling Long Sequences with Rotations", 2024'
     recurrent: ClassVar[frozenset[str]] = frozenset({"theta", "gamma_log", "M", "B"})
+    lanes: ClassVar[str] = "d_state"
 
     heads: int = 1
     gamma_init: tuple[float, float] = (0.5, 0.999)
@@ -80,6 +82,10 @@ class RotRNN(LinearRecurrence):
         return self.d_state // self.heads
 
     @property
+    def planes(self) -> int:
+        return self.heads * ((self.width + 1) // 2)
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, N, H, W = self.d_model, self.d_state, self.heads, self.width
         inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}
@@ -98,7 +104,7 @@ class RotRNN(LinearRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> tuple[System, Folding]:
+    def fold(self, params: Params) -> Folded[System]:
         B = params["B"]
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
@@ -116,11 +122,11 @@ class RotRNN(LinearRecurrence):
         a = modulus[:, None] * self.units(params["theta"])
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
-        return System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace)
+        return Folded(System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace))
 
-    def fold_backward(self, params: Params, folding: Folding, dsystem: System) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         H, W, B = self.heads, self.width, params["B"]
-        P, PtB, xi, gamma, modulus, trace = folding
+        P, PtB, xi, gamma, modulus, trace = folded.kept
         decay = bounded_exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B

@@ -9,7 +9,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     check_steps,
     hippo_normal,
@@ -20,8 +21,7 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.ops.bank import BankSaved, bank_step, diagonal_bank, diagonal_bank_backward
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 
 
 class Bank(NamedTuple):
@@ -35,7 +35,7 @@ class Bank(NamedTuple):
 class S4DSaved(NamedTuple):
     """What forward keeps: the bank, what the op saved in each direction, and the state after x."""
 
-    bank: Bank
+    folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
     state: Array | None
 
@@ -58,12 +58,13 @@ FREQUENCIES: dict[str, Callable[[Array, int], Array]] = {
 class S4D(Recurrent):
     """``x'(t) = A x + B u``, ``y = 2 Re(C x) + D u`` for every channel on its own, sampled with the channel's step.
 
-    ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh),
-    ``a = (1 + A Delta / 2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with
-    ``gain = Delta`` (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) +
-    i A_im``, ``Delta = exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that
-    starts as the other (the same section). `d_state` counts real states: with `conjugate`, N = d_state / 2 complex
-    ones are kept, each standing for its conjugate too; without, N = d_state and ``y = Re(C h) + D u``.
+    ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh), ``a = (1 + A Delta /
+    2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with ``gain = Delta``
+    (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) + i A_im``, ``Delta =
+    exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that starts as the other (the
+    same section). `d_state` counts real lanes of each channel: with `conjugate`, N = d_state / 2 complex states are
+    kept, each standing for its conjugate too; without, N = d_state complex states, 2N real lanes, and ``y = Re(C h) + D
+    u``.
 
     The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here. With
     ``window=L`` each filter sees the last L inputs alone, the state is the L-1 inputs before, (B, L-1, D), and a step
@@ -81,6 +82,7 @@ class S4D(Recurrent):
     about: ClassVar[str] = "a diagonal state space model of its own for each channel"
     paper: ClassVar[str] = 'Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"log_A_re", "A_im", "log_step", "log_step_input", "B_re", "B_im"})
+    lanes: ClassVar[str] = "d_model d_state"
 
     d_state: int
     bidirectional: bool = False
@@ -128,6 +130,15 @@ class S4D(Recurrent):
         }
 
     @property
+    def state_form(self) -> StateForm:
+        if self.window is None:
+            return StateArray("h", (self.d_model, self.states), "complex")
+        return StateArray("inputs", (self.window - 1, self.d_model))
+
+    def input_shape(self, saved: S4DSaved) -> tuple[int, ...]:
+        return tuple(saved.directions[0].u.shape)
+
+    @property
     def _steps(self) -> tuple[str, ...]:
         return ("log_step",) if self.tied else ("log_step", "log_step_input")
 
@@ -147,67 +158,53 @@ class S4D(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4DSaved]:
         """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        if self.bidirectional and state is not None:
-            raise ValueError("S4D.forward: a bidirectional layer takes no state, got one")
-        bank, L, lengths = self.checked_fold(params), self.window, ctx.lengths
-        a, c, skip = bank
+        folded, L, lengths = self.fold(params), self.window, ctx.lengths
+        a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
         if not self.bidirectional:
-            return y, S4DSaved(bank, (saved,), hT)
+            return y, S4DSaved(folded, (saved,), hT)
         y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
-        return y + y_reverse, S4DSaved(bank, (saved, saved_reverse), None)
+        return y + y_reverse, S4DSaved(folded, (saved, saved_reverse), None)
 
     def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        (a, c, skip), directions, _ = saved
-        u = directions[0].u[:, (self.window or 1) - 1 :]
-        dy = self.valid_gradient(dy, u, dtype=u.dtype)
+        folded, directions, _ = saved
+        (a, c, skip), u = folded.weights, directions[0].u
+        dy = dy.astype(u.dtype, copy=False)
         grads = diagonal_bank_backward(dy, a, c[0], skip, directions[0], dstate)
         if not self.bidirectional:
-            return grads.du, self.fold_backward(params, Bank(grads.da, grads.dc[None], grads.dskip)), grads.dh0
+            dbank = Bank(grads.da, grads.dc[None], grads.dskip)
+            return grads.du, self.fold_backward(params, folded, dbank), grads.dh0
         other = diagonal_bank_backward(dy, a, c[1], 0 * skip, directions[1], reverse=True)
         dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
-        return grads.du + other.du, self.fold_backward(params, dbank), None
+        return grads.du + other.du, self.fold_backward(params, folded, dbank), None
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
-        bank = self.checked_fold(params)
+        bank = self.fold(params).weights
         if self.window is None:
             return bank, None
-        impulse = np.zeros((1, self.window, self.d_model), bank.skip.dtype)
-        impulse[:, :1] = 1
-        return bank, diagonal_bank(bank.a, bank.c[0], bank.skip, impulse)[0][0, ::-1]
+        return bank, np.ascontiguousarray(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
     ) -> tuple[Array, State]:
-        if self.bidirectional:
-            raise ValueError("S4D.step: a bidirectional layer cannot run step by step")
-        bank, response = self.prepare(params) if prepared is None else prepared
+        bank, response = trusted(self.prepare)(params) if prepared is None else prepared
         if response is None:
             return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
-        args = Boundary("S4D.step")
-        args.bind("D", self.d_model, "d_model")
-        args.window(self.window)
-        x = args.array("x_t", x_t, "B D")[:, None]
-        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype)
-        if state is not None:
-            before = args.array("state", state, "B W D")
+        x = x_t[:, None]
+        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype) if state is None else state
         recent = np.concatenate([before, x], 1)
         return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
-    def checked_fold(self, params: Params) -> Bank:
-        """`fold` of parameters that are all there, fit, and are finite."""
-        self.check_params(params)
-        return self.fold(params)
-
-    def fold(self, params: Params) -> Bank:
+    def fold(self, params: Params) -> Folded[Bank]:
         """The bank of the parameters."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
         C = np.stack([_complex(params, "C", suffix) for suffix in self.directions])
-        return Bank(transition(self.discretisation, A, steps[0]), C * (gain * _complex(params, "B")), params["D"])
+        a = transition(self.discretisation, A, steps[0])
+        return Folded(Bank(a, C * (gain * _complex(params, "B")), params["D"]))
 
-    def fold_backward(self, params: Params, dbank: Bank) -> Params:
+    def fold_backward(self, params: Params, folded: Folded[Bank], dbank: Bank) -> Params:
         """Gradients of the parameters from those of the bank."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])

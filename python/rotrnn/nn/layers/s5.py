@@ -31,9 +31,9 @@ class S5(DiagonalRecurrence):
     ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh),
     ``a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or
     zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``: a model trained at one rate reads
-    data sampled at half of it with `step_scale` 2. `d_state` counts real states: with
-    `conjugate`, N = d_state / 2 complex ones are kept, each standing for its conjugate too, and ``y = 2 Re(C h) +
-    D * u``; without, N = d_state. `clip_eigs` keeps ``Re Lambda <= -1e-4``.
+    data sampled at half of it with `step_scale` 2. `d_state` counts real lanes: with
+    `conjugate`, N = d_state / 2 complex states are kept, each standing for its conjugate too, and ``y = 2 Re(C h) +
+    D * u``; without, N = d_state complex states, 2N real lanes. `clip_eigs` keeps ``Re Lambda <= -1e-4``.
 
     Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,);
     a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest between its directions.
@@ -48,6 +48,7 @@ class S5(DiagonalRecurrence):
     about: ClassVar[str] = "diagonal state space model of all channels, sampled with a step of its own for each state"
     paper: ClassVar[str] = 'Smith et al. 2023, "Simplified State Space Layers for Sequence Modeling"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"lambda_re", "lambda_im", "log_step", "B_re", "B_im"})
+    lanes: ClassVar[str] = "d_state"
 
     blocks: int = 1
     conjugate: bool = True

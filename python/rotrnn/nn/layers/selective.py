@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding, silu, silu_backward, softplus, softplus_backward
@@ -43,7 +43,7 @@ class Mamba(Recurrent):
     Parameters
     ----------
     d_state : int
-        S, states a channel.
+        S, real lanes a channel.
     d_conv : int
         K, taps of the causal depthwise convolution; 0 for none.
     expand : int
@@ -69,6 +69,7 @@ class Mamba(Recurrent):
     about: ClassVar[str] = "selective state space: step size, input and output directions depend on the input"
     paper: ClassVar[str] = 'Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
+    lanes: ClassVar[str] = "expand d_model (d_state + d_conv - 1)"
 
     d_state: int = 16
     d_conv: int = 4
@@ -127,6 +128,12 @@ class Mamba(Recurrent):
             shapes["out_bias"] = (D,)
         return shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        inner, S = self.inner, self.d_state
+        past = () if self.window is None else (self.window - 1,)
+        return StateArray("inputs", (max(self.d_conv - 1, 0), inner)), StateArray("h", (*past, inner, S))
+
     def init(self, rng: np.random.Generator) -> Params:
         D, inner, R, S = self.d_model, self.inner, self.rank, self.d_state
         fan_in = {"in_proj": D, "in_bias": D, "x_proj": inner, "out_proj": inner, "out_bias": inner}
@@ -153,15 +160,14 @@ class Mamba(Recurrent):
     ) -> tuple[Array, MambaSaved]:
         """y (B, T, D); the state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S)), with a window
         (B, L-1, I, S) in place of h, as of `selective_scan`."""
-        return self._run(params, self.prepare(params), x, ctx.lengths, state)
+        return self._run(params, trusted(self.prepare)(params), x, ctx.lengths, state)
 
     def prepare(self, params: Params) -> Array:
         """A (I, S)."""
-        self.check_params(params)
         return np.asarray(-np.exp(params["A_log"]))
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Array | None = None) -> tuple[Array, State]:
-        A = self.prepare(params) if prepared is None else prepared
+        A = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._run(params, A, x_t[:, None], None, state)
         return y[:, 0], saved.state
 
@@ -202,7 +208,7 @@ class Mamba(Recurrent):
         raw = dense(d, params["dt_proj"], params["dt_bias"])
 
         passed = silu(gate)
-        out = dense_backward(self.valid_gradient(dy, x, lengths), scanned * passed, params["out_proj"])
+        out = dense_backward(mask_padding(dy, lengths), scanned * passed, params["out_proj"])
         scan = selective_scan_backward(
             *(out.dx * passed, u, softplus(raw), A, B, C, params["D"], h0),
             dhT=dh,

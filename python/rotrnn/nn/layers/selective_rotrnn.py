@@ -9,12 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import _cpu
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
-from rotrnn.nn.layers.rotrnn import Folding, RotRNN
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
+from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
+from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 GAMMAS = ("constant", "input", "random")
@@ -37,8 +38,7 @@ class SelectiveRotRNNSaved(NamedTuple):
     transitions, (planes,), and the varying one, a_t over it, and the scan's input v_t, both (B, T, planes); the state
     before x, all states, and the one after x."""
 
-    system: System
-    folding: Folding
+    folded: Folded[System]
     lengths: npt.NDArray[np.int64] | None
     u: Array
     decays: Decays | None
@@ -66,6 +66,8 @@ class SelectiveRotRNN(Recurrent):
     - "input": ``e_t = W_gamma u_t``. Where it correlates with |B u_t|, E|x_t|^2 is not 1. It is not promised, but
       reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
 
+    `d_state` is N, the real lanes of all heads together, as in `RotRNN`.
+
     Parameters (dict of float32), H heads of width W = d_state / H, P = W // 2 planes: those of RotRNN, theta (H, P),
     gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,), initialised as there; W_theta (H, P, D) and, for
     "input", W_gamma (H, D), N(0, selectivity^2 / D). `site` tells the draws of one model's layers apart.
@@ -77,6 +79,7 @@ class SelectiveRotRNN(Recurrent):
     about: ClassVar[str] = "RotRNN with angles, and decays if asked, that depend on the input"
     paper: ClassVar[str] = 'what "RotRNN: Modelling Long Sequences with Rotations" (2024) leaves to future work'
     recurrent: ClassVar[frozenset[str]] = RotRNN.recurrent | {"W_theta", "W_gamma"}
+    lanes: ClassVar[str] = "d_state"
 
     d_state: int
     heads: int = 1
@@ -112,6 +115,14 @@ class SelectiveRotRNN(Recurrent):
         shapes = base.shapes | {"W_theta": (H, base.width // 2, D)}
         return shapes | {"W_gamma": (H, D)} if self.gamma == "input" else shapes
 
+    @property
+    def state_form(self) -> StateForm:
+        past = () if self.window is None else (self.window - 1,)
+        return StateArray("h", (*past, self.base.planes), "complex")
+
+    def input_shape(self, saved: SelectiveRotRNNSaved) -> tuple[int, ...]:
+        return tuple(saved.u.shape)
+
     def init(self, rng: np.random.Generator) -> Params:
         params = self.base.init(rng)
         spread = self.selectivity / np.sqrt(self.d_model)
@@ -125,24 +136,23 @@ class SelectiveRotRNN(Recurrent):
     ) -> tuple[Array, SelectiveRotRNNSaved]:
         """y (B, T, D); the state (B, planes) complex is that of RotRNN, with a window (B, L-1, planes): the last inputs
         of the recurrence, each aged to the present."""
-        return self._run(params, self.prepare(params), x, ctx, state)
+        return self._run(params, trusted(self.prepare)(params), x, ctx, state)
 
-    def prepare(self, params: Params) -> tuple[System, Folding]:
+    def prepare(self, params: Params) -> Folded[System]:
         """RotRNN's folded system: gamma e^{i theta}, and P, xi in the projections."""
-        self.check_params(params)
         return self.base.fold(params)
 
     def step(
-        self, params: Params, state: State, x_t: Array, prepared: tuple[System, Folding] | None = None
+        self, params: Params, state: State, x_t: Array, prepared: Folded[System] | None = None
     ) -> tuple[Array, State]:
-        folded = self.prepare(params) if prepared is None else prepared
+        folded = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._run(params, folded, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def _run(
-        self, params: Params, folded: tuple[System, Folding], x: Array, ctx: Context, state: State
+        self, params: Params, folded: Folded[System], x: Array, ctx: Context, state: State
     ) -> tuple[Array, SelectiveRotRNNSaved]:
-        (system, folding), u = folded, mask_padding(x, ctx.lengths)
+        system, u = folded.weights, mask_padding(x, ctx.lengths)
         angles = dense(u, self._angle_weights(params))
         v = dense(u, system.w_in).view(np.result_type(angles, np.complex64))
         turn = np.empty_like(v)
@@ -155,14 +165,14 @@ class SelectiveRotRNN(Recurrent):
         how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
         h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
         y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
-        return y, SelectiveRotRNNSaved(system, folding, ctx.lengths, u, decays, constant, turn, v, state, h, after)
+        return y, SelectiveRotRNNSaved(folded, ctx.lengths, u, decays, constant, turn, v, state, h, after)
 
     def backward(
         self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        system, folding, lengths, u, decays, constant, turn, v, state0, h, _ = saved
-        a, real = constant * turn, h.real.dtype
-        dy = self.valid_gradient(dy, u, lengths, real)
+        folded, lengths, u, decays, constant, turn, v, state0, h, _ = saved
+        system, a, real = folded.weights, constant * turn, h.real.dtype
+        dy = mask_padding(dy.astype(real, copy=False), lengths)
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
         scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
@@ -185,7 +195,7 @@ class SelectiveRotRNN(Recurrent):
         turned = dense_backward(dpolar.imag, u, self._angle_weights(params))
         da = (scan.da * turn.conj()).sum((0, 1)) if decays is None else np.zeros_like(constant)
         dskip = np.einsum("btd,btd->d", dy, u)
-        dparams |= self.base.fold_backward(params, folding, System(into.dw, da, out.dw[None], dskip))
+        dparams |= self.base.fold_backward(params, folded, System(into.dw, da, out.dw[None], dskip))
         if decays is not None:
             dparams["gamma_log"] += dgamma_log.sum((0, 1))
             dparams["theta"] += dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
@@ -239,7 +249,5 @@ def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
     counter = np.empty((-(-n // 4), 4), np.int64)
     counter[:, 0] = np.arange(len(counter))
     counter[:, 1:] = LAST_PLACE, ctx.step, site
-    key = np.tile(np.array([ctx.seed & 0xFFFFFFFF, ctx.seed >> 32]), (len(counter), 1))
-    words = np.empty_like(counter)
-    _cpu.philox(words, counter, key, len(counter))
+    words = philox(counter, ctx.seed)
     return np.asarray((words.ravel()[:n].reshape(shape) + 0.5) / 2**32)

@@ -1,0 +1,301 @@
+"""Reads csrc/kernels.list and writes what C and Python need of it; run by setup.py, or by hand:
+
+python csrc/generate.py FOLDER       # kernels.h, list.c, _cpu.pyi
+
+kernels.h: for each kernel a struct NAME_args, the prototype ``int K(NAME)(const NAME_args *)`` and what the macro
+KERNEL(NAME) unpacks it into; lists of names by kind (ROT_LANE_KERNELS(X), ...); enumerations and constants.
+list.c: for the extension module, each argument's name, kind, place in the struct and size. _cpu.pyi: the stub.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LIST = Path(__file__).with_name("kernels.list")
+KINDS = ("lane", "real", "once")
+C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "float64": "double"}
+ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|float64))?\[([^]]*)\]")
+COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
+STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
+
+A call whose arguments are missing, unknown, of another dtype or of another size raises TypeError or ValueError.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+Uint8 = npt.NDArray[np.uint8]
+Float64 = npt.NDArray[np.float64]
+
+SIMD_AVAILABLE: tuple[str, ...]
+OPENMP: int
+COMPILER: str
+KEEPS_MEMORY: int
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, /) -> npt.NDArray[Any]: ...
+def release_memory() -> int: ...
+def simd() -> str: ...
+def use_simd(name: str, /) -> str: ...
+def threads() -> int: ...
+def use_threads(count: int, /) -> int: ...
+
+'''
+STUB_TYPES = {"": "Numbers", "int64": "Int64", "uint8": "Uint8", "float64": "Float64"}
+
+
+class ListError(Exception):
+    """A line of kernels.list that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument: an array (`shape` is a list of C expressions) or a number (`shape` is None)."""
+
+    name: str
+    kind: str  # "read", "write", "int" or "float"
+    dtype: str = ""  # of an array: "int64", "uint8", "float64", or "" for that of the call
+    optional: bool = False
+    shape: tuple[str, ...] | None = None
+    path: str = ""  # how C finds it in the struct of the kernel
+
+    def declaration(self, lane: str) -> str:
+        """As a field of a struct or a parameter, without restrict."""
+        if self.shape is None:
+            return f"{'int64_t' if self.kind == 'int' else 'double'} {self.name}"
+        const = "const " if self.kind == "read" else ""
+        return f"{const}{C_TYPES.get(self.dtype, lane)} *{self.name}"
+
+    def parameter(self, lane: str) -> str:
+        return self.declaration(lane).replace("*", "*restrict ")
+
+    @property
+    def annotation(self) -> str:
+        if self.shape is None:
+            return self.kind
+        return STUB_TYPES[self.dtype] + " | None" * self.optional
+
+
+@dataclass
+class Entry:
+    """A kernel or a group."""
+
+    what: str
+    name: str
+    kind: str
+    arguments: list[Argument] = field(default_factory=list)
+    groups: dict[str, Entry] = field(default_factory=dict)
+
+    def every(self) -> list[Argument]:
+        """All arguments, those of its groups first."""
+        of_groups = [
+            Argument(one.name, one.kind, one.dtype, one.optional, one.shape, f"{name}.{one.name}")
+            for name, group in self.groups.items()
+            for one in group.arguments
+        ]
+        own = [Argument(one.name, one.kind, one.dtype, one.optional, one.shape, one.name) for one in self.arguments]
+        return of_groups + own
+
+
+@dataclass
+class Listing:
+    """All of kernels.list."""
+
+    enums: dict[str, list[str]] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, Entry] = field(default_factory=dict)
+    kernels: list[Entry] = field(default_factory=list)
+
+
+def _arrays(kind: str, text: str) -> list[Argument]:
+    if ARRAY.sub("", text).strip():
+        raise ListError(f"expected NAME[SHAPE] ..., got {text!r}")
+    return [
+        Argument(name, kind, dtype or "", bool(optional), tuple(part.strip() for part in COMMA.split(shape) if part))
+        for name, optional, dtype, shape in ARRAY.findall(text)
+    ]
+
+
+def read(text: str) -> Listing:
+    """The listing of a text like kernels.list."""
+    listing = Listing()
+    entry: Entry | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.split("#", 1)[0].strip()
+        if not line:
+            continue
+        word, _, rest = line.partition(" ")
+        try:
+            if word == "enum":
+                name, *values = rest.split()
+                listing.enums[name] = values
+            elif word == "const":
+                name, value = rest.split()
+                listing.constants[name] = int(value)
+            elif word in ("kernel", "group") and not raw.startswith(" "):
+                name, kind = rest.split()
+                if kind not in KINDS or name in listing.groups or name in [one.name for one in listing.kernels]:
+                    raise ListError(f"{name}: expected a new name, and one of {', '.join(KINDS)}")
+                entry = Entry(word, name, kind)
+                if word == "group":
+                    listing.groups[name] = entry
+                else:
+                    listing.kernels.append(entry)
+            elif entry is None:
+                raise ListError("expected a kernel or a group first")
+            elif word == "group":
+                entry.groups |= {
+                    name: listing.groups[group] for name, group in (one.split(":") for one in rest.split())
+                }
+            elif word in ("read", "write"):
+                entry.arguments += _arrays(word, rest)
+            elif word in ("int", "float"):
+                entry.arguments += [Argument(name, word) for name in rest.split()]
+            else:
+                raise ListError(f"{word}: expected kernel, group, read, write, int or float")
+        except (ListError, ValueError, KeyError) as error:
+            raise ListError(f"{LIST.name}, line {number}: {error}") from None
+    for kernel in listing.kernels:
+        names = [one.name for one in kernel.every()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ListError(f"{LIST.name}: {kernel.name} has {', '.join(twice)} twice")
+    return listing
+
+
+def _struct(entry: Entry) -> str:
+    lane = "lane" if entry.kind == "lane" else "real"
+    fields = [f"{group.name} {name};" for name, group in entry.groups.items()]
+    fields += [f"{one.declaration(lane)};" for one in entry.arguments]
+    name = entry.name if entry.what == "group" else f"{entry.name}_args"
+    return "\n".join(["typedef struct {", *(f"    {one}" for one in fields), f"}} {name};"])
+
+
+def _kernel(entry: Entry) -> str:
+    lane = "lane" if entry.kind == "lane" else "real"
+    parameters = [f"const {group.name} *restrict {name}" for name, group in entry.groups.items()]
+    parameters += [one.parameter(lane) for one in entry.arguments]
+    values = [f"&args->{name}" for name in entry.groups] + [f"args->{one.name}" for one in entry.arguments]
+    return "\n".join(
+        [
+            _struct(entry),
+            f"#define ROT_PARAMETERS_{entry.name} {', '.join(parameters)}",
+            f"#define ROT_VALUES_{entry.name} {', '.join(values)}",
+            f"int K({entry.name})(const {entry.name}_args *args);",
+        ]
+    )
+
+
+def header(listing: Listing) -> str:
+    """kernels.h"""
+    parts = [
+        "/* Made from csrc/kernels.list by csrc/generate.py: change those. */",
+        "#ifndef ROT_KERNELS_H\n#define ROT_KERNELS_H",
+        '#include "real.h"',
+        "/* The definition of a kernel: KERNEL(name) { ... } has its arguments by name, as kernels.list has them. */\n"
+        "#define KERNEL(name)                                              \\\n"
+        "    static inline int body_##name(ROT_PARAMETERS_##name);         \\\n"
+        "    int K(name)(const name##_args *args) {                        \\\n"
+        "        return body_##name(ROT_VALUES_##name);                    \\\n"
+        "    }                                                             \\\n"
+        "    static inline int body_##name(ROT_PARAMETERS_##name)",
+    ]
+    for name, values in listing.enums.items():
+        parts.append(f"enum {{ {', '.join(f'{name}_{value.upper()}' for value in values)} }};")
+    parts += [f"enum {{ {name} = {value} }};" for name, value in listing.constants.items()]
+    for kind in KINDS:
+        names = " ".join(f"X({one.name})" for one in listing.kernels if one.kind == kind)
+        parts.append(f"#define ROT_{kind.upper()}_KERNELS(X) {names}")
+    places = ", ".join(f"PLACE_{one.name}" for one in listing.kernels)
+    parts.append(f"enum {{ {places}, ROT_KERNELS }};")
+    for kind in KINDS:
+        here = [_struct(one) for one in listing.groups.values() if one.kind == kind]
+        here += [_kernel(one) for one in listing.kernels if one.kind == kind]
+        if kind == "real":
+            here = ["#if !ROT_COMPLEX", *here, "#endif"]
+        parts += here
+    return "\n\n".join([*parts, "#endif"]) + "\n"
+
+
+def table(listing: Listing) -> str:
+    """list.c"""
+    parts = [
+        "/* Made from csrc/kernels.list by csrc/generate.py: change those. */",
+        '#include "entries.h"\n#include "extents.h"\n#include "kernels.h"',
+    ]
+    rows, sizes = [], []
+    for kernel in listing.kernels:
+        arguments = kernel.every()
+        arrays = [one for one in arguments if one.shape is not None]
+        numbers = [one for one in arguments if one.kind == "int"]
+        body = [f"    const int64_t {one.name} = args->{one.path};" for one in numbers]
+        used = " ".join(", ".join(one.shape or ()) for one in arrays)
+        body = [line for line, one in zip(body, numbers, strict=True) if re.search(rf"\b{one.name}\b", used)]
+        for i, one in enumerate(arrays):
+            body.append(f"    sizes[{i}] = EXTENT({', '.join(one.shape or ()) or '1'});")
+        parts.append(
+            f"static void sizes_{kernel.name}(int64_t *sizes, const void *memory) {{\n"
+            f"    const {kernel.name}_args *const args = memory;\n" + "\n".join(body) + "\n    (void)args;\n}"
+        )
+        lines = []
+        for one in arguments:
+            kind = {"read": "ROT_READ", "write": "ROT_WRITE", "int": "ROT_INT", "float": "ROT_FLOAT"}[one.kind]
+            dtype = f"ROT_{one.dtype.upper()}" if one.dtype else "ROT_CALLS"
+            shape = ", ".join(one.shape) if one.shape is not None else ""
+            place = f"offsetof({kernel.name}_args, {one.path})"
+            lines.append(f'    {{"{one.name}", "{shape}", {place}, {kind}, {dtype}, {str(one.optional).lower()}}},')
+        parts.append(f"static const rot_argument arguments_{kernel.name}[] = {{\n" + "\n".join(lines) + "\n};")
+        rows.append(
+            f'    {{"{kernel.name}", arguments_{kernel.name}, {len(arguments)}, '
+            f"sizes_{kernel.name}, sizeof({kernel.name}_args)}},"
+        )
+        sizes.append(f"    {kernel.name}_args {kernel.name};")
+    parts.append("const rot_kernel ROT_LIST[ROT_KERNELS] = {\n" + "\n".join(rows) + "\n};")
+    parts.append("union any_args {\n" + "\n".join(sizes) + "\n};")
+    most = max(len(one.every()) for one in listing.kernels)
+    parts.append(
+        '_Static_assert(sizeof(union any_args) <= ROT_ARGS_BYTES, "ROT_ARGS_BYTES of entries.h is too small");\n'
+        f'_Static_assert({most} <= ROT_MOST_ARGUMENTS, "ROT_MOST_ARGUMENTS of entries.h is too small");'
+    )
+    numbers = []
+    for name, values in listing.enums.items():
+        numbers += [f'    {{"{name}", "{value}", {name}_{value.upper()}}},' for value in values]
+    numbers += [f'    {{"{name}", NULL, {name}}},' for name in listing.constants]
+    parts.append("const rot_number ROT_NUMBERS[] = {\n" + "\n".join(numbers) + "\n    {NULL, NULL, 0},\n};")
+    return "\n\n".join(parts) + "\n"
+
+
+def stub(listing: Listing) -> str:
+    """_cpu.pyi"""
+    lines = [f"{name}: Mapping[str, int]" for name in listing.enums]
+    lines += [f"{name}: int" for name in listing.constants]
+    lines += ["", "class Kernels(Protocol):", '    """The kernels of a device."""', ""]
+    for kernel in listing.kernels:
+        lines.append(f"    def {kernel.name}(")
+        lines += ["        self,", "        *,"]
+        lines += [f"        {one.name}: {one.annotation}," for one in kernel.every()]
+        lines.append("    ) -> None: ...")
+    lines += ["", "kernels: Kernels"]
+    return STUB_HEAD + "\n".join(lines) + "\n"
+
+
+def generate(folder: Path, stub_folder: Path | None = None) -> None:
+    """Writes the files of `folder`, and the stub to `stub_folder`; those that would not change are left alone."""
+    listing = read(LIST.read_text())
+    made = {folder / "kernels.h": header(listing), folder / "list.c": table(listing)}
+    made[(stub_folder or folder) / "_cpu.pyi"] = stub(listing)
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    generate(Path(sys.argv[1]))

@@ -1,0 +1,72 @@
+"""The gate of a matrix-state layer, which may read the output before it, and its adjoint.
+
+    g_t = z_t + V_gate y_{t-1},     out = g * SiLU(y + D * x)     (Bedouin)
+                                    out = y * SiLU(g)             (FPMamba, where skip and norm are the step's)
+
+`skip` is D in the first form and None in the second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.fixed_points.iteration import Steps
+from rotrnn.nn.fixed_points.maps import Lagged, Map, lagged
+from rotrnn.nn.layer import Array
+from rotrnn.ops.pointwise import glu, glu_backward
+
+
+class GateSaved(NamedTuple):
+    """The map from z and the output before to g, V_gate y for it, g, and what came out, (B, T, E) each."""
+
+    map: Lagged
+    late: Array | None
+    values: Array
+    out: Array
+
+
+class GateGrads(NamedTuple):
+    """Gradients of y, x and z (B, T, E), of y0 (B, E), and of skip (E,) and V_gate (E, E) where there are any."""
+
+    dy: Array
+    dx: Array
+    dz: Array
+    dy0: Array
+    dskip: Array | None
+    dV: Array | None
+
+
+def gate(
+    y: Array, x: Array, z: Array, y0: Array, skip: Array | None, V: Array | None, lengths: Steps
+) -> GateSaved:  # fmt: skip
+    """The gated output, `GateSaved.out`, with what its adjoint needs."""
+    through_map = lagged({"gate": Map((y.shape[2],), "linear")}, z, V, y0)
+    late = through_map.late(y)
+    values = through_map(late, lengths)["gate"]
+    value, through = _factors(y, x, values, skip)
+    return GateSaved(through_map, late, values, glu(value * through, through))
+
+
+def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array | None, lengths: Steps) -> GateGrads:
+    """Adjoint of `gate`; with w what SiLU takes, v the other factor and s the sigmoid, ``out = v w s(w)``: `glu` of v w
+    by w, so w has two gradients."""
+    value, through = _factors(y, x, saved.values, skip)
+    dproduct, dthrough = glu_backward(dout, value * through, through)
+    dthrough += dproduct * value
+    dvalue = dproduct * through
+    if skip is None:
+        dy, dgate, dx, dskip = dvalue, dthrough, np.zeros_like(x), None
+    else:
+        dy, dgate, dx, dskip = dthrough, dvalue, dthrough * skip, (dthrough * x).sum((0, 1))
+    of_map = saved.map.backward({"gate": dgate}, saved.late, lengths)
+    if saved.map.V is None:
+        return GateGrads(dy, dx, of_map.dbase, np.zeros((len(x), x.shape[2]), x.dtype), dskip, None)
+    dy_late, dV, dy0 = saved.map.product_backward(of_map, y)
+    return GateGrads(dy if dy_late is None else dy + dy_late, dx, of_map.dbase, dy0, dskip, dV)
+
+
+def _factors(y: Array, x: Array, values: Array, skip: Array | None) -> tuple[Array, Array]:
+    """(v, w) of the gated output ``v * SiLU(w)``."""
+    return (y, values) if skip is None else (values, y + skip * x)

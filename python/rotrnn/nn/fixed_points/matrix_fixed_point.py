@@ -1,0 +1,295 @@
+"""The engine of Bedouin and FPMamba: Fixed-Point RNNs with a matrix state, whose step in depth is a selective scan.
+
+A layer is a table of maps (what of a token, and of the output before it, drives the step) and a folding of its
+parameters into effective weights, with the adjoint of that; all else is here. Forward is three parts in a row, and
+backward their adjoints in turn: `projection` (what is made of x alone), `matrix_depth` (the step in depth, and its
+iteration to the fixed point y), `gate` (what leaves, y gated).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
+from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, lengths_of, solve
+from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
+from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
+from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
+from rotrnn.nn.fixed_points.projection import Projected, Weights, project, project_backward, stack, unstack
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.pointwise import mask_padding
+
+GRADIENTS = ("one_step", "implicit")
+FEEDBACK = ("mixer", "B", "C", "gate")
+
+
+class MatrixSaved(NamedTuple):
+    """What forward keeps: the weights; the layer's input and x made of it; the known maps; the step, the iterate before
+    its last application and that application; the gate; and the state.
+
+    `iterate` (B, T, E), the fixed point y, is what that application made, and `report` says how it was reached, as of
+    every layer that iterates (`rotrnn.nn.fixed_points.iteration.Iterated`).
+    """
+
+    weights: Weights
+    inputs: Array
+    x: Array
+    known: Lagged
+    depth: MatrixDepth
+    before: Array
+    applied: Applied
+    gate: GateSaved
+    lengths: Steps
+    report: Report
+    state: tuple[Array, Array]
+
+    @property
+    def iterate(self) -> Array:
+        return self.applied.y
+
+    @property
+    def iterations(self) -> Steps:
+        return self.report.iterations
+
+    @property
+    def residual(self) -> Array:
+        return self.report.residual
+
+
+@dataclass(frozen=True)
+class MatrixFixedPoint(Recurrent):
+    """A layer that iterates `MatrixDepth` between projections, with a gate that may read the output before it.
+
+    A subclass gives `maps`, which of them y drives (`driven`), and `fold` with its adjoint: from parameters to the
+    effective weights W_in (2E, D), W_out (D, E), A (E, S), D (E,); per map n W_n (rows, E), perhaps b_n, and V_n
+    (rows, E) if it is driven; V_gate (E, E) if the gate is; scale and bias (E,) of a norm; M of a constant mixer.
+    """
+
+    normed: ClassVar[bool]
+    """Skip and layer norm are part of the step, residuals those of single steps, and the gate is SiLU; else SiLU is of
+    what is gated, y + D * x."""
+    feedbacks: ClassVar[tuple[str, ...]] = FEEDBACK
+    """What may read the output before."""
+
+    d_state: int = 16
+    expand: int = 2
+    mixer: str = "householder"
+    rank: int = 1
+    feedback: tuple[str, ...] = FEEDBACK
+    normalise: bool = True
+    gradient: str = "one_step"
+    tol: float = 0.1
+    max_iterations: int = 100
+    train_iterations: int | str | None = None
+    gamma_scale: float = 1.0
+    damping: str = "adaptive"
+    stop: str = "sequence"
+    site: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", "expand", "rank")
+        self.check_sizes("site", least=0)
+        for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
+            if value not in known:
+                raise ValueError(f"{type(self).__name__}: {key}={value!r}, expected one of {', '.join(known)}")
+        if not set(self.feedback) <= set(self.feedbacks):
+            expected = f"some of {', '.join(self.feedbacks)}"
+            raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
+        _ = self._mixer, self._iteration  # they check their settings
+
+    @property
+    def width(self) -> int:
+        """E, the channels between the projections."""
+        return self.expand * self.d_model
+
+    @property
+    @abstractmethod
+    def maps(self) -> Maps:
+        """delta (E,), B and C (S,), and the mixer's parts where it varies."""
+
+    @property
+    def driven(self) -> tuple[str, ...]:
+        """The maps that read the output before, and "gate" if it does."""
+        names = {"lambda": ("delta",), "mixer": tuple(self.mixer_maps)}
+        return tuple(name for one in self.feedback for name in names.get(one, (one,)))
+
+    @abstractmethod
+    def fold(self, params: Params) -> Folded[Params]:
+        """Effective weights by name."""
+
+    @abstractmethod
+    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
+        """Gradients of the parameters from those of the effective weights."""
+
+    @property
+    def _mixer(self) -> Mixer:
+        return MIXERS[self.mixer](self.width, self.rank)
+
+    @property
+    def _iteration(self) -> Iteration:
+        limits = self.max_iterations, self.train_iterations
+        return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
+
+    @property
+    def mixer_maps(self) -> dict[str, tuple[int, ...]]:
+        """The mixer's parts, where they are maps."""
+        return self._mixer.parts if self._mixer.varying else {}
+
+    def _split(self) -> tuple[Maps, Maps]:
+        """The maps that y does not drive, and those that it does."""
+        known = {name: one for name, one in self.maps.items() if name not in self.driven}
+        return known, {name: one for name, one in self.maps.items() if name in self.driven}
+
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
+
+    def input_shape(self, saved: MatrixSaved) -> tuple[int, ...]:
+        return tuple(saved.inputs.shape)
+
+    def prepare(self, params: Params) -> Weights:
+        return stack(self.fold(params), *self._split(), self._mixer)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
+    ) -> tuple[Array, MatrixSaved]:
+        """(y (B, T, D), saved) for x (B, T, D); `state` is (h (B, E, S), y (B, E) of the step before). `start`
+        (B, T, E) is the first iterate, else 0.
+
+        Warns `NotConverged` where the fixed point is not reached.
+        """
+        return self._forward(trusted(self.prepare)(params), x, ctx, state, start)
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
+        """A fixed point of one token: sequential inference, where `forward` is the parallel one."""
+        weights = trusted(self.prepare)(params) if prepared is None else prepared
+        y, saved = self._forward(weights, x_t[:, None], EVALUATION, state)
+        return y[:, 0], saved.state
+
+    def inference_gap(self, params: Params, x: Array) -> float:
+        """How far outputs of parallel and of sequential inference are apart, of the largest output (Fig. 5)."""
+        weights = self.prepare(params)
+        parallel, _ = self._forward(weights, x, EVALUATION, None)
+        state, sequential = None, np.zeros_like(parallel)
+        for t in range(x.shape[1]):
+            sequential[:, t], state = self.step(params, state, x[:, t], weights)
+        size = float(np.max(np.abs(parallel), initial=0.0))
+        return float(np.max(np.abs(parallel - sequential), initial=0.0)) / (size or 1.0)
+
+    def _forward(
+        self, weights: Weights, inputs: Array, ctx: Context, state: State, start: Array | None = None
+    ) -> tuple[Array, MatrixSaved]:
+        args = Boundary(f"{type(self).__name__}.forward")
+        E, folded = self.width, weights.folded.weights
+        for letter, size, source in (
+            ("D", self.d_model, "d_model"),
+            ("E", E, "expand"),
+            ("S", self.d_state, "d_state"),
+        ):
+            args.bind(letter, size, source)
+        u = args.array("x", inputs, "B T D")
+        h0, y0 = (None, None) if state is None else state
+        h0, y0 = args.optional("state.0", h0, "B E S"), args.optional("state.1", y0, "B E")
+        start = args.optional("start", start, "B T E")
+        steps = args.lengths(ctx.lengths)
+        B, T = u.shape[:2]
+        lengths = lengths_of(ctx, u)
+        u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
+        u = mask_padding(u, steps)
+        h0 = np.zeros((B, E, self.d_state), u.dtype) if h0 is None else h0
+        y0 = np.zeros((B, E), u.dtype) if y0 is None else y0
+        projected = project(u, weights)
+        x, (known_maps, driven_maps) = projected.x, self._split()
+        known = Lagged(known_maps, projected.known)
+        depth = MatrixDepth(
+            x,
+            known(None, lengths),
+            lagged(driven_maps, projected.driven, weights.V, y0),
+            folded["A"],
+            folded["D"] if self.normed else None,
+            Norm(folded["scale"], folded["bias"], self.norm_eps) if self.normed else None,
+            self._mixer,
+            weights.constants,
+            h0,
+        )
+        first = np.zeros((B, T, E), u.dtype) if start is None else mask_padding(start, lengths)
+        solution = solve(
+            depth, first, self._iteration, ctx,
+            site=self.site, name=type(self).__name__, each_step=self.normed,
+        )  # fmt: skip
+        applied = depth.apply(solution.y, lengths)
+        y = applied.y
+        gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
+        last = np.where(lengths[:, None] > 0, y[np.arange(B), lengths - 1] if T else 0, y0).astype(u.dtype)
+        saved = MatrixSaved(
+            weights, u, x, known, depth, solution.y, applied, gated, lengths, solution.report, (applied.hT, last)
+        )
+        return dense(gated.out, folded["W_out"]), saved
+
+    @property
+    def norm_eps(self) -> float:
+        """Of the layer norm, if there is one."""
+        return 1e-5
+
+    def _gate_skip(self, folded: Params) -> Array | None:
+        """D, where it is the gate's and not the step's."""
+        return None if self.normed else folded["D"]
+
+    def backward(
+        self, params: Params, saved: MatrixSaved, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        weights, depth, applied, lengths = saved.weights, saved.depth, saved.applied, saved.lengths
+        folded, x = weights.folded.weights, saved.x
+        args = Boundary(f"{type(self).__name__}.backward")
+        for letter, size in zip("BTD", saved.inputs.shape, strict=True):
+            args.bind(letter, size, "x")
+        args.bind("E", self.width, "expand")
+        args.bind("S", self.d_state, "d_state")
+        dhT, dlast = (None, None) if dstate is None else dstate
+        dout = args.array("dy", dy, "B T D")
+        dhT, dlast = args.optional("dstate.0", dhT, "B E S"), args.optional("dstate.1", dlast, "B E")
+        dout, dhT, dlast, _ = args.common(dout, dhT, dlast, x)
+        out = dense_backward(mask_padding(dout, lengths), saved.gate.out, folded["W_out"])
+        dfolded: Params = {"W_out": out.dw}
+
+        of_gate = gate_backward(out.dx, saved.gate, applied.y, x, self._gate_skip(folded), lengths)
+        dy, dx, dy0 = of_gate.dy, of_gate.dx, of_gate.dy0
+        if of_gate.dskip is not None:
+            dfolded["D"] = of_gate.dskip
+        if of_gate.dV is not None:
+            dfolded["V_gate"] = of_gate.dV
+        if dlast is not None:
+            some = np.flatnonzero(lengths)
+            dy[some, lengths[some] - 1] += dlast[some]
+            dy0 += np.where(lengths[:, None] > 0, 0, dlast)
+
+        if self.gradient == "implicit":
+            settings, name = self._iteration, f"{type(self).__name__}.backward"
+            dy = depth.implicit(applied, saved.before, dy, dhT, weights.V_transposed, lengths, settings, name)
+        grads = depth.backward(applied, saved.before, dy, dhT, lengths)
+        _, dV, dy0_driven = depth.driven.product_backward(grads.driven, saved.before)
+        dfolded |= unstack("V", depth.driven.maps, dV)
+        dfolded["A"] = grads.dA
+        if grads.dnorm is not None:
+            dfolded["D"], (dfolded["scale"], dfolded["bias"]) = grads.dskip, grads.dnorm
+        if weights.constants is not None:
+            parts = {name: folded[name] for name in depth.mixer.parts}
+            dfolded |= depth.mixer.operands_backward(parts, weights.constants, grads.dconstants)
+
+        dx += grads.dx
+        dknown = saved.known.backward(grads.dknown, None, lengths).dbase
+        projected = Projected(dx, of_gate.dz, dknown, grads.driven.dbase)
+        du, dprojection = project_backward(projected, saved.inputs, x, weights, saved.known.maps, depth.driven.maps)
+        dparams = self.fold_backward(params, weights.folded, dfolded | dprojection)
+        return du, {name: dparams[name] for name in self.shapes}, (grads.dh0, dy0 + dy0_driven)
+
+    def report(self, saved: MatrixSaved) -> dict[str, float]:
+        return saved.report.numbers()

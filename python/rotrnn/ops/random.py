@@ -1,0 +1,56 @@
+"""Random numbers by counter: the generator that dropout and every random choice draws from (csrc/kernels/philox.c)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.ops.device import HOST
+
+Words = npt.NDArray[np.int64]
+
+
+def philox(counter: npt.ArrayLike, seed: int | npt.ArrayLike) -> Words:
+    """Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+
+    Four random words of 32 bits for each counter; the same on every device, for any number of threads.
+
+    Parameters
+    ----------
+    counter : (n, 4) int64
+        Four words from 0 to 2^32 - 1 each.
+    seed : int from 0 to 2^64 - 1, or (n, 2) int64
+        The key of all, or the two words of each one's own, the lower first.
+
+    Returns
+    -------
+    words : (n, 4) int64
+        From 0 to 2^32 - 1.
+
+    Raises
+    ------
+    ValueError
+        Another shape, or a number out of range.
+    """
+    counters = _words("counter", counter, 4)
+    n = len(counters)
+    if isinstance(seed, int | np.integer):
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"philox: seed is {seed}, expected 0 <= seed < 2^64")
+        keys = np.tile(np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64), (n, 1))
+    else:
+        keys = _words("seed", seed, 2)
+        if len(keys) != n:
+            raise ValueError(f"philox: seed has shape {keys.shape}, expected an integer or (n={n}, 2)")
+    words = np.empty((n, 4), np.int64)
+    HOST.kernels.philox(out=words, counter=counters, key=keys, n=n)
+    return words
+
+
+def _words(name: str, value: npt.ArrayLike, count: int) -> Words:
+    array = np.ascontiguousarray(value, np.int64)
+    if array.ndim != 2 or array.shape[1] != count:
+        raise ValueError(f"philox: {name} has shape {array.shape}, expected (n, {count})")
+    if array.size and not (array.min() >= 0 and array.max() < 1 << 32):
+        raise ValueError(f"philox: {name} has {array.min()} to {array.max()}, expected words from 0 to 2^32 - 1")
+    return array

@@ -1,0 +1,140 @@
+"""The state of a run: what training changes, and the checkpoints that hold it."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from rotrnn import _cpu
+from rotrnn._support.checkpoint import Facts, write_checkpoint
+from rotrnn.models.model import Loss
+from rotrnn.nn.layer import Array, Context, Gather, Params, astype, flatten, unflatten
+from rotrnn.training.optimiser import Moments
+from rotrnn.training.parallel import World
+from rotrnn.training.recipe import Recipe
+from rotrnn.training.run import PARAMS, Run
+
+
+class Model(Protocol):
+    """What training needs of a model."""
+
+    def init(self, rng: np.random.Generator) -> Params: ...
+
+    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
+
+    def backward(self, params: Params, saved: Any, dlogits: Array, gather: Gather | None) -> Params: ...
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
+
+    def count(self, labels: Array, lengths: Array | None) -> int: ...
+
+    def report(self, saved: Any) -> dict[str, float]: ...
+
+    def is_recurrent(self, name: str) -> bool: ...
+
+    def state_norms(self, params: Params, inputs: Array, ctx: Context) -> Array: ...
+
+
+@dataclass
+class State:
+    """All that training changes: what a checkpoint holds."""
+
+    step: int
+    params: Params
+    moments: Moments
+    best_step: int = 0
+    best_score: float = -1.0
+    arithmetic: list[str] = field(default_factory=list)
+    """Instruction set, NumPy version and, if several, number of processes that the run was trained with; more than one,
+    in order, if they changed."""
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array by the name it has in a checkpoint."""
+        return {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
+
+
+def initial_state(model: Model, recipe: Recipe) -> State:
+    """Initial values, drawn from (seed, 0, 1)."""
+    rng = np.random.default_rng([recipe.training.seed, 0, 1])
+    params = astype(model.init(rng), recipe.training.dtype)
+    return State(0, params, recipe.optimiser.init(params))
+
+
+def checksum(state: State) -> int:
+    """CRC-32 of all its arrays."""
+    crc = 0
+    for array in state.arrays().values():
+        crc = zlib.crc32(array.tobytes(), crc)
+    return crc
+
+
+def arithmetic(processes: int = 1) -> str:
+    """Instruction set, NumPy version and, if several, number of processes: what the bits of a run depend on."""
+    return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a run: `init` and `best` hold parameters alone, `last` the whole state."""
+
+    run: Run
+    recipe: Recipe
+    world: World
+
+    def load(self, initial: State) -> State:
+        """The state of the last checkpoint, or `initial` where there is none; the first process's, in all."""
+        state = self.read(initial) if self.world.first else initial
+        facts = self.world.tell([state.step, state.best_step, state.best_score, state.arithmetic])
+        state.step, state.best_step, state.best_score, state.arithmetic = facts[0]
+        self.world.share(state.arrays())
+        return state
+
+    def read(self, state: State) -> State:
+        """The state of the last checkpoint, or the initial one, `state`, where there is none; the log is cut to it."""
+        last = self.run.checkpoint("last")
+        here = arithmetic(self.world.size)
+        if not last.exists() and self.run.result.exists():
+            raise ValueError(
+                f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "
+                "run begins anew)"
+            )
+        if not last.exists():
+            state.arithmetic.append(here)
+            self.write("init", state)
+            self.run.cut_log(0)
+            return state
+        arrays, facts = self.run.read("last", self.recipe, state.arrays())
+        if facts["best_step"]:
+            self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
+        records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))
+        logged = sum("loss" in record for record in records)
+        if logged < facts["step"]:
+            warnings.warn(f"{self.run.log}: tells {logged} of {facts['step']} steps, the others are lost", stacklevel=5)
+        history = facts["arithmetic"]
+        if history[-1] != here:
+            change = f"{last}: was trained with {history[-1]}, and this is {here}"
+            warnings.warn(f"{change}; the run may end on other bits than one that was never stopped", stacklevel=5)
+            history = [*history, here]
+        params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
+        moments = {name: arrays[name] for name in state.moments}
+        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], history)
+
+    def write(self, name: str, state: State, **facts: Any) -> None:
+        """Writes the checkpoint "init", "last" or "best", with more `facts` if given."""
+        arrays = state.arrays()
+        if name != "last":
+            arrays = {key: array for key, array in arrays.items() if key.startswith(PARAMS)}
+        write_checkpoint(self.run.checkpoint(name), arrays, {**self.facts(state), **facts})
+
+    def facts(self, state: State) -> Facts:
+        return {
+            "recipe": self.recipe.digest(),
+            "step": state.step,
+            "best_step": state.best_step,
+            "best_score": state.best_score,
+            "arithmetic": state.arithmetic,
+        }

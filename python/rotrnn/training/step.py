@@ -1,0 +1,117 @@
+"""A step of training: gradients of a batch in parts, over all processes, and one update of the optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
+from rotrnn.ops import optim
+from rotrnn.training.loader import Loader
+from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters
+from rotrnn.training.parallel import Fallen, World
+from rotrnn.training.recipe import Recipe
+from rotrnn.training.state import Model, State
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """Takes steps: what they need that does not change. `group_of` gives a parameter's group by its name."""
+
+    recipe: Recipe
+    model: Model
+    loader: Loader
+    group_of: Callable[[str], str]
+    world: World
+
+    def advance(self, state: State) -> dict[str, Any]:
+        """One update in place; the record of it."""
+        optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
+        with blaming(state, state.step + 1, self.group_of):
+            with _kept(state.params):
+                metrics, grads = self.gradients(state)
+            size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+        lr = optimiser.rate("global", state.step, steps)
+        state.step += 1
+        return {**metrics, "step": state.step, "lr": lr, "grad_norm": size}
+
+    def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
+        """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
+
+        Each part has dropout of its own: the key counts parts.
+        """
+        training = self.recipe.training
+        parts = self.loader.parts(state.step)
+        counts = [self.model.count(batch.labels, batch.lengths) for batch, _ in parts]
+        every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
+        labels = int(every.sum())
+        total: dict[str, Array] = {}
+        own_loss, own_right = 0.0, 0
+        own_reports: dict[str, float] = {}
+        for k, ((batch, places), count) in enumerate(zip(parts, counts, strict=True)):
+            if not every[k]:
+                continue
+            ctx = Context(
+                batch.lengths,
+                train=True,
+                seed=training.seed,
+                step=state.step * training.accumulate + k,
+                places=places,
+                gather=self.world.gather if self.world.size > 1 else None,
+            )
+            logits, saved = self.model.forward(state.params, batch.inputs, ctx)
+            dlogits, share = np.zeros_like(logits), count / labels
+            if count:
+                found = self.model.loss(logits, batch.labels, batch.lengths)
+                dlogits = found.dlogits * logits.dtype.type(share)
+                own_loss += found.mean * count
+                own_right += int(np.count_nonzero(found.right))
+            for name, value in self.model.report(saved).items():
+                own_reports[name] = own_reports.get(name, 0.0) + share * value
+            for name, grad in flatten(self.model.backward(state.params, saved, dlogits, ctx.gather)):
+                total[name] = total[name] + grad if name in total else grad
+        total = self.world.total(total)
+        loss = right = 0.0
+        reports: dict[str, float] = {}
+        for one, two, layers in self.world.tell([own_loss, own_right, own_reports]):
+            loss, right = loss + one, right + two
+            for name, value in layers.items():
+                reports[name] = reports.get(name, 0.0) + value
+        if not math.isfinite(loss):
+            check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
+            norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
+            fine = f"the loss is {loss}, every parameter is finite"
+            check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
+            raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
+        metrics: dict[str, Any] = {"loss": loss / labels, "accuracy": right / labels}
+        return metrics | ({"layers": reports} if reports else {}), unflatten(total)
+
+
+@contextmanager
+def blaming(state: State, step: int, group_of: Callable[[str], str]) -> Iterator[None]:
+    """Names the step in what is raised as NonFinite, and the parameter if a layer or a file refused one."""
+    try:
+        try:
+            yield
+        except ValueError as error:
+            check_parameters("parameter", state.params, group_of)
+            raise NonFinite(str(error)) from error
+    except NonFinite as error:
+        raise NonFinite(f"step {step}: {error}") from error
+
+
+@contextmanager
+def _kept(params: Params) -> Iterator[None]:
+    """Puts buffers, which forward moves, back to where they were if another process fails within."""
+    buffers = [(array, array.copy()) for name, array in flatten(params) if not is_parameter(name)]
+    try:
+        yield
+    except Fallen:
+        for array, before in buffers:
+            array[...] = before
+        raise

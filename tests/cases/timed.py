@@ -1,0 +1,67 @@
+"""Rows at the sizes of a model: what `python -m benchmarks.ops` times. One an op, or one for each way that it runs."""
+
+from __future__ import annotations
+
+from cases.blocks import linear_layer_case
+from cases.ladder import bank_case
+from cases.memory import history_case
+from cases.mixers import mixer_case
+from cases.ops import (
+    batch_norm_case,
+    cross_entropy_case,
+    dense_case,
+    diagonal_case,
+    dropout_case,
+    embedding_case,
+    gelu_formula,
+    householder_case,
+    layer_norm_case,
+    orthogonal_case,
+    pool_case,
+    rotation_case,
+    sigmoid_formula,
+    unary_case,
+)
+from cases.rnn import attention_case, lstm_case, rnn_case, rotary_case
+from cases.selective import conv_case, selective_case
+from cases.table import Case, pointwise_case
+from cases.window import window_case
+from rotrnn.ops import pointwise
+
+SHAPE = B, T, D = 8, 1024, 128
+
+TIMED: list[Case] = [
+    diagonal_case(B, T, 2 * D),
+    diagonal_case(B, T, D, lanes="complex"),
+    diagonal_case(B, T, D, lanes="complex", varying=True),
+    rotation_case(B, T, 4, D // 2),
+    window_case(B, T, D, 100, lanes="complex"),
+    bank_case(B, T, D, 32),
+    selective_case(B, T, D, 16),
+    rnn_case(B, T, D, "tanh"),
+    lstm_case(B, T, D),
+    attention_case(B, T, D, 4),
+    rotary_case(B, T, D, 4),
+    conv_case(B, T, D, 4),
+    history_case(B, T, D, 64, 64),
+    linear_layer_case(B, T, D, D, 1),
+    dense_case(SHAPE, D),
+    householder_case(B, T, 4, D),
+    *(mixer_case(form, B, T, 4, D) for form in ("dplr", "low_rank", "kronecker")),
+    orthogonal_case((4, D, D)),
+    unary_case("tanh", pointwise.tanh, pointwise.tanh_backward, None, SHAPE),
+    pointwise_case("gelu", {"x": SHAPE}, pointwise.gelu, lambda dy, x: (pointwise.gelu_backward(dy, x),), gelu_formula),
+    pointwise_case(
+        "glu",
+        {"value": SHAPE, "gate": SHAPE},
+        pointwise.glu,
+        pointwise.glu_backward,
+        lambda value, gate: value * sigmoid_formula(gate),
+    ),
+    dropout_case(SHAPE, over_time=False),
+    batch_norm_case(SHAPE),
+    layer_norm_case(SHAPE),
+    embedding_case(B, T, 256, D),
+    pool_case("mean_pool", SHAPE),
+    cross_entropy_case(B * T, 256, 1),
+]

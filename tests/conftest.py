@@ -1,0 +1,65 @@
+"""Which tests are left out of the quick tier, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+WHOLE = {
+    "package/test_benchmarks.py",
+    "package/test_cli.py",
+    "package/test_lru_figures.py",
+    "package/test_notebooks.py",
+    "package/test_plots.py",
+    "package/test_readme.py::test_a_layer_and_a_task_of_ones_own",
+    "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
+    "training/test_parallel.py",
+    "training/test_sweep.py",
+}
+"""These drive whole programs: commands, notebooks, benchmarks, pictures, several processes. The C code that they reach
+is that which tests of ops, layers, tasks and the training loop reach, so the sanitizers do not run them again."""
+
+SLOW = {
+    "models/test_models.py::test_gradient_of_the_whole_model",
+    "nn/test_ladder.py::test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc",
+    "nn/test_rnn.py::test_glorot_fills_the_disc_and_orthogonal_the_circle",
+    "ops/test_cases.py::test_backward_equals_central_differences[Bedouin",
+    "ops/test_cases.py::test_backward_equals_central_differences[FPMamba",
+    "ops/test_scan.py::test_long_sequences_on_the_unit_circle",
+    "ops/test_scan.py::test_the_environment_picks_the_instruction_set",
+    "ops/test_window.py::test_float32_at_unit_modulus_errs_no_more_after_a_million_steps",
+    "tasks/test_generated.py::test_same_examples_for_any_number_of_threads",
+    "tasks/test_listops.py::test_same_expressions_for_any_number_of_threads_and_seeds_differ",
+    "tasks/test_listops.py::test_settings_that_cannot_yield_enough",
+    "tasks/test_pathfinder.py::test_images_as_the_reference_draws_them",
+    "tasks/test_pathfinder.py::test_labels_by_the_image_alone",
+    "tasks/test_pathfinder.py::test_labels_by_tracing_the_contours",
+    "tasks/test_pathfinder.py::test_same_bytes_for_any_number_of_threads_and_instruction_set",
+    "tasks/test_pathfinder.py::test_statistics_of_the_original",
+    "tasks/test_delayed_copy.py::test_a_run_learns_it_and_is_drawn",
+    "tasks/test_download.py::test_a_kill_while_unpacking_is_not_taken_for_whole",
+    "tasks/test_pathfinder.py::test_where_contours_start",
+    "tasks/test_prepared.py::test_a_kill_in_the_middle_is_not_taken_for_whole",
+    "tasks/test_prepared.py::test_a_second_process_waits_for_the_first",
+    "tasks/test_released.py::test_a_kill_while_preparing_is_not_taken_for_whole",
+    "tasks/test_word_problem.py::test_the_largest_groups",
+    "training/test_tensorboard.py::test_a_disk_that_fills_up_warns",
+    "training/test_training.py::test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint",
+    "training/test_training.py::test_a_second_ctrl_c_aborts",
+    "training/test_training.py::test_a_real_model_killed_resumes_to_the_same_bytes",
+    "training/test_training.py::test_ctrl_c_saves_and_resumes",
+    "training/test_training.py::test_killed_at_any_moment_a_run_resumes_to_the_same_bytes",
+    "training/test_training.py::test_same_bits_for_any_number_of_threads",
+}
+"""These take seconds each."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests whose ids begin as what is listed."""
+    here = Path(__file__).parent
+    for item in items:
+        name = f"{item.path.relative_to(here).as_posix()}::{item.name}"
+        for marker, listed in (("whole", WHOLE), ("slow", SLOW)):
+            if name.startswith(tuple(listed)):
+                item.add_marker(marker)

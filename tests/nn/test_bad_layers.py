@@ -1,0 +1,410 @@
+"""What layers, parts, blocks, stacks and models say of arguments that do not fit: in their own words, and once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import LAYER_ROWS
+from rotrnn.models.build import HEADS, ModelSettings, build_model
+from rotrnn.nn import (
+    GELU,
+    LRU,
+    LSTM,
+    Activation,
+    BatchNorm,
+    Bidirectional,
+    Dense,
+    Dropout,
+    Embedding,
+    FeedForward,
+    Gate,
+    LastPool,
+    LayerNorm,
+    MeanPool,
+    ResidualBlock,
+    ResidualStack,
+)
+from rotrnn.nn.layer import Context, Module, flatten, flatten_state, unflatten
+from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary, CheckedLengths
+
+B, T, D, V, C = 2, 6, 4, 5, 3
+
+
+def small(name: str) -> Any:
+    """A layer of the registry at the sizes of its first row, which need no thought here."""
+    row = next(row for row in LAYER_ROWS if type(row.layer) is LAYERS[name])
+    return row.layer
+
+
+def model_of(head: str, layer: str = "lru", **settings: Any) -> Any:
+    sizes = {"n_classes": V if head == "language" else C, "vocab": V}
+    return build_model(
+        ModelSettings(layer=layer, d_model=D, n_layers=2), settings or {"d_state": 3}, head=head, **sizes
+    )
+
+
+PARTS: dict[str, Module] = {
+    "Dense": Dense(D, C),
+    "Embedding": Embedding(V, D),
+    "BatchNorm": BatchNorm(D),
+    "LayerNorm": LayerNorm(D),
+    "GELU": GELU(),
+    "Dropout": Dropout(0.5),
+    "Activation": Activation(Dropout(0.5)),
+    "Gate": Gate(D),
+    "half Gate": Gate(D, "half1"),
+    "FeedForward": FeedForward(D),
+    "MeanPool": MeanPool(),
+    "LastPool": LastPool(),
+    "Bidirectional": Bidirectional(D, LSTM(D, 3)),
+    "ResidualBlock": ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D)),
+    "postnorm": ResidualBlock(LayerNorm(D), LRU(D, 3), Dropout(0.1), prenorm=False),
+    "ResidualStack": ResidualStack(tuple(ResidualBlock(LayerNorm(D), LRU(D, 3), Gate(D)) for _ in range(2))),
+}
+MODULES: dict[str, Module] = {
+    **{name: small(name) for name in LAYERS},
+    **PARTS,
+    **{f"{head} model": model_of(head) for head in HEADS},
+}
+every = pytest.mark.parametrize("name", MODULES)
+
+
+class Tensor:
+    """What an array of another library looks like."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.array
+
+
+def inputs_of(module: Any) -> Any:
+    """An input that fits."""
+    encoder = getattr(module, "encoder", module)
+    if isinstance(encoder, Embedding):
+        pairs = (2,) if type(module).__name__ == "Retrieval" else ()
+        return np.ones((B, *pairs, T), np.int64)
+    width = getattr(module, "d_in", getattr(module, "d_model", D))
+    return np.random.default_rng(0).standard_normal((B, T, width))
+
+
+def made(module: Any) -> tuple[Any, Any]:
+    return module.init(np.random.default_rng(0)), inputs_of(module)
+
+
+def raised(call: Callable[[], Any], *errors: type[Exception]) -> str:
+    with pytest.raises(errors or (TypeError, ValueError)) as caught:
+        call()
+    return str(caught.value)
+
+
+@every
+def test_a_generator_is_asked_for(name: str) -> None:
+    module: Any = MODULES[name]
+    kind = type(module).__name__
+    expected = rf"{kind}\.init: rng is 0 \(int\), expected a numpy.random.Generator, as numpy.random.default_rng\(0\)"
+    with pytest.raises(TypeError, match=expected):
+        module.init(0)
+
+
+@every
+def test_every_parameter_is_there_fits_and_is_an_array(name: str) -> None:
+    """Of each in turn: missing, another shape, a list, a foreign array, integers; named with its owner and its path."""
+    module: Any = MODULES[name]
+    params, x = made(module)
+    flat = dict(flatten(params))
+    for key, value in flat.items():
+        leaf, path = key.rpartition(".")[::2][::-1]
+        where = rf"parameter {leaf}" + (f" of {re.escape(path)}" if path else "")
+        without = unflatten({other: one for other, one in flat.items() if other != key})
+        assert "missing, expected" in raised(lambda without=without: module.forward(without, x), ValueError)
+        for bad, message in (
+            (np.zeros((7, *value.shape), value.dtype), rf"{where} has shape \(7, .*\), expected \("),
+            (value.tolist(), rf"{where} has type list, expected an array of float32 or float64"),
+            (Tensor(value), rf"{where} has type Tensor, expected an array of float32 or float64"),
+            (value.astype(np.int64), rf"{where} has dtype int64, expected an array of float32 or float64"),
+        ):
+            broken = unflatten({**flat, key: bad})
+            assert re.search(rf"^\w+: {message}", raised(lambda broken=broken: module.forward(broken, x))), (key, bad)
+    if flat:
+        assert re.search(r"params is a list, expected a dict", raised(lambda: module.forward([], x), TypeError))
+
+
+@every
+def test_a_parameter_that_is_not_finite_is_found_and_one_that_is_large_is_not(name: str) -> None:
+    module: Any = MODULES[name]
+    params, x = made(module)
+    flat = {key: value for key, value in flatten(params) if "running" not in key}
+    for key, value in flat.items():
+        for bad in (np.nan, np.inf):
+            broken = dict(flatten(params)) | {key: value.copy()}
+            broken[key].flat[-1] = bad
+            leaf = key.rpartition(".")[2]
+            assert re.search(rf"parameter {leaf}( of .*)? is {bad} at \(", raised(
+                lambda broken=broken: module.forward(unflatten(broken), x), ValueError
+            ))  # fmt: skip
+        # finite numbers whose sum is not: no error
+        large = dict(flatten(params)) | {key: np.full_like(value, np.finfo(value.dtype).max)}
+        module.check_params(unflatten(large))
+
+
+@every
+def test_inputs_that_do_not_fit(name: str) -> None:
+    module: Any = MODULES[name]
+    kind = type(module).__name__
+    params, x = made(module)
+    bad = [x.astype(np.complex128), np.zeros((1, *x.shape, 1), x.dtype)]
+    if (
+        x.dtype.kind == "f"
+        and type(module).letters
+        and not isinstance(module, GELU | Dropout | MeanPool | LastPool | Activation)
+    ):
+        bad.append(np.zeros((*x.shape[:-1], x.shape[-1] + 1)))
+    argument = {"Embedding": "ids"}.get(kind, "inputs" if hasattr(module, "encoder") else "x")
+    for one in bad:
+        message = raised(lambda one=one: module.forward(params, one))
+        assert message.startswith(f"{kind}.forward: {argument} has "), message
+        assert "expected" in message
+    for lengths, what in (
+        ([T + 1] * B, rf"lengths\[0\] is {T + 1}"),
+        ([1.0] * B, "lengths has dtype"),
+        ([1], "lengths has shape"),
+    ):
+        given = np.array([[one] * 2 for one in lengths] if "retrieval" in name else lengths)
+        message = raised(lambda given=given: module.forward(params, x, Context(given)))
+        assert re.match(rf"{kind}\.forward: {what}", message), message
+    assert f"{kind}.forward: ctx is a ndarray, expected a Context" in raised(
+        lambda: module.forward(params, x, np.ones(B))
+    )
+
+
+@every
+def test_backward_says_what_it_was_given(name: str) -> None:
+    module: Any = MODULES[name]
+    kind = type(module).__name__
+    params, x = made(module)
+    y, saved = module.forward(params, x, Context(train=True))
+    assert re.match(rf"{kind}\.backward: saved is a str, expected the \w+( or \w+)* that forward returned", raised(
+        lambda: module.backward(params, "nothing", y), TypeError
+    ))  # fmt: skip
+    gradient = "dlogits" if hasattr(module, "encoder") else "dy"
+    assert f"{kind}.backward: {gradient} is None, expected the gradient" in raised(
+        lambda: module.backward(params, saved, None), TypeError
+    )
+    for bad in (y[0, 0], y.astype(np.int64)):
+        assert f"{kind}.backward: {gradient} has " in raised(lambda bad=bad: module.backward(params, saved, bad))
+    flat = dict(flatten(params))
+    if flat:
+        key = list(flat)[-1]
+        without = unflatten({other: one for other, one in flat.items() if other != key})
+        assert "is missing, expected" in raised(lambda: module.backward(without, saved, y), ValueError)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_another_batch_or_length(name: str) -> None:
+    layer = small(name)
+    params, x = made(layer)
+    y, saved = layer.forward(params, x)
+    for bad in (y[:1], y[:, 1:]):
+        message = raised(lambda bad=bad: layer.backward(params, saved, bad), ValueError)
+        assert message.startswith(f"{type(layer).__name__}.backward: dy has shape"), message
+        assert "from the forward call" in message
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_steps_and_states(name: str) -> None:
+    layer = small(name)
+    kind = type(layer).__name__
+    params, x = made(layer)
+    _, saved = layer.forward(params, x)
+    assert f"{kind}.step: x_t has shape" in raised(lambda: layer.step(params, None, x), ValueError)
+    assert f"{kind}.step: x_t has shape" in raised(lambda: layer.step(params, None, x[:, 0, 1:]), ValueError)
+    leaves = saved.state if isinstance(saved.state, tuple) else (saved.state,)
+    other = [leaf[:1] for leaf in leaves]  # of another batch
+    others = tuple(other) if isinstance(saved.state, tuple) else other[0]
+    for bad in (others, "state", 3):
+        for method, call in (
+            ("forward", lambda bad=bad: layer.forward(params, x, state=bad)),
+            ("step", lambda bad=bad: layer.step(params, bad, x[:, 0])),
+        ):
+            assert re.match(rf"{kind}\.{method}: state(\.\w+)? (is|has) ", raised(call)), raised(call)
+    y, saved = layer.forward(params, x)
+    assert re.match(rf"{kind}\.backward: dstate(\.\w+)? (is|has) ", raised(
+        lambda: layer.backward(params, saved, y, others)
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("row", LAYER_ROWS, ids=lambda row: row.title)
+def test_a_state_is_what_its_form_says(row: Any) -> None:
+    """So `state_lanes`, which follows from the form, counts what is there."""
+    if row.bidirectional or not row.B or not row.T:
+        return
+    form, state = row.layer.state_form, row.template
+    forms, leaves = ((form,), (state,)) if not isinstance(form, tuple) else (form, state)
+    assert len(forms) == len(leaves)
+    lanes = 0
+    for one, leaf in zip(forms, leaves, strict=True):
+        assert leaf.dtype.kind == {"real": "f", "complex": "c", "integer": "i"}[one.kind]
+        assert all(size in (None, got) for size, got in zip(one.shape, leaf.shape[1:], strict=True))
+        if one.kind != "integer":
+            lanes += leaf[0].size * (1 + (one.kind == "complex"))
+    if row.layer.state_lanes is not None:
+        assert row.layer.state_lanes == lanes
+    else:
+        assert any(None in one.shape for one in forms)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
+    """`lanes` is a formula: its value, with multiplication written out, is the size of a state."""
+    sizes: dict[str, Any] = {"attention": {}, "rope_memory": {"length": 9}, "wrope_memory": {"length": 9}}.get(name, {})
+    layer = LAYERS[name](**sizes, d_model=4, **({} if name == "attention" else {"d_state": 6}))
+    formula = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", layer.lanes)
+    settings = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    _, saved = layer.forward(layer.init(np.random.default_rng(0)), np.ones((1, T, 4), np.float32))
+    leaves = [leaf for _, leaf in flatten_state(saved.state) if leaf.dtype.kind in "fc"]
+    held = sum(leaf[0].size * (1 + (leaf.dtype.kind == "c")) for leaf in leaves)
+    assert eval(formula, {}, settings | {"t": T}) == held
+    assert layer.state_lanes == (None if layer.lanes.endswith(" t") else held)
+
+
+def wrong_settings() -> Iterator[Any]:
+    for name, module in PARTS.items():
+        for field in fields(module):  # type: ignore[arg-type]
+            for value in ("many" if field.type != "str" else 5, [1.5], None):
+                if field.name == "blocks" and value == [1.5]:
+                    continue
+                yield pytest.param(module, field.name, value, id=f"{name} {field.name}={value!r}")
+
+
+@pytest.mark.parametrize(("module", "field", "value"), list(wrong_settings()))
+def test_settings_of_another_type(module: Any, field: str, value: Any) -> None:
+    kind = type(module).__name__
+    with pytest.raises(ValueError, match=rf"^{kind}: {field}=.*, expected "):
+        replace(module, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dense(0, 3), "Dense: d_in=0, expected a positive integer"),
+        (lambda: Embedding(3, -1), "Embedding: d_model=-1, expected a positive integer"),
+        (lambda: LayerNorm(4, eps=-1.0), "LayerNorm: eps=-1.0, expected a number from 0"),
+        (lambda: BatchNorm(4, momentum=1.0), r"BatchNorm: momentum=1.0, expected a number in \[0, 1\)"),
+        (lambda: Dropout(1.0), r"Dropout: rate=1.0, expected a number in \[0, 1\)"),
+        (lambda: Gate(4, dropout=-0.1), r"Gate: dropout=-0.1, expected a number in \[0, 1\)"),
+        (lambda: FeedForward(4, 0), "FeedForward: expand=0, expected a positive integer"),
+        (
+            lambda: ResidualBlock(LayerNorm(3), LRU(4, 2), Gate(4)),
+            "ResidualBlock: norm has d_model=3, expected 4 as of its layer",
+        ),
+        (
+            lambda: ResidualStack(tuple(ResidualBlock(LayerNorm(n), LRU(n, 2), Gate(n)) for n in (3, 4))),
+            r"ResidualStack: blocks\[1\] has d_model=4, expected 3 as the first one",
+        ),
+    ],
+)
+def test_settings_out_of_range(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_states_of_stacks() -> None:
+    stack: Any = MODULES["ResidualStack"]
+    params, x = made(stack)
+    y, saved = stack.forward(params, x)
+    with pytest.raises(
+        TypeError, match=r"ResidualStack\.forward: state is a list, expected a tuple, one state a block"
+    ):
+        stack.forward(params, x, state=[None, None])
+    with pytest.raises(ValueError, match=r"ResidualStack.forward: state.1 has shape \(1, 3\), expected \(B=2, 3\)"):
+        stack.forward(params, x, state=(None, saved.state[1][:1]))
+    with pytest.raises(TypeError, match=r"ResidualStack.backward: dstate.0 has dtype float64, expected complex64"):
+        stack.backward(params, saved, y, (saved.state[0].real, None))
+
+
+# ---- once ----
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Counts checks of lengths, and walks over parameters from the top."""
+    counts = {"lengths": 0, "params": 0}
+    lengths, params = Boundary.check_lengths, Module.check_params
+
+    def count_lengths(self: Boundary, array: Any) -> Any:
+        counts["lengths"] += 1
+        return lengths(self, array)
+
+    def count_params(self: Module, given: Any) -> None:
+        counts["params"] += 1
+        params(self, given)
+
+    monkeypatch.setattr(Boundary, "check_lengths", count_lengths)
+    monkeypatch.setattr(Module, "check_params", count_params)
+    return counts
+
+
+@pytest.mark.filterwarnings("ignore:.*no fixed point")
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("block", ["gated", "transformer"])
+def test_lengths_and_parameters_are_checked_once(checks: dict[str, int], block: str, name: str, fused: bool) -> None:
+    """For a model of two blocks, forward and backward together."""
+    sizes = {"rope_memory": {"d_state": 3, "length": 9}, "wrope_memory": {"d_state": 3, "length": 9}, "attention": {}}
+    chosen = ModelSettings(layer=name, d_model=D, n_layers=2, block=block, dropout=0.1, final_norm=True)
+    model = build_model(chosen, sizes.get(name, {"d_state": 4}), n_classes=C, vocab=V)
+    params = model.init(np.random.default_rng(0))
+    ctx = Context(np.array([T, 2]), train=True, fused=fused)
+    y, saved = model.forward(params, np.ones((B, T), np.int64), ctx)
+    model.backward(params, saved, np.ones_like(y))
+    assert checks == {"lengths": 1, "params": 1}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_alone_checks_once(checks: dict[str, int], name: str) -> None:
+    module: Any = PARTS[name]
+    params, x = made(module)
+    y, saved = module.forward(params, x, Context(np.array([T, 2]), train=True))
+    module.backward(params, saved, np.ones_like(y))
+    assert checks == {"lengths": 1, "params": 1}
+
+
+def test_a_stream_checks_parameters_when_it_is_made(checks: dict[str, int]) -> None:
+    model = model_of("tagger")
+    params = model.init(np.random.default_rng(0))
+    stream = model.stream(params, B)
+    for _ in range(3):
+        stream.push(np.ones(B, np.int64))
+    stream.push(np.ones((B, T), np.int64), np.array([T, 1]))
+    assert checks == {"lengths": 1, "params": 1}
+    params["head"]["w"][0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"Dense: parameter w of head is nan at \(0, 0\)"):
+        model.stream(params, B)
+
+
+def test_checked_lengths_are_taken_as_they_are_where_they_fit() -> None:
+    args = Boundary("op")
+    args.bind("B", 3, "x")
+    args.bind("T", 5, "x")
+    given = np.array([1, 5, 0], np.int32)
+    checked = args.lengths(given)
+    assert isinstance(checked, CheckedLengths)
+    assert args.lengths(checked) is checked
+    assert not np.shares_memory(checked, given)
+    with pytest.raises(ValueError, match="read-only"):
+        checked[0] = 9
+    for derived in (checked[:2], checked.copy(), checked.view(), np.concatenate([checked, checked])):
+        assert getattr(derived, "fits", None) is None
+    assert type(checked + 1) is np.ndarray
+    args.bind("T", 4, "x")
+    with pytest.raises(ValueError, match=r"op: lengths\[1\] is 5, expected an integer from 0 to T=4"):
+        args.lengths(checked)

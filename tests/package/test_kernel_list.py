@@ -1,0 +1,168 @@
+"""csrc/kernels.list: the only place where a kernel's arguments are written, and what is made from it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rotrnn import _cpu
+
+CSRC = Path(__file__).parents[2] / "csrc"
+pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the list is in the source tree, not in a wheel")
+if CSRC.is_dir():
+    generate = runpy.run_path(str(CSRC / "generate.py"))
+
+
+def listing():
+    return generate["read"]((CSRC / "kernels.list").read_text())
+
+
+def test_every_kernel_of_the_list_is_there_and_defined_once():
+    names = [kernel.name for kernel in listing().kernels]
+    assert sorted(names) == sorted(name for name in vars(_cpu.kernels) if not name.startswith("__"))
+    sources = "\n".join(path.read_text() for path in CSRC.glob("*/*.c"))
+    for name in names:
+        assert len(re.findall(rf"^KERNEL\({name}\)", sources, re.M)) == 1, name
+
+
+def test_enumerations_and_constants_are_shared():
+    found = listing()
+    for name, values in found.enums.items():
+        assert dict(getattr(_cpu, name)) == {value: i for i, value in enumerate(values)}
+    for name, value in found.constants.items():
+        assert getattr(_cpu, name) == value
+    with pytest.raises(TypeError):
+        _cpu.CELL["lstm"] = 7
+
+
+def test_the_stub_is_that_of_the_list():
+    """Where the extension was built, beside it."""
+    assert (Path(_cpu.__file__).parent / "_cpu.pyi").read_text() == generate["stub"](listing())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("read x[N]", "line 1: expected a kernel or a group first"),
+        ("kernel f whole", "line 1: f: expected a new name, and one of lane, real, once"),
+        ("kernel f real\nkernel f real", "line 2: f: expected a new name"),
+        ("kernel f real\n  read x", "line 2: expected NAME.SHAPE. ..., got 'x'"),
+        ("kernel f real\n  group a:b", "line 2: 'b'"),
+        ("kernel f real\n  string s", "line 2: string: expected kernel, group, read, write, int or float"),
+        ("kernel f real\n  write x[N]\n  int N x", "f has x twice"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(text, message):
+    with pytest.raises(Exception, match=rf"kernels\.list.*{message}"):
+        generate["read"](text)
+
+
+# ---- a planted kernel, and its row with two arguments exchanged ----
+
+ROW = """
+enum CELL none lstm
+enum MIXER householder dplr low_rank kronecker
+kernel planted real
+  write {y}[M,N] {s}?[M]
+  read {x}[M,N] {w}[N]
+  int {M} {N}
+"""
+BODY = """
+#include "kernels.h"
+KERNEL(planted) {
+    for (int64_t m = 0; m < M; m++) {
+        if (s) s[m] = 0;
+        for (int64_t n = 0; n < N; n++) {
+            y[m * N + n] = w[n] * x[m * N + n];
+            if (s) s[m] += y[m * N + n];
+        }
+    }
+    return ROT_OK;
+}
+"""
+CALL = """
+import numpy as np
+import _cpu
+x, w = np.arange(6.0).reshape(2, 3), np.array([1.0, 10.0, 100.0])
+y, s = np.full((2, 3), np.nan), np.full(2, np.nan)
+_cpu.kernels.planted(y=y, s=s, x=x, w=w, M=2, N=3)
+assert (y == w * x).all() and (s == y.sum(1)).all(), (y, s)
+"""
+NAMES = ("y", "s", "x", "w", "M", "N")
+COMPILER = shutil.which("gcc") or shutil.which("cc") or ""
+EXTENSION = sysconfig.get_config_var("EXT_SUFFIX")
+
+
+def run(*command, cwd):
+    return subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+
+
+def compile_objects(folder, sources, *flags):
+    paths = [folder, CSRC / "include", CSRC / "kernels", np.get_include(), sysconfig.get_paths()["include"]]
+    include = [f"-I{path}" for path in paths]
+    return run(COMPILER, "-std=c11", "-O0", "-fPIC", "-c", "-Werror", *flags, *include, *sources, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory):
+    """A folder with the objects that do not depend on the planted row."""
+    folder = tmp_path_factory.mktemp("common")
+    write(folder, {name: name for name in NAMES})
+    made = compile_objects(folder, [CSRC / "module" / name for name in ("module.c", "pool.c", "once.c")])
+    assert not made.returncode, made.stderr
+    for dtype in ("f32", "f64", "c64", "c128"):
+        made = compile_objects(folder, [CSRC / "module" / "entries.c"], f"-DROT_DTYPE={dtype}")
+        assert not made.returncode, made.stderr
+        (folder / "entries.o").rename(folder / f"entries_{dtype}.o")
+    made = compile_objects(folder, [folder / "planted.c"])
+    assert not made.returncode, made.stderr
+    (folder / "planted.o").rename(folder / "planted_f32.o")
+    return folder
+
+
+def write(folder, names):
+    """The files made from the row with these names in place of its own."""
+    found = generate["read"](ROW.format(**names))
+    (folder / "kernels.h").write_text(generate["header"](found))
+    (folder / "list.c").write_text(generate["table"](found))
+    (folder / "planted.c").write_text(BODY)
+
+
+def outcome(common, folder, names):
+    """ "compile", "call" or "right": where the row with these names fails, or that it gives the right result."""
+    write(folder, names)
+    made = compile_objects(folder, [folder / "planted.c", folder / "list.c"], "-DROT_DTYPE=f64")
+    if made.returncode:
+        assert "error:" in made.stderr
+        return "compile"
+    objects = [*common.glob("*.o"), folder / "planted.o", folder / "list.o"]
+    made = run(COMPILER, "-shared", *objects, "-lpthread", "-lm", "-o", f"_cpu{EXTENSION}", cwd=folder)
+    assert not made.returncode, made.stderr
+    called = run(sys.executable, "-c", CALL, cwd=folder)
+    if called.returncode:
+        assert re.search(r"(Type|Value)Error: planted: ", called.stderr), called.stderr
+        return "call"
+    return "right"
+
+
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+def test_the_planted_row_is_right(common, tmp_path):
+    assert outcome(common, tmp_path, {name: name for name in NAMES}) == "right"
+
+
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(NAMES, 2)))
+def test_two_exchanged_arguments_of_a_row_are_found(common, tmp_path, one, other):
+    """By the compiler or by the call, but for the two sizes, whose order means nothing."""
+    exchanged = {**{name: name for name in NAMES}, one: other, other: one}
+    expected = ("right",) if {one, other} == {"M", "N"} else ("compile", "call")
+    assert outcome(common, tmp_path, exchanged) in expected

@@ -1,0 +1,212 @@
+"""A device without a device: arrays that refuse every silent conversion, with the CPU's kernels behind them.
+
+A `StrictArray` is no NumPy array and never becomes one. `numpy.asarray` of it, arithmetic or a NumPy function with it
+and a plain array, and a plain array given to a kernel are errors, as they are on a GPU (CuPy), or would be slow there.
+Its numbers reach the host by `float`, `int`, `bool`, `item`, `tolist`, `nonzero` and indexing by a mask alone. Each
+would wait for a GPU: these synchronisations are counted by the function of the package that asks for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+import rotrnn
+from rotrnn.ops.boundary import CheckedLengths
+from rotrnn.ops.device import HOST, Device, register
+
+PACKAGE = str(Path(rotrnn.__file__).parent)
+SYNCHRONISATIONS: Counter[str] = Counter()
+
+
+class SilentConversion(TypeError):
+    """A plain array and a StrictArray met, or one was about to become the other."""
+
+
+def synchronise() -> None:
+    """Counts a synchronisation, by the innermost line of the package that asked for it."""
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back  # type: ignore[assignment]
+    where = "the caller"
+    if frame is not None:
+        path = Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
+        where = f"{path}: {frame.f_code.co_qualname}"
+    SYNCHRONISATIONS[where] += 1
+
+
+def unwrap(value: Any) -> Any:
+    """Every StrictArray in (nested) arguments as its host array; a plain array among them is refused."""
+    if isinstance(value, StrictArray):
+        return value._host
+    if isinstance(value, CheckedLengths):
+        return value.on(STRICT)._host  # type: ignore[attr-defined]
+    if isinstance(value, np.ndarray):
+        raise SilentConversion(f"a plain array of shape {value.shape} and dtype {value.dtype} among StrictArrays")
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(unwrap, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(unwrap, value))
+    if isinstance(value, dict):
+        return {key: unwrap(one) for key, one in value.items()}
+    return value
+
+
+def wrap(value: Any) -> Any:
+    """The inverse, of results: NumPy's numbers stay on the device too."""
+    if isinstance(value, np.ndarray | np.generic):
+        return StrictArray(np.asarray(value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(wrap, value))
+    return value
+
+
+class StrictArray(NDArrayOperatorsMixin):
+    """See the module."""
+
+    __slots__ = ("_host",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        self._host = host
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise SilentConversion(f"a StrictArray of shape {self.shape} was about to become a plain array")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return wrap(getattr(ufunc, method)(*map(unwrap, inputs), **{key: unwrap(one) for key, one in kwargs.items()}))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function in (np.nonzero, np.flatnonzero, np.argwhere, np.unique, np.array_equal, np.allclose):
+            synchronise()
+        return wrap(function(*unwrap(args), **unwrap(kwargs)))
+
+    # ---- what waits for the device ----
+
+    def _number(self, kind: Any) -> Any:
+        synchronise()
+        return kind(self._host)
+
+    def __float__(self) -> float:
+        return float(self._number(float))
+
+    def __int__(self) -> int:
+        return int(self._number(int))
+
+    def __index__(self) -> int:
+        return int(self._number(int))
+
+    def __bool__(self) -> bool:
+        return bool(self._number(bool))
+
+    def __complex__(self) -> complex:
+        return complex(self._number(complex))
+
+    def item(self, *args: Any) -> Any:
+        synchronise()
+        return self._host.item(*args)
+
+    def tolist(self) -> Any:
+        synchronise()
+        return self._host.tolist()
+
+    def nonzero(self) -> Any:
+        synchronise()
+        return wrap(self._host.nonzero())
+
+    # ---- what does not ----
+
+    def _key(self, key: Any) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(one, StrictArray) and one.dtype == bool for one in keys):
+            synchronise()  # how many are picked is known to the device alone
+        return unwrap(key)
+
+    def __getitem__(self, key: Any) -> Any:
+        return wrap(self._host[self._key(key)])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._host[unwrap(key)] = unwrap(value)  # a mask is no wait here: nothing depends on how many there are
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (wrap(one) for one in self._host)
+
+    def __repr__(self) -> str:
+        return f"StrictArray(shape={self.shape}, dtype={self.dtype})"
+
+
+def _passed_on(name: str) -> Any:
+    return property(lambda self: getattr(self._host, name))
+
+
+def _wrapped(name: str) -> Any:
+    return property(
+        lambda self: wrap(getattr(self._host, name)), lambda self, value: setattr(self._host, name, unwrap(value))
+    )
+
+
+def _method(name: str) -> Any:
+    return lambda self, *args, **kwargs: wrap(getattr(self._host, name)(*unwrap(args), **unwrap(kwargs)))
+
+
+for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "strides"):
+    setattr(StrictArray, _name, _passed_on(_name))
+for _name in ("T", "real", "imag", "flat"):
+    setattr(StrictArray, _name, _wrapped(_name))
+for _name in (
+    *("all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod", "cumsum", "diagonal"),
+    *("dot", "fill", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "squeeze", "sum", "swapaxes", "take"),
+    *("trace", "transpose", "var", "view"),
+):
+    setattr(StrictArray, _name, _method(_name))
+
+
+class StrictKernels:
+    """The CPU's kernels for StrictArrays alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(HOST.kernels, name)
+        return lambda **arguments: kernel(**{key: unwrap(value) for key, value in arguments.items()})
+
+
+def to_device(value: Any) -> Any:
+    """Nested params, or an array, on the strict device."""
+    if isinstance(value, dict):
+        return {key: to_device(one) for key, one in value.items()}
+    return StrictArray(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def to_host(value: Any) -> Any:
+    """The inverse: what a test asks for, uncounted."""
+    if isinstance(value, dict):
+        return {key: to_host(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(*map(to_host, value)) if hasattr(value, "_fields") else type(value)(map(to_host, value))
+    return value._host if isinstance(value, StrictArray) else value
+
+
+STRICT = Device(
+    "the strict device",
+    StrictArray,
+    StrictKernels(),  # type: ignore[arg-type]
+    lambda shape, dtype: StrictArray(np.empty(shape, dtype)),  # type: ignore[return-value,arg-type]
+    lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
+)
+register(STRICT)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """The synchronisations that are asked for within."""
+    SYNCHRONISATIONS.clear()
+    yield SYNCHRONISATIONS
