@@ -5,6 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
+HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
@@ -14,13 +15,13 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang's warnings come before its optimiser, which is left out where nothing is run
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench clean
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
-	@echo "make lint        ruff, mypy, clang-format, and builds by gcc and clang without a warning"
+	@echo "make lint        ruff, mypy, clang-format, headers alone, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
@@ -49,7 +50,7 @@ check: .venv/linters
 	wait $$types && exit $$text
 	$(PYTEST) -m 'not slow and not whole'
 
-lint: lint-source lint-gcc lint-clang
+lint: lint-source lint-headers lint-gcc lint-clang
 
 lint-source: .venv/linters
 	$(BIN)/ruff check .
@@ -67,6 +68,14 @@ lint-clang: .venv/installed
 strict:
 	rm -f .venv/installed
 	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
+
+# Each header alone, as C11 and as C++17, since other backends include them
+lint-headers:
+	@$(PYTHON) csrc/generate.py build/lint-headers
+	@for header in kernels.h $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
+		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Ibuild/lint-headers \
+		-Icsrc/include -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
+	done; done; done
 
 # Python leaks on its own account at exit, so of the leaks only those through our C files count. libstdc++ must be there
 # before the sanitizer for matplotlib, whose C++ throws. Whole programs run C code that other tests run too.

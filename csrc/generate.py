@@ -9,8 +9,8 @@ list.c: for the extension module, each argument's name, kind, place in the struc
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -298,4 +298,6 @@ def generate(folder: Path, stub_folder: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where to write them")
+    generate(parser.parse_args().folder)

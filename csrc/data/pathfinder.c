@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuts.h"
 #include "kernels.h"
 #include "philox.h"
 #include "pool.h"
@@ -46,9 +47,6 @@ typedef struct {
 } image;
 
 /* ---- pixels ---- */
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static bool inside(int64_t y, int64_t x, int64_t w) { return y >= 0 && y < w && x >= 0 && x < w; }
 

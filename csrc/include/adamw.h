@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "steps.h"
+#include "real.h"
 
 #if ROT_DOUBLE
 #define ROT_SQRT sqrt

@@ -20,8 +20,17 @@ static inline int64_t extent(const int64_t *factors, size_t count) {
 }
 
 /* Of one token's mixer (mixer.h): its vectors u, its gains alpha, and what is prepared from u. */
-static inline int64_t mixer_vectors(int64_t form, int64_t R, int64_t D) { return mixer_u((mixer){form, R, D}); }
-static inline int64_t mixer_gains(int64_t form, int64_t R, int64_t D) { return mixer_alpha((mixer){form, R, D}); }
-static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) { return mixer_prepared((mixer){form, R, D}); }
+static inline int64_t mixer_vectors(int64_t form, int64_t R, int64_t D) {
+    const mixer m = {form, R, D};
+    return mixer_u(m);
+}
+static inline int64_t mixer_gains(int64_t form, int64_t R, int64_t D) {
+    const mixer m = {form, R, D};
+    return mixer_alpha(m);
+}
+static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) {
+    const mixer m = {form, R, D};
+    return mixer_prepared(m);
+}
 
 #endif

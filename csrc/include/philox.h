@@ -7,12 +7,13 @@
 #ifndef ROT_PHILOX_H
 #define ROT_PHILOX_H
 
+#include <assert.h>
 #include <string.h>
 #if defined(__aarch64__) && !defined(__CUDACC__)
 #include <arm_neon.h>
 #endif
 
-#include "steps.h"
+#include "real.h"
 
 /* As many counters side by side as a register has 64-bit lanes, word k of each in the low halves of v[k]. High halves
  * are arbitrary: the product of low halves ignores them and is one instruction, which gcc does not find by itself (12
@@ -75,7 +76,7 @@ ROT_INLINE philox_lanes philox_rounds(philox_lanes c, uint32_t key0, uint32_t ke
 }
 
 /* words (PHILOX_LANES, 4): the words of each counter, two by two as the low and high half of 64 bits. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of 64 bits comes first");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of 64 bits comes first");
 ROT_INLINE void philox_store(uint32_t *words, philox_lanes c) {
     const philox_word first = (c.v[0] & 0xFFFFFFFFu) | c.v[1] << 32, second = (c.v[2] & 0xFFFFFFFFu) | c.v[3] << 32;
     uint64_t firsts[PHILOX_LANES], seconds[PHILOX_LANES], pairs[PHILOX_LANES][2];

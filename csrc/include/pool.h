@@ -4,22 +4,22 @@
 
 #include <stddef.h>
 
-/* To be called before the rest: a child forked while another thread is in here goes on all the same. */
+/* Call once, before the rest. Keeps the pool usable in a child that is forked while another thread holds its lock. */
 void pool_survive_fork(void);
 
-/* `bytes` of memory starting a cache line, as malloc leaves it; NULL if there is none. For pool_give. */
+/* `bytes` of uninitialised memory, aligned to a cache line, or NULL if there is none. Returned by pool_give. */
 void *pool_take(size_t bytes);
 
-/* Gives memory of pool_take back; NULL is nothing. */
+/* Returns memory of pool_take; NULL does nothing. */
 void pool_give(void *memory);
 
-/* As realloc: memory of `bytes` that begins with what was there; NULL, and nothing changed, if there is none. */
+/* As realloc: memory of `bytes` with the old contents at its start, or NULL, with nothing changed, if there is none. */
 void *pool_resize(void *memory, size_t bytes);
 
-/* Whether what is given back is kept at all: not under a sanitizer. */
+/* Whether returned memory is kept for reuse at all: not under a sanitizer. */
 int pool_keeps(void);
 
-/* Returns what is kept for reuse to the system; how much that was, in bytes. */
+/* Frees all memory kept for reuse; returns how many bytes that was. */
 size_t pool_release(void);
 
 #endif

@@ -4,8 +4,17 @@
  * instruction set (ROT_ISA: base, avx2, avx512, or neon). `real` is the scalar, `lane` the scalar or complex number
  * that a kernel walks over, and K(scan_forward) the variant's own name, e.g. scan_forward_f32_avx2.
  *
- * Dimension letters of the whole project: B batch, T time, N state lanes, D model width, H heads, P planes per
- * head, R reflections, M rows (usually B*T), C classes.
+ * Letters of the whole project, one meaning each; all but K are sizes of arrays:
+ *   B  sequences of a batch           T  time steps                   D  channels, the model's width
+ *   N  state lanes: of a sequence, or of each channel where channels have states of their own
+ *   P  planes of a head               L  real lanes of N planes, 2N   H  heads
+ *   R  reflections of a mixer         M  rows of a matrix (B*T)       C  classes
+ *   S  keys that queries attend to    V  rows of an embedding table
+ *   G  matrices of a stack, or gates of a cell                        K  the variant's name, as above
+ * Matrices of a paper keep its letters where they are written out (A, B, C of the selective scan; P, C, S of window.c);
+ * other sizes have names: directions, taps, columns, window.
+ *
+ * All headers compile as C11, as C++17 and as device code: no compound literals, no designated initialisers, no VLAs.
  */
 #ifndef ROT_REAL_H
 #define ROT_REAL_H
@@ -13,6 +22,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+#define restrict __restrict /* the same promise in gcc, clang and nvcc */
+#endif
+
+/* ROT_INLINE: a function for host and device. ROT_ALWAYS_INLINE: one that is inlined whatever the compiler thinks of
+ * its size, for what works on registers. */
+#ifdef __CUDACC__
+#define ROT_INLINE        static __host__ __device__ __forceinline__
+#define ROT_ALWAYS_INLINE static __host__ __device__ __forceinline__
+#else
+#define ROT_INLINE        static inline
+#define ROT_ALWAYS_INLINE static inline __attribute__((always_inline))
+#endif
 
 #ifndef ROT_DTYPE
 #define ROT_DTYPE f32

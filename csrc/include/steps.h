@@ -1,17 +1,13 @@
-/* One step of each recurrence, and its adjoint: the formulas, once, for host and device.
+/* One step of each recurrence, norm, gate and cell, and its adjoint: the formulas, once, for host and device. Kernels
+ * walk over the data and call these. Elementwise functions are in vmath.h, AdamW in adamw.h, rows of a mixer in
+ * mixer.h.
  *
  * Gradients of complex numbers are stored as dz = dL/dRe z + i dL/dIm z, so h = a b gives da = dh conj(b).
  */
 #ifndef ROT_STEPS_H
 #define ROT_STEPS_H
 
-#include "real.h"
-
-#ifdef __CUDACC__
-#define ROT_INLINE static __host__ __device__ __forceinline__
-#else
-#define ROT_INLINE static inline
-#endif
+#include "vmath.h"
 
 /* a*b + c */
 ROT_INLINE cplx cplx_fma(cplx a, cplx b, cplx c) {
@@ -62,6 +58,12 @@ ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return a * h_prev + x; 
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
 ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
 
+/* A window of w steps with a constant transition, as a truncated infinite impulse response; power = a^w (window.c). No
+ * adjoint: for inference only.  h_t = a h_{t-1} + x_t - a^w x_{t-w} */
+ROT_INLINE lane tiir_step(lane a, lane power, lane h_prev, lane x, lane oldest) {
+    return lane_sub(scan_step(a, h_prev, x), lane_mul(power, oldest));
+}
+
 /* One generalised reflection  y = v - 2 alpha s w,  s = w . v, |w| = 1; with g the gradient of y and q = w . g:
  * dv is the same step on g;  dalpha = -2 s q;  dw less its part along w = -2 alpha (s (g - q w) + q (v - s w)) */
 ROT_INLINE real reflect_step(real v, real w, real alpha, real s) { return v - 2 * alpha * s * w; }
@@ -70,11 +72,75 @@ ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, re
     return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
 }
 
-/* What scales the input of a Fixed-Point RNN so that each step in depth contracts (its Theorem 3.2). */
-ROT_INLINE real depth_gain(real lam) { return 1 - lam; }
+/* What scales the input of a Fixed-Point RNN so that each step in depth contracts (its Theorem 3.2), its own adjoint;
+ * without `scaled` the input enters as it is. */
+ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 - lam) * x : x; }
 
 /* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite at zero. */
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
 #define RESIDUAL_FLOOR 1e-8
+
+/* What the selective scan makes of delta, x and A before its step (number_steps.h), and the adjoint of u:
+ *   e = exp(delta A)   u = delta x      ddelta += x du   dx = delta du + skip dy */
+ROT_INLINE real selective_transition(real delta, real A) { return vmath_exp(delta * A); }
+ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
+
+/* Channel norm:  y = gain (x - center) + offset. Its adjoint through the statistics has the same form in x:
+ *   dx = gain dy + slope (x - center) + shift */
+ROT_INLINE real channel_norm(real x, real center, real gain, real offset) { return gain * (x - center) + offset; }
+ROT_INLINE real channel_norm_adjoint(real direct, real x, real center, real slope, real shift) {
+    return direct + channel_norm(x, center, slope, shift);
+}
+
+/* Gated linear unit (Dauphin et al. 2017):  y = value s(gate)
+ *   dvalue = dy s(gate)   dgate = dy value s(gate) s(-gate) */
+typedef struct {
+    real value, gate;
+} glu_parts;
+
+ROT_INLINE real glu(real value, real gate) { return vmath_gated(value, gate); }
+ROT_INLINE glu_parts glu_adjoint(real dy, real value, real gate) {
+    const sigmoid_parts s = vmath_sigmoid_parts(gate);
+    const glu_parts d = {dy * s.on, dy * value * (s.on * s.off)};
+    return d;
+}
+
+/* LSTM (Hochreiter and Schmidhuber 1997, Gers et al. 2000), z = W x + U h_{t-1} of its gates:
+ *
+ *   i, f, o = s(z_i), s(z_f), s(z_o)   g = tanh(z_g)   c_t = f c_{t-1} + i g   h_t = o tanh(c_t)
+ *
+ * Adjoint, with dh the whole gradient of h_t and q_{t+1} what comes into c_t from c_{t+1}:
+ *
+ *   dc = q_{t+1} + dh o (1 - tanh(c_t)^2)   q_t = dc f
+ *   di = dc g   df = dc c_{t-1}   dg = dc i   do = dh tanh(c_t),   each by its function's adjoint to dz */
+typedef struct {
+    real i, f, g, o;
+} lstm_gates;
+
+ROT_INLINE lstm_gates lstm_gates_of(lstm_gates z) {
+    const lstm_gates gates = {sigmoid(z.i), sigmoid(z.f), vmath_tanh(z.g), sigmoid(z.o)};
+    return gates;
+}
+ROT_INLINE real lstm_cell(lstm_gates at, real c_prev) { return at.f * c_prev + at.i * at.g; }
+ROT_INLINE real lstm_output(lstm_gates at, real c) { return at.o * vmath_tanh(c); }
+
+typedef struct {
+    lstm_gates dz;
+    real q;
+} lstm_parts;
+
+ROT_INLINE lstm_parts lstm_adjoint(lstm_gates at, real c, real c_prev, real dh, real q_next) {
+    const real out = vmath_tanh(c), dc = q_next + tanh_adjoint(dh * at.o, out);
+    const lstm_parts d = {{sigmoid_adjoint_by_y(dc * at.g, at.i), sigmoid_adjoint_by_y(dc * c_prev, at.f),
+                           tanh_adjoint(dc * at.i, at.g), sigmoid_adjoint_by_y(dh * out, at.o)},
+                          dc * at.f};
+    return d;
+}
+
+#define number   real
+#define OF(name) name
+#include "number_steps.h"
+#undef number
+#undef OF
 
 #endif

@@ -8,20 +8,17 @@
 #define ROT_TURN_H
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdint.h>
 
-typedef atomic_int_fast64_t rot_turn; /* how many pieces are done */
+typedef int64_t rot_turn; /* how many pieces are done; read and written atomically, by these two alone */
 
-/* Waits until `count` pieces are done: awake at first, for that is a matter of microseconds. */
+/* Waits until `count` pieces are done. It spins first, since the wait is mostly a few microseconds, then yields. */
 static inline void await(const rot_turn *turn, int64_t count) {
     enum { LOOKS = 10000 };
-    for (int64_t looks = 0; atomic_load_explicit(turn, memory_order_acquire) < count; looks++)
+    for (int64_t looks = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) < count; looks++)
         if (looks > LOOKS) sched_yield();
 }
 
-static inline void pass_turn(rot_turn *turn, int64_t count) {
-    atomic_store_explicit(turn, count, memory_order_release);
-}
+static inline void pass_turn(rot_turn *turn, int64_t count) { __atomic_store_n(turn, count, __ATOMIC_RELEASE); }
 
 #endif

@@ -1,5 +1,5 @@
-/* exp, tanh, sigmoid, GELU, SiLU and softplus of one real, for host and device, written so that compilers vectorise
- * loops over them.
+/* exp, tanh, sigmoid, ReLU, GELU, SiLU and softplus of one real, each with its slope or its adjoint, for host and
+ * device; written so that compilers vectorise loops over them. `f_adjoint(dy, ...)` is dy f'(x).
  *
  * All stand on one core. With n = round(x / ln 2) and r = x - n ln 2, |r| <= ln 2 / 2,
  *
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "steps.h"
+#include "real.h"
 
 #if ROT_DOUBLE
 typedef uint64_t real_bits;
@@ -87,7 +87,7 @@ ROT_INLINE real vmath_exp(real x) {
     return 2 * (e.half + e.half * e.p);
 }
 
-/* tanh |x| = E / (E + 2) with E = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */
+/* tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */
 ROT_INLINE real vmath_tanh(real x) {
     const real a = ROT_ABS(x);
     const exp_parts e = vmath_parts(2 * (a > 20 ? 20 : a));
@@ -95,8 +95,13 @@ ROT_INLINE real vmath_tanh(real x) {
     return ROT_COPYSIGN(expm1 / (expm1 + 2), x);
 }
 
+/* By y = tanh(x):  dy (1 - y^2), in a form that keeps what is small near |y| = 1. */
+ROT_INLINE real tanh_adjoint(real dy, real y) { return dy * (1 - y) * (1 + y); }
+
 /* v s(x), s(x) = 1 / (1 + e^-x): e^-x may overflow to infinity, and then v / infinity is the zero it should be. */
 ROT_INLINE real vmath_gated(real v, real x) { return v / (1 + vmath_exp(-x)); }
+
+ROT_INLINE real sigmoid(real x) { return vmath_gated(1, x); }
 
 /* s(x) and s(-x) = 1 - s(x), each to full relative accuracy. */
 typedef struct {
@@ -109,7 +114,18 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
     return s;
 }
 
-/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (L + C x^2), L = sqrt(8/pi), C = 0.044715 L: the tanh form of Hendrycks
+/* s' = s(x) s(-x): by x, and, where only y = s(x) was kept, by y. */
+ROT_INLINE real sigmoid_adjoint(real dy, real x) {
+    const sigmoid_parts s = vmath_sigmoid_parts(x);
+    return dy * (s.on * s.off);
+}
+ROT_INLINE real sigmoid_adjoint_by_y(real dy, real y) { return dy * y * (1 - y); }
+
+/* max(x, 0), and its adjoint by y = max(x, 0); NaN passes. */
+ROT_INLINE real relu(real x) { return x < 0 ? 0 : x; }
+ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
+
+/* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (c + d x^2), c = sqrt(8/pi), d = 0.044715 c: the tanh form of Hendrycks
  * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64, in either dtype, s(u) is 0 or 1 and so is the
  * slope; clamps keep 0 times infinity out of the products, so that GELU(-infinity) is its limit, -0. */
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)
@@ -168,5 +184,6 @@ ROT_INLINE real vmath_log1p(real e) {
 
 /* log(1 + e^x), which neither overflows nor loses what is small; its slope is s(x). */
 ROT_INLINE real softplus(real x) { return (x > 0 ? x : 0) + vmath_log1p(vmath_exp(-ROT_ABS(x))); }
+ROT_INLINE real softplus_adjoint(real dy, real x) { return vmath_gated(dy, x); }
 
 #endif

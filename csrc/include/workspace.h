@@ -1,4 +1,4 @@
-/* The memory that a kernel takes for itself. */
+/* Temporary memory of a kernel, and the number of its threads. */
 #ifndef ROT_WORKSPACE_H
 #define ROT_WORKSPACE_H
 
@@ -10,8 +10,9 @@
 
 #include "pool.h"
 
-/* WORKSPACE(type, n, m, ...): room for n*m*... items, starting a cache line, for pool_give; NULL if there is none or
- * the number of bytes overflows. Factors are not negative; their product is taken nowhere else before this is known. */
+/* WORKSPACE(type, n, m, ...): memory for n*m*... items, aligned to a cache line, to be returned by pool_give; NULL if
+ * there is none or the number of bytes overflows. Sizes are not negative. Kernels multiply sizes only after this check.
+ */
 #define WORKSPACE(type, ...)                                                                                           \
     workspace((const int64_t[]){(int64_t)sizeof(type), __VA_ARGS__},                                                   \
               sizeof((const int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t))
@@ -23,7 +24,7 @@ static inline void *workspace(const int64_t *factors, size_t count) {
     return pool_take(bytes);
 }
 
-/* Which thread of a parallel loop runs here, of at most how many: for room that each has to itself. */
+/* The calling thread's number in a parallel loop, and the most threads of one: to index memory of each thread's own. */
 static inline int64_t thread_number(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();

@@ -8,11 +8,13 @@
  * A query walks its keys from its own backwards, so that its first tile always has a key for it. Query t of sequence b
  * is at place past[b] + t of its keys, and sees those at places up to its own, the last `window` of them.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "gemm_tile.h"
 #include "kernels.h"
-#include "rows.h"
+#include "lanes.h"
 #include "workspace.h"
 
 enum {
@@ -21,7 +23,7 @@ enum {
     MAX_GROUPS = 64, /* tasks with a room of their own */
     SERIAL = 1 << 14,
 };
-_Static_assert(QUERIES % NR == 0 && KEYS >= QUERIES, "a tile is whole panels, and holds its queries' own keys");
+static_assert(QUERIES % NR == 0 && KEYS >= QUERIES, "a tile is whole panels, and holds its queries' own keys");
 
 typedef struct {
     const int64_t *lengths, *past;
@@ -36,16 +38,13 @@ static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, in
     return s;
 }
 
-static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
-
 /* A tile's queries: `count` of them from step t on, of one head of sequence b; the first is at `place`. */
 typedef struct {
     int64_t b, h, t, count, place;
 } queries;
 
 static queries queries_of(const shape *s, int64_t b, int64_t h, int64_t t) {
-    const int64_t steps = s->lengths ? s->lengths[b] : s->T;
+    const int64_t steps = steps_of(s->lengths, b, s->T);
     const queries q = {b, h, t, most(least(steps - t, QUERIES), 0), (s->past ? s->past[b] : 0) + t};
     return q;
 }
@@ -58,8 +57,8 @@ static int64_t query_row(const shape *s, queries q) { return (q.b * s->T + q.t) 
 static int64_t key_row(const shape *s, queries q, int64_t key) { return (q.b * s->S + key) * s->D + q.h * s->Dh; }
 
 /* Panels that hold `count` queries, and how many columns of the p-th are worked on: whole vectors. */
-static int64_t panels_of(int64_t count) { return (count + NR - 1) / NR; }
-static int64_t lanes_of(int64_t count, int64_t p) { return vectors_for(least(count - p * NR, NR)) * GEMM_LANES; }
+static int64_t panels_of(int64_t count) { return pieces_of(count, NR); }
+static int64_t lanes_of(int64_t count, int64_t p) { return vectors_for(least(count - p * NR, NR)) * LANES; }
 
 /* panels[p][k][NR]: column j of rows (depth, QUERIES) is x(j, k) = x[j*D + k], zero beyond `count`; times scale. */
 static void pack_queries(real *panels, const real *x, const shape *s, int64_t count, real scale) {
@@ -122,8 +121,8 @@ static void mask(real *tile, const shape *s, queries q, int64_t first, int64_t k
 
 /* norm <- max(norm, scores), by which e^(norm before - norm) = shrink;  scores <- e^(score - norm);
  * total <- total shrink + scores;  sum <- sum shrink */
-static ALWAYS_INLINE void softmax_lanes(real *restrict tile, real *restrict norm, real *restrict total,
-                                        real *restrict sum, int64_t keys, int64_t Dh, const int64_t lanes) {
+ROT_ALWAYS_INLINE void softmax_lanes(real *restrict tile, real *restrict norm, real *restrict total, real *restrict sum,
+                                     int64_t keys, int64_t Dh, const int64_t lanes) {
     real top[NR], shrink[NR];
     memcpy(top, norm, sizeof top);
     for (int64_t key = 0; key < keys; key++)
@@ -220,8 +219,8 @@ KERNEL(attention_forward) {
 }
 
 /* tile <- p = e^(score - norm);  dtile <- p (dtile - delta) */
-static ALWAYS_INLINE void softmax_adjoint_lanes(real *restrict tile, real *restrict dtile, const real *restrict norm,
-                                                const real *restrict delta, int64_t keys, const int64_t lanes) {
+ROT_ALWAYS_INLINE void softmax_adjoint_lanes(real *restrict tile, real *restrict dtile, const real *restrict norm,
+                                             const real *restrict delta, int64_t keys, const int64_t lanes) {
     for (int64_t key = 0; key < keys; key++)
         for (int64_t j = 0; j < lanes; j++) {
             const real p = vmath_exp(tile[key * NR + j] - norm[j]);

@@ -12,47 +12,28 @@
  */
 #include <string.h>
 
-#include "gemm_tile.h"
 #include "kernels.h"
+#include "lanes.h"
+#include "vector.h"
 #include "workspace.h"
-
-typedef gemm_vec vec;
 
 enum {
     CHANNELS = 128 / sizeof(real), /* channels of a block */
-    LANES = GEMM_LANES,
-    MOST_STEPS = 64, /* steps of a tile, at most */
-    GROUP = 4,       /* states of a channel in registers, forward */
-    GROUP_BACK = 2,  /* and backward */
-    SLOTS = 16,      /* partial sums of the gradients of a, c and skip */
-    SERIAL = 65536,  /* states of all steps below which threads do not pay */
+    MOST_STEPS = 64,               /* steps of a tile, at most */
+    GROUP = 4,                     /* states of a channel in registers, forward */
+    GROUP_BACK = 2,                /* and backward */
+    SLOTS = 16,                    /* partial sums of the gradients of a, c and skip */
+    SERIAL = 65536,                /* states of all steps below which threads do not pay */
 };
 
 /* The coefficients of a state as rows of a block, and the rows of a state or of its sums. */
 enum { A_RE, A_IM, C_RE, C_IM, COEFFICIENTS };
 enum { RE, IM, PARTS };
 
-static vec load(const real *x) { return *(const vec *)x; }
-static void store(real *x, vec v) { *(vec *)x = v; }
-
-static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t blocks_of(int64_t D) { return (D + CHANNELS - 1) / CHANNELS; }
-static int64_t tiles_of(int64_t T, int64_t tile) { return (T + tile - 1) / tile; }
-
-/* The steps of one tile in the order they are taken: rows of x from first + k stride on. */
-typedef struct {
-    ptrdiff_t first, stride;
-    int64_t steps;
-} walk;
-
-static walk walk_of(int64_t b, int64_t i, int64_t all, int64_t tile, int64_t T, int64_t D, bool reverse) {
-    const int64_t from = i * tile, t = reverse ? all - 1 - from : from;
-    return (walk){(b * T + t) * D, reverse ? -D : D, least(all - from, tile)};
-}
-
 /* Rows (steps, lanes) of a matrix as vectors, zero beyond `lanes`, and back. */
-static void gather(vec *restrict to, const real *restrict x, walk w, int64_t lanes) {
-    for (int64_t k = 0; k < w.steps; k++, x += w.stride) {
+static void gather(vec *restrict to, const real *restrict x, walk w, int64_t D, int64_t lanes) {
+    x += w.first * D;
+    for (int64_t k = 0; k < w.steps; k++, x += w.stride * D) {
         if (lanes == LANES) {
             to[k] = load(x);
             continue;
@@ -62,8 +43,9 @@ static void gather(vec *restrict to, const real *restrict x, walk w, int64_t lan
     }
 }
 
-static void scatter(real *restrict x, const vec *restrict from, walk w, int64_t lanes) {
-    for (int64_t k = 0; k < w.steps; k++, x += w.stride) memcpy(x, from + k, (size_t)lanes * sizeof(real));
+static void scatter(real *restrict x, const vec *restrict from, walk w, int64_t D, int64_t lanes) {
+    x += w.first * D;
+    for (int64_t k = 0; k < w.steps; k++, x += w.stride * D) memcpy(x, from + k, (size_t)lanes * sizeof(real));
 }
 
 /* rows (count, PARTS, CHANNELS) <- channels lo .. lo+n-1 of x (D, count, PARTS) or zeros, and back. */
@@ -81,7 +63,7 @@ static void from_rows(real *restrict x, const real *restrict rows, int64_t lo, i
 /* coefficients (blocks, N, COEFFICIENTS, CHANNELS), zero beyond D; skip (blocks, CHANNELS) behind them. */
 static real *pack_coefficients(const real *restrict a, const real *restrict c, const real *restrict skip, int64_t D,
                                int64_t N) {
-    const int64_t blocks = blocks_of(D), size = N * COEFFICIENTS * CHANNELS;
+    const int64_t blocks = pieces_of(D, CHANNELS), size = N * COEFFICIENTS * CHANNELS;
     real *const packed = WORKSPACE(real, blocks, N * COEFFICIENTS + 1, CHANNELS);
     if (!packed) return NULL;
     memset(packed, 0, (size_t)(blocks * (size + CHANNELS)) * sizeof(real));
@@ -97,47 +79,39 @@ static real *pack_coefficients(const real *restrict a, const real *restrict c, c
     return packed;
 }
 
+/* A state of each channel, or a coefficient of it. */
+ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) { return (cplx_vec){load(rows), load(rows + CHANNELS)}; }
+ROT_ALWAYS_INLINE void store_pair(real *rows, cplx_vec h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
+
 /* Coefficients of `count` states, in registers; `rows` is that of the first. */
 typedef struct {
-    vec a_re[GROUP], a_im[GROUP], c_re[GROUP], c_im[GROUP];
+    cplx_vec a[GROUP], c[GROUP];
 } bank;
 
-static ALWAYS_INLINE bank bank_of(const real *rows, const int count) {
+ROT_ALWAYS_INLINE bank bank_of(const real *rows, const int count) {
     bank k;
     for (int i = 0; i < count; i++, rows += COEFFICIENTS * CHANNELS) {
-        k.a_re[i] = load(rows + A_RE * CHANNELS), k.a_im[i] = load(rows + A_IM * CHANNELS);
-        k.c_re[i] = load(rows + C_RE * CHANNELS), k.c_im[i] = load(rows + C_IM * CHANNELS);
+        k.a[i] = load_pair(rows + A_RE * CHANNELS);
+        k.c[i] = load_pair(rows + C_RE * CHANNELS);
     }
     return k;
 }
 
-/* A state, and h <- a h + u. */
-typedef struct {
-    vec re, im;
-} state;
-
-static ALWAYS_INLINE state bank_step(vec a_re, vec a_im, state h, vec u) {
-    return (state){a_re * h.re + (u - a_im * h.im), a_re * h.im + a_im * h.re};
-}
-
-static ALWAYS_INLINE state load_state(const real *rows) { return (state){load(rows), load(rows + CHANNELS)}; }
-static ALWAYS_INLINE void store_state(real *rows, state h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
-
 /* y += Re sum_i c_i h_i over the steps u, states (count, PARTS, CHANNELS) brought forward. */
-static ALWAYS_INLINE void run_states(vec *restrict y, real *restrict states, const real *restrict coefficients,
-                                     const vec *restrict u, int64_t steps, const int count) {
+ROT_ALWAYS_INLINE void run_states(vec *restrict y, real *restrict states, const real *restrict coefficients,
+                                  const vec *restrict u, int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
-    state h[GROUP];
-    for (int i = 0; i < count; i++) h[i] = load_state(states + i * PARTS * CHANNELS);
+    cplx_vec h[GROUP];
+    for (int i = 0; i < count; i++) h[i] = load_pair(states + i * PARTS * CHANNELS);
     for (int64_t t = 0; t < steps; t++) {
         vec sum = y[t];
         for (int i = 0; i < count; i++) {
-            h[i] = bank_step(k.a_re[i], k.a_im[i], h[i], u[t]);
-            sum += k.c_re[i] * h[i].re - k.c_im[i] * h[i].im;
+            h[i] = bank_step_vec(k.a[i], h[i], u[t]);
+            sum += bank_output_vec(k.c[i], h[i]);
         }
         y[t] = sum;
     }
-    for (int i = 0; i < count; i++) store_state(states + i * PARTS * CHANNELS, h[i]);
+    for (int i = 0; i < count; i++) store_pair(states + i * PARTS * CHANNELS, h[i]);
 }
 
 static void run(vec *y, real *states, const real *coefficients, const vec *u, int64_t steps, int64_t count) {
@@ -153,7 +127,7 @@ static void run(vec *y, real *states, const real *coefficients, const vec *u, in
  * u (B,T,D), h0 (B,D,N) or NULL. */
 KERNEL(bank_forward) {
     if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
-    const int64_t blocks = blocks_of(D), tiles = tiles_of(T, tile), size = N * PARTS * CHANNELS;
+    const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     real *const packed = pack_coefficients(a, c, skip, D, N), *const all_states = WORKSPACE(real, B, blocks, size);
     if (!packed || !all_states) {
         pool_give(packed), pool_give(all_states);
@@ -162,28 +136,28 @@ KERNEL(bank_forward) {
 #pragma omp parallel for schedule(dynamic) if (B * T * D * N > SERIAL)
     for (int64_t task = 0; task < B * blocks; task++) {
         const int64_t b = task / blocks, block = task % blocks, lo = block * CHANNELS, n = least(D - lo, CHANNELS);
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         real *const states = all_states + task * size;
         const real *const rows = packed + block * N * COEFFICIENTS * CHANNELS;
         const real *const skips = packed + blocks * N * COEFFICIENTS * CHANNELS + lo;
         to_rows(states, h0 ? h0 + b * D * N * PARTS : NULL, lo, n, N);
         for (int64_t i = 0; i * tile < all; i++) {
-            const walk w = walk_of(b, i, all, tile, T, D, reverse);
+            const walk w = walk_of(b, i, tile, all, T, reverse);
             for (int64_t k = 0; k < N * PARTS; k++)
                 memcpy(carries + ((b * tiles + i) * N * PARTS + k) * D + lo, states + k * CHANNELS,
                        (size_t)n * sizeof(real));
             for (int64_t v = 0; v < n; v += LANES) {
                 const int64_t lanes = least(n - v, LANES);
                 vec in[MOST_STEPS], out[MOST_STEPS];
-                gather(in, u + w.first + lo + v, w, lanes);
+                gather(in, u + lo + v, w, D, lanes);
                 for (int64_t t = 0; t < w.steps; t++) out[t] = load(skips + v) * in[t];
                 for (int64_t m = 0; m < N; m += GROUP)
                     run(out, states + m * PARTS * CHANNELS + v, rows + m * COEFFICIENTS * CHANNELS + v, in, w.steps,
                         least(N - m, GROUP));
-                scatter(y + w.first + lo + v, out, w, lanes);
+                scatter(y + lo + v, out, w, D, lanes);
             }
         }
-        for (int64_t t = all; t < T; t++) memset(y + (b * T + t) * D + lo, 0, (size_t)n * sizeof(real));
+        zero_rows(y + (b * T + all) * D + lo, T - all, n, D);
         from_rows(hT + b * D * N * PARTS, states, lo, n, N);
     }
     pool_give(packed), pool_give(all_states);
@@ -192,35 +166,34 @@ KERNEL(bank_forward) {
 
 /* The adjoint over a tile, the latest step first. q is what comes into h from later steps: g_t = conj(c) dy_t + q, and
  * q <- conj(a) g_t for the step before. du += Re sum g; sums (count, COEFFICIENTS, LANES) of da and dc overwritten. */
-static ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, vec *restrict sums,
-                                         const real *restrict carries, int64_t carry_row, int64_t lanes,
-                                         const real *restrict coefficients, const vec *restrict u,
-                                         const vec *restrict dy, int64_t steps, const int count) {
+ROT_ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, vec *restrict sums,
+                                      const real *restrict carries, int64_t carry_row, int64_t lanes,
+                                      const real *restrict coefficients, const vec *restrict u, const vec *restrict dy,
+                                      int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
-    state past[MOST_STEPS + 1][GROUP_BACK]; /* the states before each step, and the last */
+    cplx_vec past[MOST_STEPS + 1][GROUP_BACK]; /* the states before each step, and the last */
     for (int i = 0; i < count; i++) {
-        past[0][i] = (state){{0}, {0}};
+        past[0][i] = (cplx_vec){{0}, {0}};
         memcpy(&past[0][i].re, carries + (i * PARTS + RE) * carry_row, (size_t)lanes * sizeof(real));
         memcpy(&past[0][i].im, carries + (i * PARTS + IM) * carry_row, (size_t)lanes * sizeof(real));
     }
-    state h[GROUP_BACK], q[GROUP_BACK], da[GROUP_BACK] = {0}, dc[GROUP_BACK] = {0};
-    for (int i = 0; i < count; i++) h[i] = past[0][i], q[i] = load_state(q_rows + i * PARTS * CHANNELS);
+    cplx_vec h[GROUP_BACK], q[GROUP_BACK], da[GROUP_BACK] = {0}, dc[GROUP_BACK] = {0};
+    for (int i = 0; i < count; i++) h[i] = past[0][i], q[i] = load_pair(q_rows + i * PARTS * CHANNELS);
     for (int64_t t = 0; t < steps; t++)
-        for (int i = 0; i < count; i++) past[t + 1][i] = h[i] = bank_step(k.a_re[i], k.a_im[i], h[i], u[t]);
+        for (int i = 0; i < count; i++) past[t + 1][i] = h[i] = bank_step_vec(k.a[i], h[i], u[t]);
     for (int64_t t = steps - 1; t >= 0; t--) {
         vec sum = du[t];
         for (int i = 0; i < count; i++) {
-            const state now = past[t + 1][i], before = past[t][i];
-            const state g = {k.c_re[i] * dy[t] + q[i].re, q[i].im - k.c_im[i] * dy[t]};
+            const cplx_vec g = bank_state_adjoint_vec(k.c[i], q[i], dy[t]);
             sum += g.re;
-            dc[i].re += dy[t] * now.re, dc[i].im -= dy[t] * now.im;
-            da[i].re += g.re * before.re + g.im * before.im, da[i].im += g.im * before.re - g.re * before.im;
-            q[i] = (state){k.a_re[i] * g.re + k.a_im[i] * g.im, k.a_re[i] * g.im - k.a_im[i] * g.re};
+            dc[i] = bank_output_adjoint_vec(dy[t], past[t + 1][i], dc[i]);
+            da[i] = bank_transition_adjoint_vec(g, past[t][i], da[i]);
+            q[i] = bank_past_adjoint_vec(k.a[i], g);
         }
         du[t] = sum;
     }
     for (int i = 0; i < count; i++) {
-        store_state(q_rows + i * PARTS * CHANNELS, q[i]);
+        store_pair(q_rows + i * PARTS * CHANNELS, q[i]);
         vec *const of = sums + i * COEFFICIENTS;
         of[A_RE] = da[i].re, of[A_IM] = da[i].im, of[C_RE] = dc[i].re, of[C_IM] = dc[i].im;
     }
@@ -251,7 +224,7 @@ static void add_wide(double *restrict to, const vec *restrict from) {
  */
 KERNEL(bank_backward) {
     if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
-    const int64_t blocks = blocks_of(D), tiles = tiles_of(T, tile), size = N * PARTS * CHANNELS;
+    const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     const int64_t slots = least(B, SLOTS), sums_size = (N * COEFFICIENTS + 1) * CHANNELS; /* the last row is dskip */
     real *const packed = pack_coefficients(a, c, skip, D, N), *const all_q = WORKSPACE(real, slots, blocks, size);
     double *const all_sums = WORKSPACE(double, slots, blocks, sums_size);
@@ -268,16 +241,16 @@ KERNEL(bank_backward) {
         const real *const skips = packed + blocks * N * COEFFICIENTS * CHANNELS + lo;
         memset(sums, 0, (size_t)sums_size * sizeof(double));
         for (int64_t b = slot; b < B; b += SLOTS) {
-            const int64_t all = lengths ? lengths[b] : T;
+            const int64_t all = steps_of(lengths, b, T);
             to_rows(q, dhT ? dhT + b * D * N * PARTS : NULL, lo, n, N);
-            for (int64_t i = tiles_of(all, tile) - 1; i >= 0; i--) {
-                const walk w = walk_of(b, i, all, tile, T, D, reverse);
+            for (int64_t i = pieces_of(all, tile) - 1; i >= 0; i--) {
+                const walk w = walk_of(b, i, tile, all, T, reverse);
                 const real *const carry = carries + (b * tiles + i) * N * PARTS * D + lo;
                 for (int64_t v = 0; v < n; v += LANES) {
                     const int64_t lanes = least(n - v, LANES);
                     vec in[MOST_STEPS], dout[MOST_STEPS], din[MOST_STEPS], part[GROUP_BACK * COEFFICIENTS], dot = {0};
-                    gather(in, u + w.first + lo + v, w, lanes);
-                    gather(dout, dy + w.first + lo + v, w, lanes);
+                    gather(in, u + lo + v, w, D, lanes);
+                    gather(dout, dy + lo + v, w, D, lanes);
                     for (int64_t t = 0; t < w.steps; t++) {
                         din[t] = load(skips + v) * dout[t];
                         dot += dout[t] * in[t];
@@ -290,10 +263,10 @@ KERNEL(bank_backward) {
                         for (int64_t k = 0; k < count * COEFFICIENTS; k++)
                             add_wide(sums + (m * COEFFICIENTS + k) * CHANNELS + v, part + k);
                     }
-                    scatter(du + w.first + lo + v, din, w, lanes);
+                    scatter(du + lo + v, din, w, D, lanes);
                 }
             }
-            for (int64_t t = all; t < T; t++) memset(du + (b * T + t) * D + lo, 0, (size_t)n * sizeof(real));
+            zero_rows(du + (b * T + all) * D + lo, T - all, n, D);
             from_rows(dh0 + b * D * N * PARTS, q, lo, n, N);
         }
     }

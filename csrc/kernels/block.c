@@ -3,9 +3,9 @@
  *   xn = norm(x)     v = W_in xn     h_t = a h_{t-1} + v_t     y = W_out h + skip xn
  *   z = mask GELU(y)     out = x + mask value s(gate),   value = W_v z + b_v,  gate = W_g z + b_g
  *
- * All but the scan is pointwise in time, and the scan needs only its carry: what lies between x and out lives in a
- * tile's room, in cache, and never reaches memory. Backward keeps x and the carry into each tile, and makes the rest
- * of a tile again. With two directions, backwards in time runs first and alone, for its carries.
+ * All but the scan is pointwise in time, and the scan needs only its carry: so everything between x and out stays in a
+ * tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile. With
+ * two directions, the one backwards in time runs first and alone, for its carries.
  *
  * With many sequences, each runs tile by tile on one thread. With few, the tiles of one run side by side, and only the
  * scan goes from tile to tile in turn: it is a small part of a tile's work, so that dozens of threads stay busy.
@@ -68,13 +68,12 @@ typedef struct {
     int64_t b, i, first, rows;
 } tile_of;
 
-static int64_t steps_of(const block_in *b, int64_t sequence) { return b->lengths ? b->lengths[sequence] : b->T; }
-
-static int64_t tiles_of(const block_in *b, int64_t sequence) { return (steps_of(b, sequence) + b->tile - 1) / b->tile; }
+static int64_t valid_steps(const block_in *b, int64_t sequence) { return steps_of(b->lengths, sequence, b->T); }
+static int64_t valid_tiles(const block_in *b, int64_t sequence) { return pieces_of(valid_steps(b, sequence), b->tile); }
 
 static tile_of tile_at(const block_in *b, int64_t sequence, int64_t i) {
-    const int64_t t = i * b->tile, left = steps_of(b, sequence) - t;
-    const tile_of tile = {sequence, i, sequence * b->T + t, left < b->tile ? left : b->tile};
+    const int64_t t = i * b->tile;
+    const tile_of tile = {sequence, i, sequence * b->T + t, least(valid_steps(b, sequence) - t, b->tile)};
     return tile;
 }
 
@@ -102,7 +101,7 @@ static room take_room(const call *c, pieces *p) {
     if (c->b->gate) r.z = take_reals(p, D), r.value = take_reals(p, D), r.gate = take_reals(p, D);
     if (c->backward) {
         r.dy = take_reals(p, D), r.dz = take_reals(p, D), r.g = take_reals(p, L);
-        r.packed = take_reals(p, rows * (wide_d > wide_l ? wide_d : wide_l));
+        r.packed = take_reals(p, rows * most(wide_d, wide_l));
     }
     return r;
 }
@@ -118,7 +117,7 @@ static partial take_partial(const call *c, pieces *p) {
     s.d_norm_product = take(p, D, sizeof(double));
     s.db_value = take(p, D, sizeof(double));
     s.db_gate = take(p, D, sizeof(double));
-    s.scratch = take_reals(p, 2 * D > L ? 2 * D : L);
+    s.scratch = take_reals(p, most(2 * D, L));
     return s;
 }
 
@@ -160,14 +159,12 @@ static int64_t lay_out(call *c, char *memory) {
 
 /* False if there is no memory. */
 static bool open_call(call *c, const block_in *b, bool backward) {
-    const int64_t tiles = (b->T + b->tile - 1) / b->tile;
+    const int64_t tiles = pieces_of(b->T, b->tile);
     *c = (call){.b = b, .tiles = tiles, .backward = backward, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
     c->few = b->B < SLOTS && b->B < tiles;
-    c->slots = c->few ? tiles : b->B;
-    if (c->slots > SLOTS) c->slots = SLOTS;
+    c->slots = least(c->few ? tiles : b->B, SLOTS);
     c->tasks = c->few ? tiles : backward ? c->slots : b->B;
-    c->threads = b->B * b->T * b->D * b->L > SERIAL ? most_threads() : 1;
-    if (c->threads > c->tasks) c->threads = c->tasks > 1 ? c->tasks : 1;
+    c->threads = b->B * b->T * b->D * b->L > SERIAL ? least(most_threads(), most(c->tasks, 1)) : 1;
     for (int64_t k = 0; k < 2; k++) c->keys[k] = dropout_key_of(b->rate, b->seed, b->step, b->site + k);
     c->memory = WORKSPACE(char, lay_out(c, NULL));
     if (c->memory) lay_out(c, c->memory);
@@ -187,18 +184,10 @@ static void drop(const call *c, tile_of t, int64_t which, real *x) {
     if (!c->drop) return;
     const int64_t columns = b->over_time ? b->D : t.rows * b->D, from = b->over_time ? 0 : t.i * b->tile * b->D;
     for (int64_t lo = 0; lo < columns; lo += DRAW) {
-        const int64_t n = columns - lo < DRAW ? columns - lo : DRAW;
+        const int64_t n = least(columns - lo, DRAW);
         const real *const mask = draw_mask(drawn, &c->keys[which], batch_place(b->places, t.b), from + lo, n);
         for (int64_t r = 0; r < (b->over_time ? t.rows : 1); r++) times(x + r * b->D + lo, mask, n);
     }
-}
-
-/* y = x + slope (of - center) + shift */
-static void add_affine(real *restrict y, const real *restrict x, const real *restrict of, const real *restrict center,
-                       const real *restrict slope, const real *restrict shift, int64_t rows, int64_t D) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < D; d++)
-            y[r * D + d] = x[r * D + d] + (slope[d] * (of[r * D + d] - center[d]) + shift[d]);
 }
 
 /* y = factor x;  factor (D) */
@@ -221,15 +210,15 @@ static void add_to_double(double *restrict sum, const real *restrict x, int64_t 
 
 /* sum (D) += the rows of x */
 static void add_rows(double *restrict sum, real *restrict scratch, const real *restrict x, int64_t rows, int64_t D) {
-    memset(scratch, 0, (size_t)D * sizeof(real));
-    for (int64_t r = 0; r < rows; r++) add(scratch, x + r * D, D);
+    zero_row(scratch, D);
+    for (int64_t r = 0; r < rows; r++) add_row(scratch, x + r * D, D);
     add_to_double(sum, scratch, D);
 }
 
 /* sum (D) += the rows of x (y - center); without center, of x y */
 static void add_product_rows(double *restrict sum, real *restrict scratch, const real *restrict x,
                              const real *restrict y, const real *restrict center, int64_t rows, int64_t D) {
-    memset(scratch, 0, (size_t)D * sizeof(real));
+    zero_row(scratch, D);
     for (int64_t r = 0; r < rows; r++) {
         if (center)
             for (int64_t d = 0; d < D; d++) scratch[d] += x[r * D + d] * (y[r * D + d] - center[d]);
@@ -254,21 +243,21 @@ static void gelu_and_slope_rows(real *restrict z, real *restrict slope, const re
 
 /* gate <- value s(gate) */
 static void glu_rows(real *restrict gate, const real *restrict value, int64_t n) {
-    for (int64_t i = 0; i < n; i++) gate[i] = vmath_gated(value[i], gate[i]);
+    for (int64_t i = 0; i < n; i++) gate[i] = glu(value[i], gate[i]);
 }
 
 /* y = x + value s(gate) */
 static void glu_residual_rows(real *restrict y, const real *restrict x, const real *restrict value,
                               const real *restrict gate, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] + vmath_gated(value[i], gate[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] + glu(value[i], gate[i]);
 }
 
-/* value <- dvalue = dy s(gate),  gate <- dgate = dy value s(gate) s(-gate) */
+/* value <- dvalue,  gate <- dgate */
 static void glu_adjoint_rows(real *restrict value, real *restrict gate, const real *restrict dy, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        const sigmoid_parts s = vmath_sigmoid_parts(gate[i]);
-        gate[i] = dy[i] * value[i] * (s.on * s.off);
-        value[i] = dy[i] * s.on;
+        const glu_parts d = glu_adjoint(dy[i], value[i], gate[i]);
+        gate[i] = d.gate;
+        value[i] = d.value;
     }
 }
 
@@ -305,7 +294,7 @@ static void adjoint_row(cplx *restrict g, cplx *restrict c, cplx *restrict da, c
 static void adjoint_tile(const block_in *b, real *g, const real *h, const real *start, real *c, const partial *sums,
                          int64_t rows, bool reverse) {
     real *const da = sums->scratch;
-    memset(da, 0, (size_t)b->L * sizeof(real));
+    zero_row(da, b->L);
     for (int64_t s = rows - 1; s >= 0; s--) {
         const int64_t row = reverse ? rows - 1 - s : s, before = reverse ? row + 1 : row - 1;
         const real *const h_prev = s ? h + before * b->L : start;
@@ -343,7 +332,7 @@ static int64_t carry_at(const call *c, int64_t k, tile_of t) {
 /* h[1] <- the states of backwards in time, from v in h[0] and the saved carries. */
 static void reverse_states(const call *c, tile_of t, const room *r, const real *carries) {
     const block_in *const b = c->b;
-    memcpy(r->h[1], r->h[0], (size_t)(t.rows * b->L) * sizeof(real));
+    copy_row(r->h[1], r->h[0], t.rows * b->L);
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
 }
 
@@ -393,7 +382,8 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
 static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
     const int64_t D = c->b->D, at = t.first * D;
     if (!in->later_y) return in->dy + at;
-    add_affine(r->dy, in->dy + at, in->later_y + at, in->later_center, in->later_slope, in->later_shift, t.rows, D);
+    add_statistics_adjoint(r->dy, in->dy + at, in->later_y + at, in->later_center, in->later_slope, in->later_shift,
+                           t.rows, D);
     return r->dy;
 }
 
@@ -405,16 +395,16 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     const int64_t D = b->D, n = t.rows * D;
     const real *const layer = kept ? kept + t.first * D : r->dz;
     if (!kept) layer_output(c, t, r, r->dz);
-    if (b->gate == GATE_HALF2) memcpy(r->value, layer, (size_t)n * sizeof(real));
+    if (b->gate == GATE_HALF2) copy_row(r->value, layer, n);
     gelu_and_slope_rows(r->z, r->y, layer, n);
     drop(c, t, 0, r->z);
     gate_products(c, t, r);
     if (c->drop) {
-        memcpy(r->dz, dy, (size_t)n * sizeof(real));
+        copy_row(r->dz, dy, n);
         drop(c, t, 1, r->dz);
         dy = r->dz;
     }
-    if (b->gate == GATE_HALF1) memcpy(r->value, r->z, (size_t)n * sizeof(real));
+    if (b->gate == GATE_HALF1) copy_row(r->value, r->z, n);
     glu_adjoint_rows(r->value, r->gate, dy, n);
 
     pack(r->packed, r->z, t.rows, D, D, 1);
@@ -426,11 +416,11 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
         add_rows(sums->db_value, sums->scratch, r->value, t.rows, D);
         product(r->dz, D, r->dz, D, (gemm_view){r->value, D, 1}, c->w.value_t, t.rows, D, D);
     } else if (b->gate == GATE_HALF1) {
-        add(r->dz, r->value, n);
+        add_row(r->dz, r->value, n);
     }
     drop(c, t, 0, r->dz);
     times(r->dz, r->y, n);
-    if (b->gate == GATE_HALF2) add(r->dz, r->value, n);
+    if (b->gate == GATE_HALF2) add_row(r->dz, r->value, n);
 }
 
 /* From dy to g = W_out^T dz of direction 0, with what of W_out's and skip's gradients the tile gives. */
@@ -441,7 +431,7 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
     if (b->gate)
         gate_adjoint(c, t, r, dy, in->layer, sums);
     else
-        memcpy(r->dz, dy, (size_t)(t.rows * D) * sizeof(real));
+        copy_row(r->dz, dy, t.rows * D);
     add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
     for (int64_t k = 0; k < b->K; k++) {
         pack(r->packed, r->h[k], t.rows, L, L, 1);
@@ -472,12 +462,12 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
         add_scaled_channels(dx, dxn, b->gain, dy, t.rows, D);
     } else if (b->norm == NORM_ROW) {
         real *const dscale = sums->scratch, *const dbias = dscale + D;
-        memset(dscale, 0, (size_t)(2 * D) * sizeof(real));
+        zero_row(dscale, 2 * D);
         for (int64_t i = 0; i < t.rows; i++)
             layer_norm_row_adjoint(dx + i * D, dscale, dbias, dxn + i * D, x + i * D, b->gain, r->moments[i], D);
         add_to_double(sums->d_norm_product, dscale, D);
         add_to_double(sums->d_norm_sum, dbias, D);
-        add(dx, dy, t.rows * D);
+        add_row(dx, dy, t.rows * D);
     } else {
         sum_rows(dx, dxn, dy, t.rows * D);
     }
@@ -485,22 +475,15 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
 
 /* ---------------------------------------------------------------------------------------------------- a sequence */
 
-static void start_carry(real *carry, const real *given, int64_t L) {
-    if (given)
-        memcpy(carry, given, (size_t)L * sizeof(real));
-    else
-        memset(carry, 0, (size_t)L * sizeof(real));
-}
-
 /* `rooms` are those of the threads that work on this sequence. */
 static void forward_sequence(const call *c, int64_t sequence, const room *rooms, const block_out *out, real *moments) {
     const block_in *const b = c->b;
-    const int64_t tiles = tiles_of(b, sequence);
+    const int64_t tiles = valid_tiles(b, sequence);
     for (int64_t k = b->K - 1; k >= 0; k--) {
         const int64_t at = (k * b->B + sequence) * b->L;
         real *const carry = out->hT + at;
         rot_turn turn = 0;
-        start_carry(carry, b->h0 ? b->h0 + at : NULL, b->L);
+        copy_or_zero_row(carry, b->h0 ? b->h0 + at : NULL, b->L);
 #pragma omp parallel for schedule(static, 1) num_threads((int)c->threads) if (c->few && c->threads > 1)
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
@@ -509,14 +492,13 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
             if (b->K == 2 && k == 0) reverse_states(c, t, r, out->carries);
             await(&turn, q);
             real *const saved = out->carries + carry_at(c, k, t);
-            memcpy(saved, carry, (size_t)b->L * sizeof(real));
-            memcpy(carry, scan_tile(b, r->h[0], saved, t.rows, k), (size_t)b->L * sizeof(real));
+            copy_row(saved, carry, b->L);
+            copy_row(carry, scan_tile(b, r->h[0], saved, t.rows, k), b->L);
             pass_turn(&turn, q + 1);
             if (k == 0) leave_tile(c, t, r, out, moments);
         }
     }
-    const int64_t steps = steps_of(b, sequence);
-    memset(out->y + (sequence * b->T + steps) * b->D, 0, (size_t)((b->T - steps) * b->D) * sizeof(real));
+    zero_padding(out->y, sequence, valid_steps(b, sequence), b->T, b->D);
 }
 
 /* Direction 0 comes first and does all but what belongs to direction 1's own scan and input; each against the order of
@@ -524,14 +506,14 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
 static void backward_sequence(const call *c, int64_t sequence, const room *rooms, int64_t slot,
                               const block_adjoint_in *in, const block_adjoint_out *out) {
     const block_in *const b = c->b;
-    const int64_t tiles = tiles_of(b, sequence), D = b->D, L = b->L;
+    const int64_t tiles = valid_tiles(b, sequence), D = b->D, L = b->L;
     real *const dlayer = b->K == 2 ? c->dlayer + (c->few ? 0 : slot) * b->T * D : NULL;
     for (int64_t k = 0; k < b->K; k++) {
         const int64_t at = (k * b->B + sequence) * L;
         const bool last = k == b->K - 1;
         real *const carry = out->dh0 + at;
         rot_turn turn = 0, done[SLOTS] = {0};
-        start_carry(carry, in->dhT ? in->dhT + at : NULL, L);
+        copy_or_zero_row(carry, in->dhT ? in->dhT + at : NULL, L);
 #pragma omp parallel for schedule(static, 1) num_threads((int)c->threads) if (c->few && c->threads > 1)
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? q : tiles - 1 - q);
@@ -556,14 +538,13 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
             adjoint_tile(b, r->g, r->h[k], start, carry, sums, t.rows, k);
             pass_turn(&turn, q + 1);
             if (k == 0) scale_channels(r->y, r->dz, b->skip, t.rows, D);
-            if (k == 0 && between) memcpy(between, r->dz, (size_t)(t.rows * D) * sizeof(real));
+            if (k == 0 && between) copy_row(between, r->dz, t.rows * D);
             add_input_adjoint(c, t, r, k ? dx : r->y, dxn, sums);
             if (b->gate && last) leave_adjoint(c, t, r, in, dxn, dx, sums);
             pass_turn(&done[own], round + 1);
         }
     }
-    const int64_t steps = steps_of(b, sequence);
-    memset(out->dx + (sequence * b->T + steps) * D, 0, (size_t)((b->T - steps) * D) * sizeof(real));
+    zero_padding(out->dx, sequence, valid_steps(b, sequence), b->T, D);
 }
 
 /* -------------------------------------------------------------------------------------------------------- a call */
@@ -572,7 +553,7 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
     const block_in *const b = c->b;
     int64_t count = 0;
     for (int64_t s = 0; s < b->B; s++)
-        for (int64_t i = 0; i < c->tiles; i++, count++) rows[count] = i < tiles_of(b, s) ? tile_at(b, s, i).rows : 0;
+        for (int64_t i = 0; i < c->tiles; i++, count++) rows[count] = i < valid_tiles(b, s) ? tile_at(b, s, i).rows : 0;
     merge_moments(out->mean, out->var, parts, rows, count, b->D);
 }
 
@@ -585,8 +566,7 @@ KERNEL(block_forward) {
     int64_t *const rows = out->mean ? WORKSPACE(int64_t, parts) : NULL;
     const bool memory = !out->mean || (moments && rows);
     if (memory) {
-        if (moments)
-            memset(moments, 0, (size_t)(parts * 3 * b->D) * sizeof(real)); /* there may be tiles without rows */
+        if (moments) zero_row(moments, parts * 3 * b->D); /* there may be tiles without rows */
 #pragma omp parallel for schedule(dynamic) num_threads((int)c.threads) if (!c.few && c.threads > 1)
         for (int64_t s = 0; s < b->B; s++) forward_sequence(&c, s, c.rooms + thread_number(), out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
@@ -604,9 +584,9 @@ static void merge(const call *c, real *restrict out, const real *restrict first,
     if (!out) return;
 #pragma omp parallel for schedule(static) if (c->threads > 1 && n > CHUNK)
     for (int64_t lo = 0; lo < n; lo += CHUNK) {
-        const int64_t width = n - lo < CHUNK ? n - lo : CHUNK;
-        memset(out + lo, 0, (size_t)width * sizeof(real));
-        for (int64_t s = 0; s < c->slots; s++) add(out + lo, first + s * stride + lo, width);
+        const int64_t width = least(n - lo, CHUNK);
+        zero_row(out + lo, width);
+        for (int64_t s = 0; s < c->slots; s++) add_row(out + lo, first + s * stride + lo, width);
     }
 }
 

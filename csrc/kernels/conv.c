@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "rows.h"
+#include "lanes.h"
 #include "workspace.h"
 
 enum { RUN = 128, SERIAL = 32768 };
@@ -36,42 +36,29 @@ static void transpose(real *restrict to, const real *restrict from, int64_t rows
         for (int64_t j = 0; j < columns; j++) to[i * columns + j] = from[j * rows + i];
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* y (B,T,D), final (B,taps-1,D), the last taps-1 inputs, or NULL; x (B,T,D), w (D,taps), bias (D) or NULL, state
  * (B,taps-1,D) or NULL; taps >= 1. */
 KERNEL(conv_forward) {
-    const int64_t runs = (T + RUN - 1) / RUN, tail = (taps - 1) * D;
-    const size_t row = (size_t)D * sizeof(real);
+    const int64_t runs = pieces_of(T, RUN), tail = (taps - 1) * D;
     real *const weights = WORKSPACE(real, taps, D);
     if (!weights) return ROT_NO_MEMORY;
     transpose(weights, w, taps, D);
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
         for (int64_t t = from; t < to; t++) {
             real *const out = y + (b * T + t) * D;
-            if (bias && t < all)
-                memcpy(out, bias, row);
-            else
-                memset(out, 0, row);
+            copy_or_zero_row(out, t < all ? bias : NULL, D);
             for (int64_t k = 0; k < taps && t < all; k++)
                 if (input_at(z, t + k)) add_product(out, weights + k * D, input_at(z, t + k), D);
         }
     }
     for (int64_t b = 0; final && b < B; b++) {
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
-        for (int64_t i = 0; i < taps - 1; i++) {
-            const real *const last = input_at(z, all + i);
-            real *const out = final + b * tail + i * D;
-            if (last)
-                memcpy(out, last, row);
-            else
-                memset(out, 0, row);
-        }
+        for (int64_t i = 0; i < taps - 1; i++) copy_or_zero_row(final + b * tail + i * D, input_at(z, all + i), D);
     }
     pool_give(weights);
     return ROT_OK;
@@ -81,10 +68,7 @@ KERNEL(conv_forward) {
  * i - all. */
 static void input_adjoint(real *restrict dz, const real *restrict dy, const real *restrict dfinal,
                           const real *restrict weights, int64_t i, int64_t all, int64_t taps, int64_t D) {
-    if (dfinal && i >= all)
-        memcpy(dz, dfinal + (i - all) * D, (size_t)D * sizeof(real));
-    else
-        memset(dz, 0, (size_t)D * sizeof(real));
+    copy_or_zero_row(dz, dfinal && i >= all ? dfinal + (i - all) * D : NULL, D);
     for (int64_t k = 0; k < taps; k++)
         if (i - k >= 0 && i - k < all) add_product(dz, weights + k * D, dy + (i - k) * D, D);
 }
@@ -92,7 +76,7 @@ static void input_adjoint(real *restrict dz, const real *restrict dy, const real
 /* dx (B,T,D), dw (D,taps), dbias (D), dstate (B,taps-1,D), all overwritten; dy (B,T,D), dfinal (B,taps-1,D) or NULL,
  * the rest as in forward. */
 KERNEL(conv_backward) {
-    const int64_t runs = (T + RUN - 1) / RUN, tail = (taps - 1) * D, size = (taps + 1) * D;
+    const int64_t runs = pieces_of(T, RUN), tail = (taps - 1) * D, size = (taps + 1) * D;
     real *const weights = WORKSPACE(real, taps, D);
     real *const sums = WORKSPACE(real, 1 + B * runs, taps + 1, D); /* of dw as (taps,D), then dbias; the total first */
     if (!weights || !sums) {
@@ -103,28 +87,28 @@ KERNEL(conv_backward) {
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
-        const int64_t all = lengths ? lengths[b] : T;
+        const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
         const real *const grad = dy + b * T * D, *const last = dfinal ? dfinal + b * tail : NULL;
         real *const sum = sums + (1 + task) * size;
-        memset(sum, 0, (size_t)size * sizeof(real));
+        zero_row(sum, size);
         for (int64_t t = from; t < to; t++) {
             if (t >= all) {
-                memset(dx + (b * T + t) * D, 0, (size_t)D * sizeof(real));
+                zero_row(dx + (b * T + t) * D, D);
                 continue;
             }
             input_adjoint(dx + (b * T + t) * D, grad, last, weights, t + taps - 1, all, taps, D);
             for (int64_t k = 0; k < taps; k++)
                 if (input_at(z, t + k)) add_product(sum + k * D, grad + t * D, input_at(z, t + k), D);
-            add(sum + taps * D, grad + t * D, D);
+            add_row(sum + taps * D, grad + t * D, D);
         }
     }
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < taps - 1; i++)
             input_adjoint(dstate + b * tail + i * D, dy + b * T * D, dfinal ? dfinal + b * tail : NULL, weights, i,
-                          lengths ? lengths[b] : T, taps, D);
-    memset(sums, 0, (size_t)size * sizeof(real));
-    for (int64_t task = 0; task < B * runs; task++) add(sums, sums + (1 + task) * size, size);
+                          steps_of(lengths, b, T), taps, D);
+    zero_row(sums, size);
+    for (int64_t task = 0; task < B * runs; task++) add_row(sums, sums + (1 + task) * size, size);
     transpose(dw, sums, D, taps);
     memcpy(dbias, sums + taps * D, (size_t)D * sizeof(real));
     pool_give(weights), pool_give(sums);

@@ -1,4 +1,4 @@
-/* The plainest pass over memory, which benchmarks hold the kernels against: y = x with ordinary stores. */
+/* A plain copy, y = x with ordinary stores: the benchmarks' baseline of memory bandwidth. */
 #include <string.h>
 
 #include "kernels.h"

@@ -1,13 +1,15 @@
-/* Fixed points in depth  y = F(y)  of sequences (B, T, D): what an iteration takes beside any F (`relax`), and a whole
- * iteration of the vector-state Fixed-Point RNN (`depth_pass`), each in one pass over memory.
+/* Fixed points in depth  y = F(y)  of sequences (B, T, D): `relax`, the damped step that follows any F, and
+ * `depth_pass`, a whole iteration of the vector-state Fixed-Point RNN; each in one pass over memory.
  *
- * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written: of a sequence that is done, none.
- * Maxima have no order, so results are the same bits for any number of threads.
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written; a sequence that has converged comes
+ * with length 0. Maxima do not depend on order, so results are the same bits for any number of threads.
  */
+#include <float.h>
+
 #include "kernels.h"
+#include "lanes.h"
 #include "mixer.h"
 #include "workspace.h"
-#include <float.h>
 
 enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
 
@@ -50,48 +52,48 @@ static void widen(spread *s, spread other) {
 static real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
 
 /* One number's damped step, and what it adds to the residual. */
-static inline real relax(spread *most, real y, real f, real s) {
-    most->apart = larger(most->apart, magnitude_of(y - f));
-    most->size = larger(most->size, magnitude_of(f));
+static inline real relax(spread *widest, real y, real f, real s) {
+    widest->apart = larger(widest->apart, magnitude_of(y - f));
+    widest->size = larger(widest->size, magnitude_of(f));
     return relax_step(y, f, s);
 }
 
 /* y <- s f + (1 - s) y over n numbers. */
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
-    spread most = {0, 0};
+    spread widest = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        y[i] = relax(&most, y[i], f[i], s);
+        y[i] = relax(&widest, y[i], f[i], s);
     }
-    return most;
+    return widest;
 }
 
 /* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of y as it was, the maxima over a
  * sequence's steps and channels; with `each_step`, the largest of its steps' own, over max |f| + RESIDUAL_FLOOR. NaN if
  * anything was, 0 without a step. f (B,T,D), s (B). */
 KERNEL(relax) {
-    const int64_t rows = PIECE / (D + 1) + 1, pieces = (T + rows - 1) / rows;
-    spread *const most = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
-    if (!most) return ROT_NO_MEMORY;
+    const int64_t rows = PIECE / (D + 1) + 1, pieces = pieces_of(T, rows);
+    spread *const widest = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
+    if (!widest) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t i = 0; i < B * pieces; i++) {
-        const int64_t b = i / pieces, from = i % pieces * rows, all = lengths ? lengths[b] : T;
-        const int64_t left = all - from, count = left < 0 ? 0 : left < rows ? left : rows, at = (b * T + from) * D;
+        const int64_t b = i / pieces, from = i % pieces * rows, all = steps_of(lengths, b, T);
+        const int64_t count = least(most(all - from, 0), rows), at = (b * T + from) * D;
         if (!each_step) {
-            most[i] = relax_row(y + at, f + at, s[b], count * D);
+            widest[i] = relax_row(y + at, f + at, s[b], count * D);
             continue;
         }
-        most[i] = (spread){0, 0};
+        widest[i] = (spread){0, 0};
         for (int64_t t = 0; t < count; t++) {
             const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D), (real)RESIDUAL_FLOOR);
-            widen(&most[i], (spread){magnitude_of(own), 0});
+            widen(&widest[i], (spread){magnitude_of(own), 0});
         }
     }
     for (int64_t b = 0; b < B; b++) {
         spread all = {0, 0};
-        for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, most[i]);
+        for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, widest[i]);
         residual[b] = each_step ? number_of(all.apart) : residual_of(all, TINY);
     }
-    pool_give(most);
+    pool_give(widest);
     return ROT_OK;
 }
 
@@ -103,9 +105,9 @@ KERNEL(mixer_prepare) {
     return ROT_OK;
 }
 
-/* Asks for the row of n numbers at x, which comes into use some steps from now: hardware does not see ahead in so many
- * streams, and takes a row's cache lines in the direction of the walk or not at all. */
-static void foresee(const real *x, int64_t n, bool down) {
+/* Prefetches the row of n numbers at x, which is used AHEAD steps from now: the hardware prefetcher does not follow so
+ * many streams, and a row's cache lines must come in the direction of the walk. */
+static void prefetch_row(const real *x, int64_t n, bool down) {
     for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
 }
 
@@ -117,31 +119,31 @@ static void apart_row(real *restrict v, const real *restrict x, const real *rest
 /* v <- w <- (1 - lam) y, or y where it is not scaled */
 static void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
                        bool scaled) {
-    for (int64_t i = 0; i < n; i++) v[i] = w[i] = scaled ? depth_gain(lam[i]) * y[i] : y[i];
+    for (int64_t i = 0; i < n; i++) v[i] = w[i] = depth_input(lam[i], y[i], scaled);
 }
 
 /* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
 static spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
                         int64_t n, bool scaled) {
-    spread most = {0, 0};
+    spread widest = {0, 0};
     for (int64_t i = 0; i < n; i++) {
-        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], scaled ? depth_gain(lam[i]) * x : x);
+        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], depth_input(lam[i], x, scaled));
         h[i] = f;
-        y[i] = relax(&most, y[i], f, s);
+        y[i] = relax(&widest, y[i], f, s);
     }
-    return most;
+    return widest;
 }
 
 /* h <- lam h + x + (w - v), lam NULL being none, then y <- s h + (1 - s) y. */
 static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict x,
                                 const real *restrict w, const real *restrict v, real s, int64_t n) {
-    spread most = {0, 0};
+    spread widest = {0, 0};
     for (int64_t i = 0; i < n; i++) {
         const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
         h[i] = f;
-        y[i] = relax(&most, y[i], f, s);
+        y[i] = relax(&widest, y[i], f, s);
     }
-    return most;
+    return widest;
 }
 
 /* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as of `relax`, where
@@ -160,33 +162,32 @@ KERNEL(depth_pass) {
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         real *const h = rooms + b * room, *const v = h + D, *const g = v + D, *const scratch = g + D;
-        const int64_t steps = lengths ? lengths[b] : T;
+        const int64_t steps = steps_of(lengths, b, T);
         const real *later = NULL;
-        spread most = {0, 0};
-        memset(h, 0, (size_t)D * sizeof(real));
-        if (h0) memcpy(h, h0 + b * D, (size_t)D * sizeof(real));
+        spread widest = {0, 0};
+        copy_or_zero_row(h, h0 ? h0 + b * D : NULL, D);
         for (int64_t k = 0; k < steps; k++) {
             const int64_t t = b * T + (adjoint ? steps - 1 - k : k), at = t * D;
             if (k + AHEAD < steps) {
                 const int64_t next = adjoint ? t - AHEAD : t + AHEAD;
-                foresee(y + next * D, D, adjoint);
-                foresee(x + next * D, D, adjoint);
-                if (varying) foresee(lam + next * D, D, adjoint);
-                if (w_varying) foresee(w + next * w_size, w_size, adjoint);
+                prefetch_row(y + next * D, D, adjoint);
+                prefetch_row(x + next * D, D, adjoint);
+                if (varying) prefetch_row(lam + next * D, D, adjoint);
+                if (w_varying) prefetch_row(w + next * w_size, w_size, adjoint);
             }
             const real *const a = lam + (varying ? at : 0);
             if (adjoint) {
                 gained_row(v, g, a, y + at, D, scaled);
                 mixer_apply_transposed(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
-                widen(&most, depth_adjoint_row(y + at, h, later, x + at, g, v, s[b], D));
+                widen(&widest, depth_adjoint_row(y + at, h, later, x + at, g, v, s[b], D));
                 later = a;
             } else {
                 apart_row(v, x + at, y + at, D);
                 mixer_apply(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
-                widen(&most, depth_row(y + at, h, a, v, s[b], D, scaled));
+                widen(&widest, depth_row(y + at, h, a, v, s[b], D, scaled));
             }
         }
-        residual[b] = residual_of(most, TINY);
+        residual[b] = residual_of(widest, TINY);
     }
     pool_give(rooms);
     return ROT_OK;

@@ -7,7 +7,7 @@
 
 #include "gemm_tile.h"
 #include "kernels.h"
-#include "rows.h"
+#include "lanes.h"
 #include "workspace.h"
 
 enum {
@@ -22,13 +22,12 @@ enum {
 static void matvec(real *restrict y, const real *restrict x, const real *restrict w, const real *restrict bias,
                    int64_t in, int64_t out) {
     for (int64_t o = 0; o < out; o++, w += in) {
-        gemm_vec sums[2] = {{0}};
+        vec sums[2] = {{0}};
         int64_t k = 0;
-        for (; k + 2 * GEMM_LANES <= in; k += 2 * GEMM_LANES)
-            for (int v = 0; v < 2; v++)
-                sums[v] += *(const gemm_vec *)(x + k + v * GEMM_LANES) * *(const gemm_vec *)(w + k + v * GEMM_LANES);
+        for (; k + 2 * LANES <= in; k += 2 * LANES)
+            for (int v = 0; v < 2; v++) sums[v] += load(x + k + v * LANES) * load(w + k + v * LANES);
         real sum = bias ? bias[o] : 0;
-        for (int lane = 0; lane < GEMM_LANES; lane++) sum += sums[0][lane] + sums[1][lane];
+        for (int lane = 0; lane < LANES; lane++) sum += sums[0][lane] + sums[1][lane];
         for (; k < in; k++) sum += x[k] * w[k];
         y[o] = sum;
     }
@@ -40,13 +39,13 @@ KERNEL(matmul) {
         matvec(y, x, w, bias, d_in, d_out);
         return ROT_OK;
     }
-    const int64_t blocks = (M + ROWS - 1) / ROWS;
+    const int64_t blocks = pieces_of(M, ROWS);
     real *const packed = WORKSPACE(real, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
     pack(packed, w, d_in, d_out, transposed ? 1 : d_out, transposed ? d_in : 1);
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
-        const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
+        const int64_t m = block * ROWS, rows = least(M - m, ROWS);
         product(y + m * d_out, d_out, bias, 0, (gemm_view){x + m * d_in, d_in, 1}, packed, rows, d_in, d_out);
     }
     pool_give(packed);
@@ -56,9 +55,8 @@ KERNEL(matmul) {
 /* dw (d_out,d_in) and dbias (d_out) or NULL, overwritten; x (M,d_in), dy (M,d_out).
  *   dw = sum_m dy_m x_m^T,   dbias = sum_m dy_m:  rows in order within a group, groups in order. */
 KERNEL(matmul_weight_grad) {
-    int64_t groups = M / GROUP_ROWS;
-    groups = groups < 1 ? 1 : groups > MAX_GROUPS ? MAX_GROUPS : groups;
-    const int64_t per_group = (M + groups - 1) / groups, room = packed_columns(d_in) * CHUNK;
+    const int64_t groups = parts_of(M, GROUP_ROWS, MAX_GROUPS), per_group = pieces_of(M, groups);
+    const int64_t room = packed_columns(d_in) * CHUNK;
     real *const sums = WORKSPACE(real, groups, d_in + 1, d_out);
     real *const packed = WORKSPACE(real, groups, packed_columns(d_in), CHUNK);
     if (!sums || !packed) {
@@ -70,22 +68,22 @@ KERNEL(matmul_weight_grad) {
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + d_in * d_out;
-        const int64_t end = (group + 1) * per_group < M ? (group + 1) * per_group : M;
-        memset(dw_sum, 0, (size_t)size * sizeof(real));
+        const int64_t end = least((group + 1) * per_group, M);
+        zero_row(dw_sum, size);
         for (int64_t m = group * per_group; m < end; m += CHUNK) {
-            const int64_t rows = end - m < CHUNK ? end - m : CHUNK;
+            const int64_t rows = least(end - m, CHUNK);
             pack(packed + group * room, x + m * d_in, rows, d_in, d_in, 1);
             add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out);
-            for (int64_t i = m; i < m + rows; i++) add(dbias_sum, dy + i * d_out, d_out);
+            for (int64_t i = m; i < m + rows; i++) add_row(dbias_sum, dy + i * d_out, d_out);
         }
     }
-    memset(dw, 0, (size_t)(d_in * d_out) * sizeof(real));
+    zero_row(dw, d_in * d_out);
 #pragma omp parallel for schedule(static) if (groups * d_in * d_out > SERIAL)
     for (int64_t o = 0; o < d_out; o++)
-        for (int64_t group = 0; group < groups; group++) add(dw + o * d_in, sums + group * size + o * d_in, d_in);
+        for (int64_t group = 0; group < groups; group++) add_row(dw + o * d_in, sums + group * size + o * d_in, d_in);
     if (dbias) {
-        memset(dbias, 0, (size_t)d_out * sizeof(real));
-        for (int64_t group = 0; group < groups; group++) add(dbias, sums + group * size + d_in * d_out, d_out);
+        zero_row(dbias, d_out);
+        for (int64_t group = 0; group < groups; group++) add_row(dbias, sums + group * size + d_in * d_out, d_out);
     }
     pool_give(sums);
     pool_give(packed);
@@ -94,14 +92,14 @@ KERNEL(matmul_weight_grad) {
 
 /* y (G,M,d_out) = x (G,M,d_in) w (G,d_in,d_out), each of the G pairs on its own. */
 KERNEL(matmul_stack) {
-    const int64_t size = packed_columns(d_out) * d_in, blocks = (M + ROWS - 1) / ROWS;
+    const int64_t size = packed_columns(d_out) * d_in, blocks = pieces_of(M, ROWS);
     real *const packed = WORKSPACE(real, G, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
     for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * d_in * d_out, d_in, d_out, d_out, 1);
 #pragma omp parallel for collapse(2) schedule(static) if (G * M * d_in * d_out > SERIAL)
     for (int64_t g = 0; g < G; g++) {
         for (int64_t block = 0; block < blocks; block++) {
-            const int64_t m = block * ROWS, rows = M - m < ROWS ? M - m : ROWS;
+            const int64_t m = block * ROWS, rows = least(M - m, ROWS);
             product(y + (g * M + m) * d_out, d_out, NULL, 0, (gemm_view){x + (g * M + m) * d_in, d_in, 1},
                     packed + g * size, rows, d_in, d_out);
         }

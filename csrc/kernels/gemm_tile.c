@@ -3,23 +3,23 @@
 
 /* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and the panel's first vectors. `start` may be y
  * itself. */
-static ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                                    const real *panel, int64_t depth, const int vectors, const int rows) {
-    gemm_vec sum[MR][NV];
+ROT_ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                 const real *panel, int64_t depth, const int vectors, const int rows) {
+    vec sum[MR][NV];
     for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vectors; v++) sum[i][v] = *(const gemm_vec *)(start + i * start_row + v * GEMM_LANES);
+        for (int v = 0; v < vectors; v++) sum[i][v] = load(start + i * start_row + v * LANES);
     for (int64_t k = 0; k < depth; k++, panel += NR, x.at += x.step) {
-        gemm_vec b[NV];
-        for (int v = 0; v < vectors; v++) b[v] = *(const gemm_vec *)(panel + v * GEMM_LANES);
+        vec b[NV];
+        for (int v = 0; v < vectors; v++) b[v] = load(panel + v * LANES);
         for (int i = 0; i < rows; i++)
             for (int v = 0; v < vectors; v++) sum[i][v] += x.at[i * x.row] * b[v];
     }
     for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vectors; v++) *(gemm_vec *)(y + i * y_row + v * GEMM_LANES) = sum[i][v];
+        for (int v = 0; v < vectors; v++) store(y + i * y_row + v * LANES, sum[i][v]);
 }
 
-static ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                                       const real *panel, int64_t depth, const int vectors, int64_t rows) {
+ROT_ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                    const real *panel, int64_t depth, const int vectors, int64_t rows) {
     switch (rows) { /* the number of rows is a constant in each, so that the sums stay in registers */
     case 6: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 6); break;
     case 5: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 5); break;
@@ -30,7 +30,8 @@ static ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start
     }
 }
 
-/* Of a panel with `columns` < NR, or with all of them at an edge: out of the way of whole panels. */
+/* The same for a panel with `columns` < NR, or at an edge; a function of its own, to keep the code of whole panels
+ * small. */
 __attribute__((noinline)) static void narrow_tile(real *y, int64_t y_row, const real *start, int64_t start_row,
                                                   gemm_view x, const real *panel, int64_t depth, int64_t rows,
                                                   int64_t columns) {
@@ -45,16 +46,16 @@ __attribute__((noinline)) static void narrow_tile(real *y, int64_t y_row, const 
 
 void K(gemm_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *packed,
                      int64_t rows, int64_t depth, int64_t columns) {
-    static const real zeros[NR];
+    static const real zeros[NR] = {0};
     for (int64_t n = 0; n < columns; n += NR, packed += depth * NR) {
-        const int64_t width = columns - n < NR ? columns - n : NR;
-        const bool whole = width == vectors_for(width) * GEMM_LANES;
+        const int64_t width = least(columns - n, NR);
+        const bool whole = width == vectors_for(width) * LANES;
         for (int64_t i = 0; i < rows; i += MR) {
-            const int64_t mr = rows - i < MR ? rows - i : MR;
+            const int64_t mr = least(rows - i, MR);
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
             if (width == NR) {
-                /* the next rows of y, in case they are far away: hardware does not guess them */
+                /* the next rows of y, in case they are not in cache: the hardware prefetcher does not guess them */
                 for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
                     for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
                 tile_vectors(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, NV, mr);

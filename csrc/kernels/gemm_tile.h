@@ -8,32 +8,28 @@
 
 #include <string.h>
 
-#include "real.h"
+#include "cuts.h"
+#include "vector.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-#if defined(__AVX512F__)
-enum { GEMM_VECTOR = 64, NV = 4 };
+/* Vectors of a panel, with MR rows of them in registers. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { NV = 4 };
 #elif defined(__AVX2__)
-enum { GEMM_VECTOR = 32, NV = 2 };
-#elif defined(__aarch64__)
-enum { GEMM_VECTOR = 16, NV = 4 };
+enum { NV = 2 };
 #else
-enum { GEMM_VECTOR = 16, NV = 1 };
+enum { NV = 1 };
 #endif
-typedef real gemm_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
-
+enum { NR = NV * LANES, MR = 6 };
 enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
-enum { GEMM_LANES = GEMM_VECTOR / sizeof(real), NR = NV * GEMM_LANES, MR = 6 };
 
 /* Room that a packed matrix takes, in numbers. */
-static inline int64_t packed_columns(int64_t columns) { return (columns + NR - 1) / NR * NR; }
+static inline int64_t packed_columns(int64_t columns) { return pieces_of(columns, NR) * NR; }
 
 /* panels[p][k][NR] <- w(k, p*NR ...), zero beyond the last column; w(k, n) = w[k*row + n*column]. */
 static inline void pack(real *restrict panels, const real *restrict w, int64_t depth, int64_t columns, int64_t row,
                         int64_t column) {
     for (int64_t first = 0; first < columns; first += NR, panels += depth * NR) {
-        const int64_t n = columns - first < NR ? columns - first : NR;
+        const int64_t n = least(columns - first, NR);
         const real *const from = w + first * column;
         if (n < NR) memset(panels, 0, (size_t)(depth * NR) * sizeof(real));
         if (column == 1) {
@@ -41,7 +37,7 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
             continue;
         }
         for (int64_t k = 0; k < depth; k += GEMM_LINE) { /* a cache line of each column at a time */
-            const int64_t line = depth - k < GEMM_LINE ? depth - k : GEMM_LINE;
+            const int64_t line = least(depth - k, GEMM_LINE);
             for (int64_t j = 0; j < n; j++)
                 for (int64_t i = 0; i < line; i++) panels[(k + i) * NR + j] = from[(k + i) * row + j * column];
         }
@@ -55,9 +51,7 @@ typedef struct {
 } gemm_view;
 
 /* Vectors in which `columns` <= NR of a panel are worked on: all, or half, or one, whichever is enough. */
-static inline int64_t vectors_for(int64_t columns) {
-    return columns <= GEMM_LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV;
-}
+static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
 /* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y, w packed. `start` is y
  * itself, or one row for all (start_row 0), or NULL for zero. */
@@ -72,7 +66,8 @@ static inline void product(real *y, int64_t y_row, const real *start, int64_t st
 /* dw (out,in) += dy^T x over `rows` rows of dy (rows,out) and x (rows,in), x packed. */
 static inline void add_weight_grad(real *dw, const real *dy, const real *packed_x, int64_t rows, int64_t in,
                                    int64_t out) {
-    product(dw, in, dw, in, (gemm_view){dy, 1, out}, packed_x, out, rows, in);
+    const gemm_view transposed = {dy, 1, out};
+    product(dw, in, dw, in, transposed, packed_x, out, rows, in);
 }
 
 #endif

@@ -1,16 +1,16 @@
-/* Maps of a base and of what came one step earlier, each of a range of columns, and their adjoints:
+/* Functions of a base and of what came one step earlier, each of a range of columns, and their adjoints:
  *
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
- * base and late are (B,T,K), first (B,K); late and first may be NULL, for zero. Functions:
- *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),   LAGGED_UNIT p / |p|
- * over the range, zero for zero `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are
- * zero in every output.
+ * base and late are (B,T,columns), first (B,columns); late and first may be NULL, for zero. Functions:
+ *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),
+ *   LAGGED_UNIT p / |p| over the range, zero for zero
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
 #include "gemm_tile.h"
 #include "kernels.h"
+#include "lanes.h"
 #include "mixer.h"
-#include "vmath.h"
 #include "workspace.h"
 
 enum { ROWS = 64, SERIAL = 32768 };
@@ -19,25 +19,27 @@ enum { ROWS = 64, SERIAL = 32768 };
 typedef struct {
     const real *base, *late, *first;
     const int64_t *lengths;
-    int64_t B, T, K, lo, n, function;
+    int64_t B, T, columns, lo, n, function;
 } range;
 
 /* p (n) of step t of sequence b */
 static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
-    const int64_t at = (b * r->T + t) * r->K + r->lo;
+    const int64_t at = (b * r->T + t) * r->columns + r->lo;
     const real *const base = r->base + at;
-    const real *const late = t ? (r->late ? r->late + at - r->K : NULL) : r->first ? r->first + b * r->K + r->lo : NULL;
+    const real *const late = t          ? (r->late ? r->late + at - r->columns : NULL)
+                             : r->first ? r->first + b * r->columns + r->lo
+                                        : NULL;
     if (late)
         for (int64_t j = 0; j < r->n; j++) p[j] = base[j] + late[j];
     else
-        memcpy(p, base, (size_t)r->n * sizeof(real));
+        copy_row(p, base, r->n);
 }
 
 /* out = f(p), other than LAGGED_LINEAR */
 static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
     case LAGGED_SIGMOID:
-        for (int64_t j = 0; j < n; j++) out[j] = vmath_gated(1, p[j]);
+        for (int64_t j = 0; j < n; j++) out[j] = sigmoid(p[j]);
         break;
     case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
@@ -54,19 +56,16 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
                             int64_t n, int64_t function) {
     switch (function) {
     case LAGGED_SIGMOID:
-        for (int64_t j = 0; j < n; j++) {
-            const sigmoid_parts s = vmath_sigmoid_parts(p[j]);
-            dp[j] = dout[j] * (s.on * s.off);
-        }
+        for (int64_t j = 0; j < n; j++) dp[j] = sigmoid_adjoint(dout[j], p[j]);
         break;
     case LAGGED_SILU:
         for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
         break;
     case LAGGED_SOFTPLUS:
-        for (int64_t j = 0; j < n; j++) dp[j] = vmath_gated(dout[j], p[j]);
+        for (int64_t j = 0; j < n; j++) dp[j] = softplus_adjoint(dout[j], p[j]);
         break;
     default:
-        memset(dp, 0, (size_t)n * sizeof(real));
+        zero_row(dp, n);
         normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
         break;
     }
@@ -75,17 +74,17 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
 /* out (B,T,n) */
 KERNEL(lagged_forward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
-    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    const int64_t pieces = pieces_of(T, ROWS);
     real *const rows = WORKSPACE(real, B, pieces, n);
     if (!rows) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
-        const int64_t valid = lengths ? lengths[b] : T;
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = least(from + ROWS, T);
+        const int64_t valid = steps_of(lengths, b, T);
         for (int64_t t = from; t < to; t++) {
             real *const at = out + (b * T + t) * n;
             if (t >= valid) {
-                memset(at, 0, (size_t)n * sizeof(real));
+                zero_row(at, n);
             } else if (function == LAGGED_LINEAR) {
                 sum_row(at, &r, b, t);
             } else {
@@ -102,7 +101,7 @@ KERNEL(lagged_forward) {
  * after the other, each (B,T,width); their widths sum to K. */
 KERNEL(lagged_product) {
     const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LAGGED_LINEAR};
-    const int64_t rows = 10 * MR, pieces = (T + rows - 1) / rows;
+    const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
     real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
                                                                     WORKSPACE(real, most_threads(), rows, K);
     if (!packed || !scratch) {
@@ -113,8 +112,8 @@ KERNEL(lagged_product) {
     pack(packed, v, E, K, 1, E);
 #pragma omp parallel for schedule(dynamic) if (B * T * K > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * rows, to = from + rows < T ? from + rows : T;
-        const int64_t valid = lengths ? lengths[b] : T, some = (to < valid ? to : valid) - from;
+        const int64_t b = piece / pieces, from = piece % pieces * rows, to = least(from + rows, T);
+        const int64_t valid = steps_of(lengths, b, T), some = least(to, valid) - from;
         real *const p = scratch + thread_number() * rows * K;
         const int64_t skip = from == 0; /* the first step has no output before it */
         if (skip && some > 0) sum_row(p, &whole, b, 0);
@@ -146,7 +145,7 @@ KERNEL(lagged_product) {
  *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
 KERNEL(lagged_backward) {
     const range r = {base, late, first, lengths, B, T, K, lo, n, function};
-    const int64_t pieces = (T + ROWS - 1) / ROWS;
+    const int64_t pieces = pieces_of(T, ROWS);
     const size_t row = (size_t)n * sizeof(real);
     real *const rows = WORKSPACE(real, B, pieces, 2, n);
     if (!rows) return ROT_NO_MEMORY;
@@ -156,8 +155,8 @@ KERNEL(lagged_backward) {
     }
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
-        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = from + ROWS < T ? from + ROWS : T;
-        const int64_t valid = lengths ? lengths[b] : T;
+        const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = least(from + ROWS, T);
+        const int64_t valid = steps_of(lengths, b, T);
         real *const p = rows + piece * 2 * n;
         for (int64_t t = from; t < to; t++) {
             real *const dp = dbase + (b * T + t) * K + lo;

@@ -4,9 +4,9 @@
  *   MIXER_HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
  *   MIXER_DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   MIXER_LOW_RANK      Q = sum_i alpha_i w_i w_i^T
- *   MIXER_KRONECKER     Q v = v - 2 L^T M K^T,  L = diag(alpha_left) rownormalise(U U^T),  K likewise of the right: v
- * is read as a matrix M (R, D/R); u has the rows of the left's and of the right's upper triangular U, and alpha R + D/R
- * gains
+ *   MIXER_KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
+ *                       W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
+ *                       triangular U, and alpha R + D/R gains
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "steps.h"
+#include "lanes.h"
 
 /* Functions whose loops take the compiler long, inlined in each place, and a call no time beside them. */
 #define APART __attribute__((noinline, unused)) static
@@ -111,7 +111,7 @@ static inline void prepare_vectors(real *w, const real *u, mixer m) {
 /* v <- Q v = Q^T v of MIXER_DPLR and low rank; s (R) <- w . v */
 static inline void apply_sum(real *restrict v, real *restrict s, const real *w, const real *alpha, mixer m) {
     for (int64_t i = 0; i < m.R; i++) s[i] = dot(w + i * m.D, v, m.D);
-    if (m.form == MIXER_LOW_RANK) memset(v, 0, (size_t)m.D * sizeof(real));
+    if (m.form == MIXER_LOW_RANK) zero_row(v, m.D);
     for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, mixer_unit(m) * alpha[i], s[i], m.D);
 }
 
@@ -150,7 +150,7 @@ static inline void adjoint_product(real *g, real *du, real *dalpha, const real *
     const int64_t R = m.R, D = m.D;
     real *const v = scratch, *const s = scratch + R * D;
     for (int64_t i = R - 1; i >= 0; i--) { /* v_i, what reflection i was given, becomes v_{i-1} */
-        memcpy(v + i * D, i == R - 1 ? x : v + (i + 1) * D, (size_t)D * sizeof(real));
+        copy_row(v + i * D, i == R - 1 ? x : v + (i + 1) * D, D);
         if (i < R - 1) reflect_row(v + i * D, w + (i + 1) * D, alpha[i + 1], s[i + 1], D);
         s[i] = dot(w + i * D, v + i * D, D);
     }
@@ -167,8 +167,8 @@ static inline void adjoint_product(real *g, real *du, real *dalpha, const real *
 /* W (n,n), 1/|rows of U U^T| (n), U (n,n), of which the upper triangle comes by rows:  W = rownormalise(U U^T). */
 APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
     real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
-    memset(U, 0, (size_t)(n * n) * sizeof(real));
-    for (int64_t i = 0; i < n; rows += n - i, i++) memcpy(U + i * n + i, rows, (size_t)(n - i) * sizeof(real));
+    zero_row(U, n * n);
+    for (int64_t i = 0; i < n; rows += n - i, i++) copy_row(U + i * n + i, rows, n - i);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n; j++) {
             const int64_t from = i > j ? i : j;
@@ -178,78 +178,80 @@ APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n
     }
 }
 
-/* rows += the gradient of the triangle, given that of W; dG (n,n) is scratch:
- *   G = U U^T,   dG_i = (dW_i - W_i (W_i . dW_i)) / |G_i|,   dU = (dG + dG^T) U */
-APART void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w, real *restrict dG,
+/* rows += the gradient of the triangle, given that of W; dE (n,n) is scratch:
+ *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i|,   dU = (dE + dE^T) U */
+APART void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w, real *restrict dE,
                           real *restrict dU, int64_t n) {
     const real *const inverse = w + n * n, *const U = inverse + n;
-    memset(dG, 0, (size_t)(n * n) * sizeof(real));
-    for (int64_t i = 0; i < n; i++) normalise_adjoint(dG + i * n, dW + i * n, w + i * n, inverse[i], n);
+    zero_row(dE, n * n);
+    for (int64_t i = 0; i < n; i++) normalise_adjoint(dE + i * n, dW + i * n, w + i * n, inverse[i], n);
     for (int64_t i = 0; i < n; rows += n - i, i++) {
-        memset(dU, 0, (size_t)n * sizeof(real));
-        for (int64_t j = 0; j < n; j++) add_scaled(dU + j, dG[i * n + j] + dG[j * n + i], U + j * n + j, n - j);
-        add_scaled(rows, 1, dU + i, n - i);
+        zero_row(dU, n);
+        for (int64_t j = 0; j < n; j++) add_scaled(dU + j, dE[i * n + j] + dE[j * n + i], U + j * n + j, n - j);
+        add_row(rows, dU + i, n - i);
     }
 }
 
-/* H (a,b) = M K^T without the right gains, and E = diag(left) H diag(right) */
-APART void kronecker_inner(real *restrict H, real *restrict E, const real *M, const real *right_w, const real *left,
-                           const real *right, int64_t a, int64_t b) {
+/* inner (a,b) = X Right^T without the right gains, and gained = diag(left) inner diag(right) */
+APART void kronecker_inner(real *restrict inner, real *restrict gained, const real *x, const real *right_w,
+                           const real *left, const real *right, int64_t a, int64_t b) {
     for (int64_t i = 0; i < a; i++)
         for (int64_t k = 0; k < b; k++) {
-            H[i * b + k] = dot(M + i * b, right_w + k * b, b);
-            E[i * b + k] = left[i] * H[i * b + k] * right[k];
+            inner[i * b + k] = dot(x + i * b, right_w + k * b, b);
+            gained[i * b + k] = left[i] * inner[i * b + k] * right[k];
         }
 }
 
 APART void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
-    real *const H = scratch, *const E = scratch + m.D;
-    kronecker_inner(H, E, v, right_w, alpha, alpha + a, a, b);
+    real *const inner = scratch, *const gained = scratch + m.D;
+    kronecker_inner(inner, gained, v, right_w, alpha, alpha + a, a, b);
     for (int64_t p = 0; p < a; p++)
-        for (int64_t i = 0; i < a; i++) add_scaled(v + p * b, -2 * left_w[i * a + p], E + i * b, b);
+        for (int64_t i = 0; i < a; i++) add_scaled(v + p * b, -2 * left_w[i * a + p], gained + i * b, b);
 }
 
-/* Q^T M = M - 2 L M K;  H (a,b) = W_left M */
+/* Q^T X = X - 2 Left X Right;  outer (a,b) = W_left X, with W_left the left factor without its gains */
 APART void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
-    real *const H = scratch;
-    memset(H, 0, (size_t)m.D * sizeof(real));
+    real *const outer = scratch;
+    zero_row(outer, m.D);
     for (int64_t i = 0; i < a; i++)
-        for (int64_t p = 0; p < a; p++) add_scaled(H + i * b, left_w[i * a + p], v + p * b, b);
+        for (int64_t p = 0; p < a; p++) add_scaled(outer + i * b, left_w[i * a + p], v + p * b, b);
     for (int64_t i = 0; i < a; i++)
         for (int64_t k = 0; k < b; k++)
-            add_scaled(v + i * b, -2 * alpha[i] * H[i * b + k] * alpha[a + k], right_w + k * b, b);
+            add_scaled(v + i * b, -2 * alpha[i] * outer[i * b + k] * alpha[a + k], right_w + k * b, b);
 }
 
-/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With N = L^T M K^T, dN = -2 g:
- *   dE = W_left dN,  dW_left = E dN^T,  dH = diag(left) dE diag(right),  dM = dH W_right,  dW_right = dH^T M */
+/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With Y = Left^T X Right^T, dY = -2 g:
+ *   dgained = W_left dY,  dinner = diag(left) dgained diag(right),  dX = dinner W_right
+ *   dW_left = gained dY^T,  dW_right = dinner^T X */
 APART void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                              real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m), D = m.D;
     const real *const left_w = w, *const right_w = w + factor_room(a), *const left = alpha, *const right = alpha + a;
-    real *const H = scratch, *const E = H + D, *const dH = E + D, *const dE = dH + D, *const dW_left = dE + D;
-    real *const dW_right = dW_left + a * a, *const spare = dW_right + b * b; /* 2 (a a + b b) */
-    kronecker_inner(H, E, v, right_w, left, right, a, b);
-    memset(dE, 0, (size_t)D * sizeof(real));
-    memset(dW_right, 0, (size_t)(b * b) * sizeof(real));
+    real *const inner = scratch, *const gained = inner + D, *const dinner = gained + D, *const dgained = dinner + D;
+    real *const dW_left = dgained + D, *const dW_right = dW_left + a * a;
+    real *const spare = dW_right + b * b; /* 2 (a a + b b) */
+    kronecker_inner(inner, gained, v, right_w, left, right, a, b);
+    zero_row(dgained, D);
+    zero_row(dW_right, b * b);
     for (int64_t i = 0; i < a; i++) {
         for (int64_t p = 0; p < a; p++) {
-            add_scaled(dE + i * b, -2 * left_w[i * a + p], g + p * b, b);
-            dW_left[i * a + p] = -2 * dot(E + i * b, g + p * b, b);
+            add_scaled(dgained + i * b, -2 * left_w[i * a + p], g + p * b, b);
+            dW_left[i * a + p] = -2 * dot(gained + i * b, g + p * b, b);
         }
         for (int64_t k = 0; k < b; k++) {
-            const real d = dE[i * b + k];
-            dalpha[i] += d * H[i * b + k] * right[k];
-            dalpha[a + k] += d * H[i * b + k] * left[i];
-            dH[i * b + k] = left[i] * d * right[k];
+            const real d = dgained[i * b + k];
+            dalpha[i] += d * inner[i * b + k] * right[k];
+            dalpha[a + k] += d * inner[i * b + k] * left[i];
+            dinner[i * b + k] = left[i] * d * right[k];
         }
-        for (int64_t k = 0; k < b; k++) add_scaled(dW_right + k * b, dH[i * b + k], v + i * b, b);
+        for (int64_t k = 0; k < b; k++) add_scaled(dW_right + k * b, dinner[i * b + k], v + i * b, b);
     }
     for (int64_t i = 0; i < a; i++)
-        for (int64_t k = 0; k < b; k++) add_scaled(g + i * b, dH[i * b + k], right_w + k * b, b);
+        for (int64_t k = 0; k < b; k++) add_scaled(g + i * b, dinner[i * b + k], right_w + k * b, b);
     adjoint_factor(du, dW_left, left_w, spare, spare + a * a, a);
     adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }

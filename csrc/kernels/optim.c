@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "adamw.h"
+#include "cuts.h"
 #include "kernels.h"
 #include "workspace.h"
 
@@ -14,7 +15,7 @@ enum {
     SUMS = 16,
 };
 
-static int64_t size_of_block(int64_t block, int64_t n) { return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK; }
+static int64_t size_of_block(int64_t block, int64_t n) { return least(n - block * BLOCK, BLOCK); }
 
 static void update(real *restrict p, real *restrict m, real *restrict v, const real *restrict grad, int64_t n,
                    adamw_rule rule) {
@@ -54,7 +55,7 @@ KERNEL(adamw) {
         .eps = (real)eps,
         .shrink = (real)(lr * decay),
     };
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks, 2);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)
@@ -71,7 +72,7 @@ KERNEL(adamw) {
 
 /* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
 KERNEL(norm) {
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)

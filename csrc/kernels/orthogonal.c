@@ -1,23 +1,24 @@
 /* Rotations P = expm(M - M^T) of square matrices, and the adjoint; in double whatever the dtype.
  *
  * Products alone, each matrix by one thread in one order: unlike LAPACK's, the same bits for any number of threads.
- * Matrices lie padded in the workspace, rows to a multiple of TILE and columns to one of LANES; what is in
- * the padding never reaches a result.
+ * Matrices lie padded in the workspace, rows to a multiple of TILE and columns to one of DOUBLES; what is in the
+ * padding never reaches a result.
  */
 #include <math.h>
 #include <string.h>
 
-#include "gemm_tile.h"
+#include "cuts.h"
 #include "kernels.h"
+#include "vector.h"
 #include "workspace.h"
 
 enum {
-    LANES = GEMM_VECTOR / sizeof(double),
+    DOUBLES = VECTOR_BYTES / sizeof(double),
     TILE = 4,         /* rows of a product made at once */
     TERMS = 20,       /* of the exponential series: at norm 1 the rest and its derivative are below 1e-17 */
     SERIAL = 1 << 15, /* numbers of a product of all matrices below which threads do not pay */
 };
-typedef double vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(double)), may_alias));
+typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 
 /* What one matrix takes: its size n, and buffers (rows, row); `next` and `dnext` are where E and dE are made anew. */
 typedef struct {
@@ -27,15 +28,15 @@ typedef struct {
 
 enum { BUFFERS = 8 };
 
-static int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t padded(int64_t n, int64_t to) { return pieces_of(n, to) * to; }
 
 static double *new_tasks(int64_t G, int64_t n) {
-    return WORKSPACE(double, G, BUFFERS, padded(n, TILE), padded(n, LANES));
+    return WORKSPACE(double, G, BUFFERS, padded(n, TILE), padded(n, DOUBLES));
 }
 
 /* The task of matrix g in the workspace, all zero. */
 static task task_of(double *work, int64_t g, int64_t n) {
-    const int64_t rows = padded(n, TILE), row = padded(n, LANES), size = rows * row;
+    const int64_t rows = padded(n, TILE), row = padded(n, DOUBLES), size = rows * row;
     double *const at = work + g * BUFFERS * size;
     memset(at, 0, (size_t)(BUFFERS * size) * sizeof(double));
     return (task){.n = n,
@@ -55,14 +56,14 @@ static task task_of(double *work, int64_t g, int64_t n) {
 static void add_product(const task *t, double *restrict y, const double *x, const double *w) {
     const int64_t row = t->row;
     for (int64_t i = 0; i < t->rows; i += TILE) {
-        for (int64_t j = 0; j < row; j += LANES) {
-            vec sum[TILE];
-            for (int r = 0; r < TILE; r++) sum[r] = *(const vec *)(y + (i + r) * row + j);
+        for (int64_t j = 0; j < row; j += DOUBLES) {
+            doubles sum[TILE];
+            for (int r = 0; r < TILE; r++) sum[r] = *(const doubles *)(y + (i + r) * row + j);
             for (int64_t k = 0; k < t->n; k++) {
-                const vec b = *(const vec *)(w + k * row + j);
+                const doubles b = *(const doubles *)(w + k * row + j);
                 for (int r = 0; r < TILE; r++) sum[r] += x[(i + r) * row + k] * b;
             }
-            for (int r = 0; r < TILE; r++) *(vec *)(y + (i + r) * row + j) = sum[r];
+            for (int r = 0; r < TILE; r++) *(doubles *)(y + (i + r) * row + j) = sum[r];
         }
     }
 }
@@ -135,11 +136,11 @@ static void expm(task *t, bool derivative) {
     }
 }
 
-/* A = sign (M - M^T), M (n,n) */
-static void load_skew(const task *t, const real *restrict M, double sign) {
+/* A = sign (m - m^T), m (n,n) */
+static void load_skew(const task *t, const real *restrict m, double sign) {
     for (int64_t i = 0; i < t->n; i++)
         for (int64_t j = 0; j < t->n; j++)
-            t->A[i * t->row + j] = sign * ((double)M[i * t->n + j] - (double)M[j * t->n + i]);
+            t->A[i * t->row + j] = sign * ((double)m[i * t->n + j] - (double)m[j * t->n + i]);
 }
 
 /* E <- E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2: squares what E lacks of being orthogonal. */

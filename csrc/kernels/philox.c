@@ -1,4 +1,4 @@
-/* The generator of philox.h by itself, for whoever checks it or needs its numbers in Python. */
+/* The generator of philox.h as a kernel, for tests and for draws in Python. */
 #include "philox.h"
 #include "kernels.h"
 

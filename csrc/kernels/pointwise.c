@@ -10,7 +10,6 @@
 
 #include "kernels.h"
 #include "rows.h"
-#include "vmath.h"
 #include "workspace.h"
 
 enum {
@@ -20,7 +19,7 @@ enum {
     MAX_ARRAYS = 3, /* of one kind in a job */
 };
 
-/* One call: what its chunks of rows are cut from, read and write. */
+/* Arguments of one call, for its chunks of rows. */
 typedef struct {
     int64_t B, T, D;
     const int64_t *lengths, *places; /* (B) or NULL; the latter of dropout */
@@ -45,17 +44,16 @@ typedef void body(const job *j, int64_t chunk, int64_t first, int64_t rows);
 
 static int64_t chunk_rows(const job *j) {
     const int64_t rows = j->D < 1 ? CHUNK : j->D < CHUNK / 16 ? CHUNK / j->D : 16;
-    return j->longest && j->longest < rows ? j->longest : rows;
+    return j->longest ? least(j->longest, rows) : rows;
 }
 
-static int64_t chunks_of(const job *j) { return (j->T + chunk_rows(j) - 1) / chunk_rows(j); }
+static int64_t chunks_of(const job *j) { return pieces_of(j->T, chunk_rows(j)); }
 
 static int64_t valid_rows(const job *j, int64_t chunk, int64_t *first, int64_t *total) {
     const int64_t per = chunk_rows(j), b = chunk / chunks_of(j), t = chunk % chunks_of(j) * per;
-    const int64_t left = (j->lengths ? j->lengths[b] : j->T) - t;
     *first = b * j->T + t;
-    *total = j->T - t < per ? j->T - t : per;
-    return left < 0 ? 0 : left < *total ? left : *total;
+    *total = least(j->T - t, per);
+    return least(most(steps_of(j->lengths, b, j->T) - t, 0), *total);
 }
 
 static void each_chunk(body *f, const job *j) {
@@ -66,8 +64,7 @@ static void each_chunk(body *f, const job *j) {
         const int64_t rows = valid_rows(j, c, &first, &total);
         f(j, c, first, rows);
         for (int k = 0; k < MAX_ARRAYS; k++)
-            if (j->out[k] && rows < total)
-                memset(j->out[k] + (first + rows) * j->D, 0, (size_t)((total - rows) * j->D) * sizeof(real));
+            if (j->out[k] && rows < total) zero_row(j->out[k] + (first + rows) * j->D, (total - rows) * j->D);
     }
 }
 
@@ -88,7 +85,7 @@ static void merge(real *restrict out, const real *restrict sums, int64_t chunks,
                   double factor) {
 #pragma omp parallel for schedule(static) if (chunks * D > SMALL)
     for (int64_t lo = 0; lo < D; lo += COLUMNS)
-        merge_columns(out + lo, sums + lo, chunks, stride, D - lo < COLUMNS ? D - lo : COLUMNS, factor);
+        merge_columns(out + lo, sums + lo, chunks, stride, least(D - lo, COLUMNS), factor);
 }
 
 #define AT(array) ((array) + first * j->D)
@@ -105,7 +102,7 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
         for (int64_t i = 0; i < n; i++) y[i] = vmath_exp(x[i]);
         break;
     case FUNCTION_SIGMOID:
-        for (int64_t i = 0; i < n; i++) y[i] = vmath_gated(1, x[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = sigmoid(x[i]);
         break;
     case FUNCTION_TANH:
         for (int64_t i = 0; i < n; i++) y[i] = vmath_tanh(x[i]);
@@ -142,7 +139,7 @@ static void elementwise_backward_rows(const job *j, int64_t chunk, int64_t first
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * silu_slope(x[i]);
         break;
     case FUNCTION_SOFTPLUS:
-        for (int64_t i = 0; i < n; i++) dx[i] = vmath_gated(dy[i], x[i]);
+        for (int64_t i = 0; i < n; i++) dx[i] = softplus_adjoint(dy[i], x[i]);
         break;
     }
 }
@@ -158,7 +155,7 @@ static void glu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     real *restrict y = AT(j->out[0]);
     const real *restrict value = AT(j->in[0]), *restrict gate = AT(j->in[1]);
     (void)chunk;
-    for (int64_t i = 0; i < rows * j->D; i++) y[i] = vmath_gated(value[i], gate[i]);
+    for (int64_t i = 0; i < rows * j->D; i++) y[i] = glu(value[i], gate[i]);
 }
 
 /* y = value s(gate), all (B,T,D). */
@@ -172,9 +169,9 @@ static void glu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_
     const real *restrict dy = AT(j->in[0]), *restrict value = AT(j->in[1]), *restrict gate = AT(j->in[2]);
     (void)chunk;
     for (int64_t i = 0; i < rows * j->D; i++) {
-        const sigmoid_parts s = vmath_sigmoid_parts(gate[i]);
-        dvalue[i] = dy[i] * s.on;
-        dgate[i] = dy[i] * value[i] * (s.on * s.off);
+        const glu_parts d = glu_adjoint(dy[i], value[i], gate[i]);
+        dvalue[i] = d.value;
+        dgate[i] = d.gate;
     }
 }
 
@@ -187,7 +184,7 @@ KERNEL(glu_backward) {
 
 static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     (void)chunk;
-    memcpy(AT(j->out[0]), AT(j->in[0]), (size_t)(rows * j->D) * sizeof(real));
+    copy_row(AT(j->out[0]), AT(j->in[0]), rows * j->D);
 }
 
 /* y (B,T,D) is x with its padding zeroed. */
@@ -205,7 +202,7 @@ static void dropout_rows(const job *j, int64_t chunk, int64_t first, int64_t row
     real drawn[DRAW + 4];
     (void)chunk;
     for (int64_t lo = 0; lo < rows * j->D; lo += DRAW) {
-        const int64_t n = rows * j->D - lo < DRAW ? rows * j->D - lo : DRAW;
+        const int64_t n = least(rows * j->D - lo, DRAW);
         const real *restrict mask = draw_mask(drawn, &j->key, batch_place(j->places, b), from + lo, n);
         for (int64_t i = 0; i < n; i++) y[lo + i] = x[lo + i] * mask[i];
     }
@@ -234,7 +231,7 @@ KERNEL(dropout) {
     for (int64_t b = 0; b < B; b++) {
         for (int64_t lo = 0; lo < D; lo += DRAW) {
             real drawn[DRAW + 4];
-            const int64_t n = D - lo < DRAW ? D - lo : DRAW;
+            const int64_t n = least(D - lo, DRAW);
             memcpy(masks + b * D + lo, draw_mask(drawn, &j.key, batch_place(places, b), lo, n),
                    (size_t)n * sizeof(real));
         }
@@ -291,7 +288,7 @@ static void channel_sums_rows(const job *j, int64_t chunk, int64_t first, int64_
     const int64_t D = j->D;
     const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]), *restrict center = j->channel[0];
     real *restrict sum = j->sums + chunk * 2 * D, *restrict product = sum + D;
-    memset(sum, 0, (size_t)(2 * D) * sizeof(real));
+    zero_row(sum, 2 * D);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t d = 0; d < D; d++) {
             sum[d] += dy[r * D + d];
@@ -317,11 +314,11 @@ static void channel_adjoint_rows(const job *j, int64_t chunk, int64_t first, int
     real *restrict dx = AT(j->out[0]);
     const real *restrict dy = AT(j->in[0]), *restrict x = AT(j->in[1]);
     const real *restrict center = j->channel[0], *restrict gain = j->channel[1];
-    const real *restrict slope = j->channel[2], *restrict offset = j->channel[3];
+    const real *restrict slope = j->channel[2], *restrict shift = j->channel[3];
     (void)chunk;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < D; d++)
-            dx[r * D + d] = gain[d] * dy[r * D + d] + (slope[d] * (x[r * D + d] - center[d]) + offset[d]);
+            dx[r * D + d] = channel_norm_adjoint(gain[d] * dy[r * D + d], x[r * D + d], center[d], slope[d], shift[d]);
 }
 
 /* dx = gain dy + slope (x - center) + offset; dx, dy, x (B,T,D), the others (D). */
@@ -368,7 +365,7 @@ KERNEL(layer_norm_forward) {
 static void layer_norm_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     real *const dscale = j->sums + chunk * 2 * D, *const dbias = dscale + D;
-    memset(dscale, 0, (size_t)(2 * D) * sizeof(real));
+    zero_row(dscale, 2 * D);
     for (int64_t row = first; row < first + rows; row++) {
         real *restrict dx = j->out[0] + row * D;
         const real *restrict x = j->in[1] + row * D;
@@ -405,7 +402,7 @@ static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t r
         if (bias)
             for (int64_t d = 0; d < D; d++) y[d] = entry[d] + bias[d];
         else
-            memcpy(y, entry, (size_t)D * sizeof(real));
+            copy_row(y, entry, D);
     }
 }
 
@@ -430,7 +427,7 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
                         int64_t V) {
     memset(g->start, 0, (size_t)(V + 1) * sizeof(int64_t));
     for (int64_t b = 0; b < B; b++)
-        for (int64_t t = 0; t < (lengths ? lengths[b] : T); t++) g->start[ids[b * T + t] + 1]++;
+        for (int64_t t = 0; t < steps_of(lengths, b, T); t++) g->start[ids[b * T + t] + 1]++;
     int64_t run = 0;
     for (int64_t v = 0; v < V; v++) {
         g->first_run[v] = run;
@@ -439,7 +436,7 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
     }
     g->first_run[V] = run;
     for (int64_t b = 0; b < B; b++)
-        for (int64_t t = 0; t < (lengths ? lengths[b] : T); t++) g->rows[g->start[ids[b * T + t]]++] = b * T + t;
+        for (int64_t t = 0; t < steps_of(lengths, b, T); t++) g->rows[g->start[ids[b * T + t]]++] = b * T + t;
     for (int64_t v = V; v > 0; v--) g->start[v] = g->start[v - 1]; /* each had moved on to the next one's */
     g->start[0] = 0;
 }
@@ -447,7 +444,7 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
 /* dtable (V,D) from the rows sorted by id: each id's rows in order in runs of RUN, then its runs in order. */
 static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64_t *restrict ids,
                      const int64_t *restrict lengths, int64_t B, int64_t T, int64_t D, int64_t V) {
-    const int64_t places = B * T, most_runs = places / RUN + (places < V ? places : V);
+    const int64_t places = B * T, most_runs = places / RUN + least(places, V);
     int64_t *const work = WORKSPACE(int64_t, places + 2 * (V + 1) + most_runs);
     real *const sums = WORKSPACE(real, most_runs, D);
     if (!work || !sums) {
@@ -462,18 +459,17 @@ static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64
 #pragma omp for schedule(dynamic, 16)
         for (int64_t run = 0; run < g.first_run[V]; run++) {
             const int64_t v = g.run_id[run], begin = g.start[v] + (run - g.first_run[v]) * RUN;
-            const int64_t end = begin + RUN < g.start[v + 1] ? begin + RUN : g.start[v + 1];
+            const int64_t end = least(begin + RUN, g.start[v + 1]);
             real *restrict sum = g.start[v + 1] - g.start[v] > RUN ? sums + run * D : dtable + v * D;
-            memset(sum, 0, (size_t)D * sizeof(real));
-            for (int64_t i = begin; i < end; i++) add(sum, dy + g.rows[i] * D, D);
+            zero_row(sum, D);
+            for (int64_t i = begin; i < end; i++) add_row(sum, dy + g.rows[i] * D, D);
         }
 #pragma omp for schedule(static)
         for (int64_t v = 0; v < V; v++) {
             const int64_t runs = g.first_run[v + 1] - g.first_run[v];
             if (runs == 1) continue; /* it is there */
             for (int64_t lo = 0; lo < D; lo += COLUMNS)
-                merge_columns(dtable + v * D + lo, sums + g.first_run[v] * D + lo, runs, D,
-                              D - lo < COLUMNS ? D - lo : COLUMNS, 1);
+                merge_columns(dtable + v * D + lo, sums + g.first_run[v] * D + lo, runs, D, least(D - lo, COLUMNS), 1);
         }
     }
     pool_give(work);
@@ -485,8 +481,8 @@ static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64
 static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     real *const sums = j->sums + chunk * j->V * D;
-    memset(sums, 0, (size_t)(j->V * D) * sizeof(real));
-    for (int64_t row = first; row < first + rows; row++) add(sums + j->ids[row] * D, j->in[0] + row * D, D);
+    zero_row(sums, j->V * D);
+    for (int64_t row = first; row < first + rows; row++) add_row(sums + j->ids[row] * D, j->in[0] + row * D, D);
 }
 
 /* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v. Where a table is small
@@ -508,13 +504,13 @@ static void sum_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
     const real *restrict x = AT(j->in[0]);
     real *restrict sum = j->sums + chunk * D;
-    memset(sum, 0, (size_t)D * sizeof(real));
+    zero_row(sum, D);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < D; d++) sum[d] += x[r * D + d];
 }
 
 static double share_of(const job *j, int64_t b) {
-    const int64_t steps = j->lengths ? j->lengths[b] : j->T;
+    const int64_t steps = steps_of(j->lengths, b, j->T);
     return steps ? 1 / (double)steps : 0;
 }
 

@@ -8,8 +8,9 @@
  */
 #include <string.h>
 
+#include "gemm_tile.h"
 #include "kernels.h"
-#include "rows.h"
+#include "lanes.h"
 #include "sizes.h"
 #include "workspace.h"
 
@@ -29,9 +30,9 @@ typedef struct {
 
 static block block_of(int64_t index, int64_t B, int64_t T, const int64_t *lengths) {
     const int64_t rows = rows_of(B), first = index * rows;
-    block s = {.count = B - first < rows ? B - first : rows};
+    block s = {.count = least(B - first, rows)};
     for (int64_t i = 0; i < s.count; i++) {
-        const int64_t steps = lengths ? lengths[first + i] : T;
+        const int64_t steps = steps_of(lengths, first + i, T);
         int64_t r = i;
         for (; r > 0 && s.steps[r - 1] < steps; r--) s.b[r] = s.b[r - 1], s.steps[r] = s.steps[r - 1];
         s.b[r] = first + i, s.steps[r] = steps;
@@ -51,25 +52,16 @@ static int64_t place_of(const block *s, int64_t r, int64_t k, int64_t T, int64_t
     return s->b[r] * T + (reverse ? s->steps[r] - 1 - k : k);
 }
 
-static void copy_row(real *restrict y, const real *restrict x, int64_t n) { memcpy(y, x, (size_t)n * sizeof(real)); }
-
-static void copy_or_zero(real *restrict y, const real *restrict x, int64_t n) {
-    if (x)
-        copy_row(y, x, n);
-    else
-        memset(y, 0, (size_t)n * sizeof(real));
-}
-
-static void zero_padding(real *y, const block *s, int64_t T, int64_t n) {
-    for (int64_t r = 0; r < s->count; r++)
-        memset(y + (s->b[r] * T + s->steps[r]) * n, 0, (size_t)((T - s->steps[r]) * n) * sizeof(real));
+/* Of y (B,T,n), the sequences of a block. */
+static void zero_padding_of(real *y, const block *s, int64_t T, int64_t n) {
+    for (int64_t r = 0; r < s->count; r++) zero_padding(y, s->b[r], s->steps[r], T, n);
 }
 
 static void activate(real *restrict h, const real *restrict z, int64_t N, int64_t cell) {
     if (cell == CELL_TANH)
         for (int64_t j = 0; j < N; j++) h[j] = vmath_tanh(z[j]);
     else if (cell == CELL_RELU)
-        for (int64_t j = 0; j < N; j++) h[j] = z[j] < 0 ? 0 : z[j];
+        for (int64_t j = 0; j < N; j++) h[j] = relu(z[j]);
     else
         copy_row(h, z, N);
 }
@@ -78,43 +70,39 @@ static void activate(real *restrict h, const real *restrict z, int64_t N, int64_
 static void activate_adjoint(real *restrict dz, const real *restrict g, const real *restrict h, int64_t N,
                              int64_t cell) {
     if (cell == CELL_TANH)
-        for (int64_t j = 0; j < N; j++) dz[j] = g[j] * (1 - h[j]) * (1 + h[j]);
+        for (int64_t j = 0; j < N; j++) dz[j] = tanh_adjoint(g[j], h[j]);
     else if (cell == CELL_RELU)
-        for (int64_t j = 0; j < N; j++) dz[j] = h[j] <= 0 ? 0 : g[j];
+        for (int64_t j = 0; j < N; j++) dz[j] = relu_adjoint(g[j], h[j]);
     else
         copy_row(dz, g, N);
 }
 
-/* gates (4,N) = s(z_i), s(z_f), tanh(z_g), s(z_o);  c <- f c + i g;  h = o tanh(c) */
+/* gates (4,N) <- those of z (4,N);  c and h move on a step */
 static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, const real *restrict z, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
-        const real i = vmath_gated(1, z[j]), f = vmath_gated(1, z[N + j]), g = vmath_tanh(z[2 * N + j]);
-        const real o = vmath_gated(1, z[3 * N + j]), now = f * c[j] + i * g;
-        gates[j] = i, gates[N + j] = f, gates[2 * N + j] = g, gates[3 * N + j] = o;
+        const lstm_gates at = lstm_gates_of((lstm_gates){z[j], z[N + j], z[2 * N + j], z[3 * N + j]});
+        const real now = lstm_cell(at, c[j]);
+        gates[j] = at.i, gates[N + j] = at.f, gates[2 * N + j] = at.g, gates[3 * N + j] = at.o;
         c[j] = now;
-        h[j] = o * vmath_tanh(now);
+        h[j] = lstm_output(at, now);
     }
 }
 
-/* With dh the whole gradient of h_t, and dc what comes from c_{t+1} for c_t, which becomes what goes to c_{t-1}:
- *   dc_t = dc + dh o (1 - tanh(c_t)^2),   do = dh tanh(c_t),   df = dc_t c_{t-1},   di = dc_t g,   dg = dc_t i */
+/* dh is the whole gradient of h_t; dc what comes into c_t from later steps, and then into c_{t-1}. */
 static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *restrict dh, const real *restrict gates,
                               const real *restrict c, const real *restrict c_prev, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
-        const real i = gates[j], f = gates[N + j], g = gates[2 * N + j], o = gates[3 * N + j];
-        const real out = vmath_tanh(c[j]), d = dc[j] + dh[j] * o * (1 - out) * (1 + out);
-        dz[j] = d * g * i * (1 - i);
-        dz[N + j] = d * (c_prev ? c_prev[j] : 0) * f * (1 - f);
-        dz[2 * N + j] = d * i * (1 - g) * (1 + g);
-        dz[3 * N + j] = dh[j] * out * o * (1 - o);
-        dc[j] = d * f;
+        const lstm_gates at = {gates[j], gates[N + j], gates[2 * N + j], gates[3 * N + j]};
+        const lstm_parts d = lstm_adjoint(at, c[j], c_prev ? c_prev[j] : 0, dh[j], dc[j]);
+        dz[j] = d.dz.i, dz[N + j] = d.dz.f, dz[2 * N + j] = d.dz.g, dz[3 * N + j] = d.dz.o;
+        dc[j] = d.q;
     }
 }
 
 /* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Of the LSTM alone, else NULL: c (B,T,N), cT (B,N),
  * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o. */
 KERNEL(rnn_forward) {
-    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = (B + rows - 1) / rows;
+    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(G * N), N);
     real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
     if (!packed || !room) {
@@ -129,8 +117,8 @@ KERNEL(rnn_forward) {
         real *const state = room + index * rows * (G + 2) * N, *const memory = state + rows * N,
                     *const z = memory + rows * N;
         for (int64_t r = 0; r < s.count; r++) {
-            copy_or_zero(state + r * N, h0 ? h0 + s.b[r] * N : NULL, N);
-            copy_or_zero(memory + r * N, c0 ? c0 + s.b[r] * N : NULL, N);
+            copy_or_zero_row(state + r * N, h0 ? h0 + s.b[r] * N : NULL, N);
+            copy_or_zero_row(memory + r * N, c0 ? c0 + s.b[r] * N : NULL, N);
         }
         for (int64_t k = 0; k < s.steps[0]; k++) {
             const int64_t n = active_at(&s, k);
@@ -150,8 +138,8 @@ KERNEL(rnn_forward) {
             copy_row(hT + s.b[r] * N, state + r * N, N);
             if (cell == CELL_LSTM) copy_row(cT + s.b[r] * N, memory + r * N, N);
         }
-        zero_padding(h, &s, T, N);
-        if (cell == CELL_LSTM) zero_padding(c, &s, T, N), zero_padding(gates, &s, T, 4 * N);
+        zero_padding_of(h, &s, T, N);
+        if (cell == CELL_LSTM) zero_padding_of(c, &s, T, N), zero_padding_of(gates, &s, T, 4 * N);
     }
     pool_give(packed);
     pool_give(room);
@@ -166,7 +154,7 @@ KERNEL(rnn_forward) {
  *
  * dw = sum dz_t h_{t-1}^T is left to the caller, who has matmul_weight_grad. */
 KERNEL(rnn_backward) {
-    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = (B + rows - 1) / rows;
+    const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(N), G * N);
     real *const room = WORKSPACE(real, blocks, rows, G + 2, N);
     if (!packed || !room) {
@@ -179,12 +167,12 @@ KERNEL(rnn_backward) {
     for (int64_t index = 0; index < blocks; index++) {
         const block s = block_of(index, B, T, lengths);
         real *const g = room + index * rows * (G + 2) * N, *const dc = g + rows * N, *const dz = dc + rows * N;
-        for (int64_t r = 0; r < s.count; r++) copy_or_zero(dc + r * N, dcT ? dcT + s.b[r] * N : NULL, N);
+        for (int64_t r = 0; r < s.count; r++) copy_or_zero_row(dc + r * N, dcT ? dcT + s.b[r] * N : NULL, N);
         for (int64_t k = s.steps[0] - 1; k >= 0; k--) {
             const int64_t n = active_at(&s, k), later = active_at(&s, k + 1);
             for (int64_t r = 0; r < n; r++) {
                 copy_row(g + r * N, dh + place_of(&s, r, k, T, reverse) * N, N);
-                if (r >= later && dhT) add(g + r * N, dhT + s.b[r] * N, N);
+                if (r >= later && dhT) add_row(g + r * N, dhT + s.b[r] * N, N);
             }
             product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N);
             for (int64_t r = 0; r < n; r++) {
@@ -201,10 +189,10 @@ KERNEL(rnn_backward) {
         const int64_t n = active_at(&s, 0);
         product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N);
         for (int64_t r = 0; r < s.count; r++) {
-            copy_or_zero(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
+            copy_or_zero_row(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
             if (cell == CELL_LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);
         }
-        zero_padding(dx, &s, T, G * N);
+        zero_padding_of(dx, &s, T, G * N);
     }
     pool_give(packed);
     pool_give(room);

@@ -1,23 +1,30 @@
-/* Pieces of work on a few rows of (rows, D) that both pointwise.c and the fused block.c are made of. */
+/* Work on a few rows of (rows, D) that kernels share: channel and layer norm, moments, dropout. */
 #ifndef ROT_ROWS_H
 #define ROT_ROWS_H
 
 #include <math.h>
 #include <string.h>
 
-#include "gemm_tile.h"
+#include "lanes.h"
 #include "philox.h"
-#include "vmath.h"
+#include "vector.h"
 
-static inline void add(real *restrict sum, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
+/* ----------------------------------------------------------------------------------------------- channel norm */
 
 /* y = gain (x - center) + offset, the vectors (D) */
 static inline void affine_rows(real *restrict y, const real *restrict x, const real *restrict center,
                                const real *restrict gain, const real *restrict offset, int64_t rows, int64_t D) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t d = 0; d < D; d++) y[r * D + d] = gain[d] * (x[r * D + d] - center[d]) + offset[d];
+        for (int64_t d = 0; d < D; d++) y[r * D + d] = channel_norm(x[r * D + d], center[d], gain[d], offset[d]);
+}
+
+/* dx = direct + slope (x - center) + shift, the vectors (D) */
+static inline void add_statistics_adjoint(real *restrict dx, const real *restrict direct, const real *restrict x,
+                                          const real *restrict center, const real *restrict slope,
+                                          const real *restrict shift, int64_t rows, int64_t D) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < D; d++)
+            dx[r * D + d] = channel_norm_adjoint(direct[r * D + d], x[r * D + d], center[d], slope[d], shift[d]);
 }
 
 /* ---------------------------------------------------------------------------------------------------- dropout */
@@ -85,7 +92,7 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
                                  const int64_t *restrict rows, int64_t count, int64_t D) {
 #pragma omp parallel for schedule(static) if (count * D > 32768)
     for (int64_t lo = 0; lo < D; lo += COLUMNS) {
-        const int64_t width = D - lo < COLUMNS ? D - lo : COLUMNS;
+        const int64_t width = least(D - lo, COLUMNS);
         double m[COLUMNS] = {0}, v[COLUMNS] = {0}, n = 0;
         for (int64_t c = 0; c < count; c++) {
             const real *const part = parts + c * 3 * D + lo;
@@ -111,78 +118,68 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
 
 /* -------------------------------------------------------------------------------------------------- layer norm */
 
-enum { ROW_LANES = GEMM_VECTOR / sizeof(real) }; /* one register: of a wider vector gcc makes memory traffic */
-typedef real row_vec __attribute__((vector_size(GEMM_VECTOR), aligned(sizeof(real)), may_alias));
-
-/* The sum of the lanes, pairwise. */
-static inline real lane_total(const row_vec *lanes) {
-    real sum[ROW_LANES];
-    memcpy(sum, lanes, sizeof sum);
-    for (int width = ROW_LANES / 2; width; width /= 2)
-        for (int k = 0; k < width; k++) sum[k] += sum[k + width];
-    return sum[0];
-}
-
 static inline real row_sum(const real *x, int64_t n) {
-    row_vec lanes = {0};
+    vec lanes = {0};
     real rest = 0;
     int64_t i = 0;
-    for (; i + ROW_LANES <= n; i += ROW_LANES) lanes += *(const row_vec *)(x + i);
+    for (; i + LANES <= n; i += LANES) lanes += load(x + i);
     for (; i < n; i++) rest += x[i];
-    return lane_total(&lanes) + rest;
+    return lane_total(lanes) + rest;
 }
 
 static inline real row_squares(const real *x, real center, int64_t n) {
-    row_vec lanes = {0};
+    vec lanes = {0};
     real rest = 0;
     int64_t i = 0;
-    for (; i + ROW_LANES <= n; i += ROW_LANES) {
-        const row_vec c = *(const row_vec *)(x + i) - center;
+    for (; i + LANES <= n; i += LANES) {
+        const vec c = load(x + i) - center;
         lanes += c * c;
     }
     for (; i < n; i++) rest += (x[i] - center) * (x[i] - center);
-    return lane_total(&lanes) + rest;
+    return lane_total(lanes) + rest;
 }
 
 typedef struct {
     real mean, rstd;
 } row_moments;
 
-/* y (D) = (x - mean) rstd scale + bias,  rstd = 1 / sqrt(var + eps), over the D channels of a row. */
+/* y (D) of x (D), one row; rstd = 1 / sqrt(var + eps), over its D channels. */
 static inline row_moments layer_norm_row(real *restrict y, const real *restrict x, const real *restrict scale,
                                          const real *restrict bias, int64_t D, real eps) {
     const real mean = row_sum(x, D) / (real)D, var = row_squares(x, mean, D) / (real)D;
     const row_moments m = {mean, (real)(1 / sqrt((double)(var + eps)))};
-    for (int64_t d = 0; d < D; d++) y[d] = (x[d] - m.mean) * m.rstd * scale[d] + bias[d];
+    for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], m.mean, m.rstd), scale[d], bias[d]);
     return m;
 }
 
-/* With xhat = (x - mean) rstd and g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  <> the mean over channels;
- * dscale += dy xhat,  dbias += dy. */
+/* Its adjoint: dx is overwritten, dscale and dbias (D) are added to. */
 static inline void layer_norm_row_adjoint(real *restrict dx, real *restrict dscale, real *restrict dbias,
                                           const real *restrict dy, const real *restrict x, const real *restrict scale,
                                           row_moments m, int64_t D) {
-    row_vec sums = {0}, products = {0};
+    vec sums = {0}, products = {0};
     real sum_rest = 0, product_rest = 0;
     int64_t i = 0;
-    for (; i + ROW_LANES <= D; i += ROW_LANES) {
-        const row_vec d = *(const row_vec *)(dy + i), xhat = (*(const row_vec *)(x + i) - m.mean) * m.rstd;
-        const row_vec g = d * *(const row_vec *)(scale + i);
-        *(row_vec *)(dscale + i) += d * xhat;
-        *(row_vec *)(dbias + i) += d;
+    for (; i + LANES <= D; i += LANES) {
+        const vec d = load(dy + i), xhat = layer_norm_xhat_vec(load(x + i), m.mean, m.rstd);
+        const vec g = d * load(scale + i);
+        store(dscale + i, load(dscale + i) + d * xhat);
+        store(dbias + i, load(dbias + i) + d);
         sums += g;
         products += g * xhat;
     }
     for (; i < D; i++) {
-        const real xhat = (x[i] - m.mean) * m.rstd, g = dy[i] * scale[i];
+        const real xhat = layer_norm_xhat(x[i], m.mean, m.rstd), g = dy[i] * scale[i];
         dscale[i] += dy[i] * xhat;
         dbias[i] += dy[i];
         sum_rest += g;
         product_rest += g * xhat;
     }
-    const real sum = (lane_total(&sums) + sum_rest) / (real)D;
-    const real product = (lane_total(&products) + product_rest) / (real)D;
-    for (int64_t d = 0; d < D; d++) dx[d] = m.rstd * (dy[d] * scale[d] - sum - (x[d] - m.mean) * m.rstd * product);
+    const real sum = (lane_total(sums) + sum_rest) / (real)D;
+    const real product = (lane_total(products) + product_rest) / (real)D;
+    for (int64_t d = 0; d < D; d++) {
+        const real xhat = layer_norm_xhat(x[d], m.mean, m.rstd);
+        dx[d] = layer_norm_step_adjoint(dy[d] * scale[d], xhat, m.rstd, sum, product);
+    }
 }
 
 #endif

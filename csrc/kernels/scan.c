@@ -1,8 +1,8 @@
 /* Diagonal scan  h_t = a_t h_{t-1} + x_t  over (B, T, N), and its adjoint. Compiled for real and complex lanes.
  *
- * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). Where these are few and `a` is
- * constant, time is cut too, into segments of K steps: each is run from zero for its last state f alone; the true
- * states between them follow by  s <- a^K s + f,  and from these each is run again, while x is still in cache. The cut
+ * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). Where there are few of these and `a`
+ * is constant, time is cut too, into segments of n steps: each is run from zero for its last state f alone; the true
+ * states between them follow by  s <- a^n s + f,  and from these each is run again, while x is still in cache. The cut
  * depends on the shapes alone and every sum has one order, so results are the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "steps.h"
+#include "lanes.h"
 #include "turn.h"
 #include "workspace.h"
 
@@ -29,15 +29,6 @@ enum {
 
 static const lane ZEROS[BLOCK];
 
-/* Steps in the order they are taken: lanes from first + k stride on belong to the k-th. */
-typedef struct {
-    ptrdiff_t first, stride;
-    int64_t steps;
-} walk;
-
-static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
-
 /* How the work is cut: blocks of so many lanes, segments of so many steps, a power of two unless there is but one. */
 typedef struct {
     int64_t blocks, lanes, segments, steps;
@@ -45,17 +36,17 @@ typedef struct {
 
 static cut cut_of(int64_t B, int64_t T, int64_t N, int64_t varying) {
     const int64_t lanes = varying && B < FEW ? NARROW : BLOCK;
-    cut c = {.blocks = (N + lanes - 1) / lanes, .lanes = lanes, .segments = 1, .steps = T};
+    cut c = {.blocks = pieces_of(N, lanes), .lanes = lanes, .segments = 1, .steps = T};
     if (varying || B * c.blocks >= FEW || B * T * N <= SERIAL) return c;
     int64_t steps = SEGMENT_STEPS;
     while (2 * steps * least(N, lanes) <= SEGMENT) steps *= 2;
-    if (steps < T) c.segments = (T + steps - 1) / steps, c.steps = steps;
+    if (steps < T) c.segments = pieces_of(T, steps), c.steps = steps;
     return c;
 }
 
 /* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding that lie
- * in its range of time. `first`: no segment comes before it; `last`: it ends with the last valid step, or there is
- * none; `more`: a later segment has steps. */
+ * in its range of time. The walk is in lanes. `first`: no segment comes before it; `last`: it ends with the last valid
+ * step, or there is none; `more`: a later segment has steps. */
 typedef struct {
     int64_t b, lo, n;
     walk w;
@@ -66,7 +57,7 @@ typedef struct {
 /* The i-th piece, with time running down through memory or not. */
 static piece piece_of(cut c, int64_t i, const int64_t *lengths, int64_t T, int64_t N, bool down) {
     const int64_t segment = i % c.segments, k = i / c.segments % c.blocks, b = i / c.segments / c.blocks;
-    const int64_t lo = k * c.lanes, from = segment * c.steps, all = lengths ? lengths[b] : T;
+    const int64_t lo = k * c.lanes, from = segment * c.steps, all = steps_of(lengths, b, T);
     const int64_t steps = least(most(all - from, 0), c.steps), t = down && steps ? all - 1 - from : from;
     const piece p = {.b = b,
                      .lo = lo,
@@ -80,25 +71,18 @@ static piece piece_of(cut c, int64_t i, const int64_t *lengths, int64_t T, int64
     return p;
 }
 
-static void copy_row(lane *restrict y, const lane *restrict x, int64_t n) { memcpy(y, x, (size_t)n * sizeof(lane)); }
-
-static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) sum[j] = lane_add(sum[j], x[j]);
+static void zero_padding_of(lane *rows, piece p, int64_t T, int64_t N) {
+    zero_rows(rows + (p.b * T + p.padding) * N + p.lo, p.padding_end - p.padding, p.n, N);
 }
 
-static void zero_padding(lane *rows, piece p, int64_t T, int64_t N) {
-    for (int64_t t = p.padding; t < p.padding_end; t++)
-        memset(rows + (p.b * T + t) * N + p.lo, 0, (size_t)p.n * sizeof(lane));
-}
-
-/* The span of lanes that is i-th in a row of n. Hardware fetches ahead of a walk through memory in either direction, as
- * long as it does not turn around: a walk down to lower addresses takes its rows from their ends, too. */
+/* The span of lanes that is i-th in a row of n. The hardware prefetcher follows a walk through memory in one direction:
+ * so a walk down to lower addresses takes each row from its end, too. */
 typedef struct {
     int64_t lo, lanes;
 } span;
 
 static span span_of(int64_t i, int64_t n, bool down) {
-    const int64_t left = n - i, lanes = left < SPAN ? left : SPAN;
+    const int64_t left = n - i, lanes = least(left, SPAN);
     const span s = {down ? left - lanes : i, lanes};
     return s;
 }
@@ -135,7 +119,7 @@ static void run_forward(lane *restrict h, lane *restrict state, const lane *rest
 static void run_from_zero(lane *restrict state, const lane *restrict a, const lane *restrict x, piece p) {
     const bool down = p.w.stride < 0;
     lane other[BLOCK];
-    memset(state, 0, (size_t)p.n * sizeof(lane));
+    zero_row(state, p.n);
     ptrdiff_t row = p.w.first;
     for (int64_t k = 0; k < p.w.steps; k += 2, row += 2 * p.w.stride) {
         step_row(other, a + p.lo, state, x + row, p.n, down);
@@ -143,7 +127,7 @@ static void run_from_zero(lane *restrict state, const lane *restrict a, const la
     }
 }
 
-/* Powers a^K are kept in double: used for every segment, they may not lose what single steps do not. */
+/* Powers a^n are kept in double: used for every segment, they may not lose what single steps do not. */
 #if ROT_COMPLEX
 typedef struct {
     double re, im;
@@ -162,19 +146,19 @@ static bool is_finite(wide a) { return isfinite(a); }
 static lane conjugate(lane a) { return a; }
 #endif
 
-/* power <- a^K and, unless NULL, below <- a^(K-1) = a a^2 a^4 ... a^(K/2); K is a power of two. */
-static void powers_of(wide *restrict power, wide *restrict below, const lane *restrict a, int64_t K, int64_t N) {
+/* power <- a^n and, unless NULL, below <- a^(n-1) = a a^2 a^4 ... a^(n/2), n = `steps`, a power of two. */
+static void powers_of(wide *restrict power, wide *restrict below, const lane *restrict a, int64_t steps, int64_t N) {
     for (int64_t j = 0; j < N; j++) power[j] = wide_of(a[j]);
-    for (int64_t k = 1; k < K; k *= 2) {
+    for (int64_t k = 1; k < steps; k *= 2) {
         for (int64_t j = 0; below && j < N; j++) below[j] = k > 1 ? wide_mul(below[j], power[j]) : power[j];
         for (int64_t j = 0; j < N; j++) power[j] = wide_mul(power[j], power[j]);
     }
 }
 
-/* carry <- a^K state + last. A product that is not finite is taken in single steps, as the recurrence takes it: a^K may
+/* carry <- a^n state + last. A product that is not finite is taken in single steps, as the recurrence takes it: a^n may
  * overflow where the state is zero, or vanish where it is infinite. */
 static void pass_on(lane *restrict carry, const lane *restrict state, const lane *restrict last, const lane *restrict a,
-                    const wide *restrict power, int64_t K, int64_t n) {
+                    const wide *restrict power, int64_t steps, int64_t n) {
     bool finite = true;
     for (int64_t j = 0; j < n; j++) {
         const wide moved = wide_mul(power[j], wide_of(state[j]));
@@ -185,7 +169,7 @@ static void pass_on(lane *restrict carry, const lane *restrict state, const lane
         wide moved = wide_mul(power[j], wide_of(state[j]));
         if (is_finite(moved)) continue;
         moved = wide_of(state[j]);
-        for (int64_t k = 0; k < K; k++) moved = wide_mul(wide_of(a[j]), moved);
+        for (int64_t k = 0; k < steps; k++) moved = wide_mul(wide_of(a[j]), moved);
         carry[j] = lane_add(narrow(moved), last[j]);
     }
 }
@@ -202,7 +186,7 @@ KERNEL(scan_forward) {
             copy_row(state, h0 ? h0 + p.b * N + p.lo : ZEROS, p.n);
             run_forward(h, state, a, x, p, varying);
             if (hT) copy_row(hT + p.b * N + p.lo, state, p.n);
-            zero_padding(h, p, T, N);
+            zero_padding_of(h, p, T, N);
         }
         return ROT_OK;
     }
@@ -222,7 +206,7 @@ KERNEL(scan_forward) {
         pass_turn(&turn, i + 1);
         run_forward(h, state, a, x, p, false);
         if (hT && p.last) copy_row(hT + p.b * N + p.lo, state, p.n);
-        zero_padding(h, p, T, N);
+        zero_padding_of(h, p, T, N);
     }
     pool_give(power);
     return ROT_OK;
@@ -258,25 +242,25 @@ static void run_backward(lane *restrict g, lane *restrict dx, lane *restrict da,
                          const lane *restrict dh, const lane *restrict h, const lane *restrict start, piece p,
                          bool varying) {
     lane run[BLOCK];
-    memset(run, 0, (size_t)p.n * sizeof(lane));
+    zero_row(run, p.n);
     const lane *a_next = p.first ? NULL : a + p.lo; /* dhT enters as it is */
     ptrdiff_t row = p.w.first;
     for (int64_t k = 1; k <= p.w.steps; k++, row += p.w.stride) {
         const lane *const h_prev = p.last && k == p.w.steps ? start : h + row + p.w.stride;
-        if (varying) memset(da + row, 0, (size_t)p.n * sizeof(lane));
+        if (varying) zero_row(da + row, p.n);
         adjoint_row(g, dx + row, varying ? da + row : run, a_next, dh + row, h_prev, p.n, p.w.stride < 0);
         if (!varying && (k % SUM_STEPS == 0 || k == p.w.steps)) {
             add_row(da, run, p.n);
-            memset(run, 0, (size_t)p.n * sizeof(lane));
+            zero_row(run, p.n);
         }
         a_next = a + (varying ? row : p.lo);
     }
 }
 
-/* What is left where the walk back has ended: dh0 <- conj(a_0) g_0, or g if there was no step; zeros in padding. */
+/* After the last step of the walk back: dh0 <- conj(a_0) g_0, or g if there was no step; zeros in padding. */
 static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *restrict g, const lane *restrict a, piece p,
                          int64_t T, int64_t N, bool varying) {
-    zero_padding(dx, p, T, N);
+    zero_padding_of(dx, p, T, N);
     if (!dh0 || !p.last) return;
     const lane *const a_first = a + (varying ? p.w.first + most(p.w.steps - 1, 0) * p.w.stride : p.lo);
     for (int64_t j = 0; j < p.n; j++)
@@ -292,7 +276,7 @@ static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *rest
 KERNEL(scan_backward) {
     const cut c = cut_of(B, T, N, varying);
     const int64_t pieces = B * c.blocks * c.segments;
-    /* Of a constant a: sums of da, conj(a) for the scouts, its powers */
+    /* Of a constant a: sums of da; conj(a) for the passes from zero, and its powers */
     lane *const sums = varying ? NULL : WORKSPACE(lane, B, c.segments, N), *const turned = WORKSPACE(lane, N);
     wide *const power = WORKSPACE(wide, N), *const below = WORKSPACE(wide, N);
     int status = ROT_NO_MEMORY;
@@ -305,10 +289,10 @@ KERNEL(scan_backward) {
             lane *const sum = varying ? da : sums + p.b * N + p.lo;
             lane g[BLOCK];
             copy_row(g, dhT ? dhT + p.b * N + p.lo : ZEROS, p.n);
-            if (!varying) memset(sum, 0, (size_t)p.n * sizeof(lane));
+            if (!varying) zero_row(sum, p.n);
             run_backward(g, dx, sum, a, dh, h, h0 ? h0 + p.b * N + p.lo : ZEROS, p, varying);
             end_backward(dx, dh0, g, a, p, T, N, varying);
-            if (varying) zero_padding(da, p, T, N);
+            if (varying) zero_padding_of(da, p, T, N);
         }
     } else {
         for (int64_t j = 0; j < N; j++) turned[j] = conjugate(a[j]);
@@ -320,7 +304,7 @@ KERNEL(scan_backward) {
             const piece p = piece_of(c, i, lengths, T, N, !reverse);
             lane *const sum = sums + (p.b * c.segments + i % c.segments) * N + p.lo;
             lane g[BLOCK], last[BLOCK];
-            memset(sum, 0, (size_t)p.n * sizeof(lane));
+            zero_row(sum, p.n);
             if (p.more) run_from_zero(last, turned, dh, p);
             await(&turn, i);
             copy_row(g, p.first ? dhT ? dhT + p.b * N + p.lo : ZEROS : carry, p.n);
@@ -332,7 +316,7 @@ KERNEL(scan_backward) {
         }
     }
     if (!varying) {
-        memset(da, 0, (size_t)N * sizeof(lane));
+        zero_row(da, N);
         for (int64_t i = 0; i < B * c.segments; i++) add_row(da, sums + i * N, N);
     }
 end:

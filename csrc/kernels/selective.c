@@ -1,11 +1,10 @@
 /* Selective scan  h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T,  y_t = h_t C_t + skip x_t, and its adjoint.
  *
- * The state of a sequence is (D, S), held as (S, D): SIMD across channels. A task is a sequence and a group of
- * channels. It runs over tiles of SELECTIVE_TILE steps, in a tile over blocks of WIDTH channels, in a block over the S
- * directions of the state, and only there over time, with the direction in registers: what arises for each step,
- * channel and direction never leaves level 1 cache. Forward writes the states before each tile, backward makes the
- * rest again. The cut depends on the shapes alone and every sum has one order, so results are the same bits for any
- * number of threads.
+ * The state of a sequence is (D, N), held as (N, D): SIMD across channels. A task is a sequence and a group of
+ * channels. It runs over tiles of SELECTIVE_TILE steps, in a tile over blocks of WIDTH channels, in a block over their
+ * N states, and only there over time, with the state in registers: what is computed for each step, channel and state
+ * stays in level 1 cache. Forward writes the states before each tile, backward recomputes the rest. How work is cut
+ * depends on the shapes alone and every sum has one order, so results are the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; tiles are counted in the order they are taken.
@@ -17,11 +16,11 @@
 #include "workspace.h"
 
 enum {
-    VECTORS = 2,                 /* registers of a block */
-    WIDTH = VECTORS * ROW_LANES, /* its channels */
+    VECTORS = 2,             /* registers of a block */
+    WIDTH = VECTORS * LANES, /* its channels */
     TILE = SELECTIVE_TILE,
     TASKS = 16,     /* at least, if there are blocks enough */
-    SERIAL = 16384, /* numbers (B,T,D,S) below which threads do not pay */
+    SERIAL = 16384, /* numbers (B,T,D,N) below which threads do not pay */
 };
 
 /* One number for each step of a tile and channel of a block. */
@@ -29,39 +28,30 @@ typedef real tile_array[TILE * WIDTH] __attribute__((aligned(64)));
 
 /* The sizes of one call, and how its channels are cut: `padded` is D with the zeros that fill the last block. */
 typedef struct {
-    int64_t B, T, D, S;
+    int64_t B, T, D, N;
     const int64_t *lengths;
     bool reverse, threads;
     int64_t blocks, groups, padded, tiles;
 } plan;
 
-static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t S, int64_t reverse) {
-    const int64_t blocks = (D + WIDTH - 1) / WIDTH, wanted = B ? (TASKS + B - 1) / B : 1;
+static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t D, int64_t N, int64_t reverse) {
+    const int64_t blocks = pieces_of(D, WIDTH), wanted = B ? pieces_of(TASKS, B) : 1;
     const plan p = {.B = B,
                     .T = T,
                     .D = D,
-                    .S = S,
+                    .N = N,
                     .lengths = lengths,
                     .reverse = reverse,
-                    .threads = B * T * D * S > SERIAL,
+                    .threads = B * T * D * N > SERIAL,
                     .blocks = blocks,
-                    .groups = wanted < blocks ? wanted : blocks,
+                    .groups = least(wanted, blocks),
                     .padded = blocks * WIDTH,
-                    .tiles = (T + TILE - 1) / TILE};
+                    .tiles = pieces_of(T, TILE)};
     return p;
 }
 
-static int64_t length_of(const plan *p, int64_t b) { return p->lengths ? p->lengths[b] : p->T; }
-
-/* The steps of a tile in the order they are taken: the k-th is row first + k stride of (B*T, ...). */
-typedef struct {
-    int64_t first, stride, steps;
-} walk;
-
-static walk walk_of(const plan *p, int64_t b, int64_t tile) {
-    const int64_t all = length_of(p, b), done = tile * TILE, left = all - done < 0 ? 0 : all - done;
-    const walk w = {b * p->T + (p->reverse ? all - 1 - done : done), p->reverse ? -1 : 1, left < TILE ? left : TILE};
-    return w;
+static walk steps_of_tile(const plan *p, int64_t b, int64_t tile) {
+    return walk_of(b, tile, TILE, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
 /* The n channels of a block, from lo on. */
@@ -70,51 +60,50 @@ typedef struct {
 } span;
 
 static span span_of(const plan *p, int64_t block) {
-    const int64_t lo = block * WIDTH, n = p->D - lo;
-    const span s = {lo, n < WIDTH ? n : WIDTH};
+    const int64_t lo = block * WIDTH;
+    const span s = {lo, least(p->D - lo, WIDTH)};
     return s;
 }
 
 static void load_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
     for (int64_t k = 0; k < w.steps; k++) {
-        memcpy(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, (size_t)s.n * sizeof(real));
-        for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0;
+        copy_row(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, s.n);
+        for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none: a call would take longer */
     }
 }
 
 static void store_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
-    for (int64_t k = 0; k < w.steps; k++)
-        memcpy(to + (w.first + k * w.stride) * D + s.lo, from + k * WIDTH, (size_t)s.n * sizeof(real));
+    for (int64_t k = 0; k < w.steps; k++) copy_row(to + (w.first + k * w.stride) * D + s.lo, from + k * WIDTH, s.n);
 }
 
-static void zero_padding(real *rows, const plan *p, int64_t b, int64_t width) {
-    const int64_t all = length_of(p, b);
-    memset(rows + (b * p->T + all) * width, 0, (size_t)((p->T - all) * width) * sizeof(real));
-}
-
-/* to (S, padded) <- from (D, S), zero beyond D and from NULL. */
+/* to (N, padded) <- from (D, N), zero beyond D and from NULL. */
 static void load_state(real *restrict to, const real *restrict from, const plan *p) {
-    memset(to, 0, (size_t)(p->S * p->padded) * sizeof(real));
+    zero_row(to, p->N * p->padded);
     for (int64_t d = 0; from && d < p->D; d++)
-        for (int64_t s = 0; s < p->S; s++) to[s * p->padded + d] = from[d * p->S + s];
+        for (int64_t s = 0; s < p->N; s++) to[s * p->padded + d] = from[d * p->N + s];
 }
 
 static void store_state(real *restrict to, const real *restrict from, const plan *p) {
     for (int64_t d = 0; d < p->D; d++)
-        for (int64_t s = 0; s < p->S; s++) to[d * p->S + s] = from[s * p->padded + d];
+        for (int64_t s = 0; s < p->N; s++) to[d * p->N + s] = from[s * p->padded + d];
 }
 
-/* A as (S, padded), then skip (padded), or zeros. */
+/* A as (N, padded), then skip (padded), or zeros. */
 static void load_constants(real *restrict to, const real *restrict A, const real *restrict skip, const plan *p) {
     load_state(to, A, p);
-    memset(to + p->S * p->padded, 0, (size_t)p->padded * sizeof(real));
-    if (skip) memcpy(to + p->S * p->padded, skip, (size_t)p->D * sizeof(real));
+    zero_row(to + p->N * p->padded, p->padded);
+    if (skip) copy_row(to + p->N * p->padded, skip, p->D);
 }
 
 /* e <- exp(delta A), A (WIDTH). */
 static void transitions(real *restrict e, const real *restrict delta, const real *restrict A, int64_t steps) {
     for (int64_t k = 0; k < steps; k++)
-        for (int64_t j = 0; j < WIDTH; j++) e[k * WIDTH + j] = vmath_exp(delta[k * WIDTH + j] * A[j]);
+        for (int64_t j = 0; j < WIDTH; j++) e[k * WIDTH + j] = selective_transition(delta[k * WIDTH + j], A[j]);
+}
+
+/* u <- delta x */
+static void inputs(real *restrict u, const real *restrict delta, const real *restrict x, int64_t steps) {
+    for (int64_t i = 0; i < steps * WIDTH; i++) u[i] = selective_input(delta[i], x[i]);
 }
 
 /* z <- c x of each row, c (WIDTH). */
@@ -123,26 +112,23 @@ static void scale_rows(real *restrict z, const real *restrict c, const real *res
         for (int64_t j = 0; j < WIDTH; j++) z[k * WIDTH + j] = c[j] * x[k * WIDTH + j];
 }
 
-static void multiply(real *restrict z, const real *restrict x, const real *restrict y, int64_t steps) {
-    for (int64_t i = 0; i < steps * WIDTH; i++) z[i] = x[i] * y[i];
-}
-
 static void add_product(real *restrict z, const real *restrict x, const real *restrict y, int64_t steps) {
     for (int64_t i = 0; i < steps * WIDTH; i++) z[i] += x[i] * y[i];
 }
 
-static row_vec at(const real *row, int v) { return *(const row_vec *)(row + v * ROW_LANES); }
-static void put(real *row, int v, row_vec value) { *(row_vec *)(row + v * ROW_LANES) = value; }
+static vec at(const real *row, int v) { return load(row + v * LANES); }
+static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
 
-/* One direction of the state over a tile:  h <- e_k h + u_k b_k,  y_k += h c_k.  b and c lie `row` apart. */
-static void direction_forward(real *restrict y, real *restrict h, const real *restrict e, const real *restrict u,
-                              const real *restrict b, const real *restrict c, int64_t row, int64_t steps) {
-    row_vec state[VECTORS];
+/* One of the N states over a tile:  h <- e_k h + u_k b_k,  y_k += h c_k.  b and c lie `row` apart. */
+static void run_state(real *restrict y, real *restrict h, const real *restrict e, const real *restrict u,
+                      const real *restrict b, const real *restrict c, int64_t row, int64_t steps) {
+    vec state[VECTORS];
     for (int v = 0; v < VECTORS; v++) state[v] = at(h, v);
     for (int64_t k = 0; k < steps; k++) {
         for (int v = 0; v < VECTORS; v++) {
-            state[v] = at(e + k * WIDTH, v) * state[v] + at(u + k * WIDTH, v) * b[k * row];
-            put(y + k * WIDTH, v, at(y + k * WIDTH, v) + state[v] * c[k * row]);
+            const vec moved = selective_move_vec(at(e + k * WIDTH, v), state[v]);
+            state[v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row]);
+            put(y + k * WIDTH, v, selective_output_vec(at(y + k * WIDTH, v), state[v], c[k * row]));
         }
     }
     for (int v = 0; v < VECTORS; v++) put(h, v, state[v]);
@@ -161,14 +147,14 @@ KERNEL(selective_forward) {
 #pragma omp parallel for schedule(static) if (p.threads)
     for (int64_t b = 0; b < batch; b++) {
         load_state(states + b * S * p.padded, h0 ? h0 + b * D * S : NULL, &p);
-        if (y) zero_padding(y, &p, b, D);
+        if (y) zero_padding(y, b, steps_of(lengths, b, T), T, D);
     }
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
         const int64_t b = task / p.groups, group = task % p.groups;
         tile_array step, u, out, e;
         for (int64_t tile = 0; tile < p.tiles; tile++) {
-            const walk w = walk_of(&p, b, tile);
+            const walk w = steps_of_tile(&p, b, tile);
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
                 const span block = span_of(&p, i);
                 real *const h = states + b * S * p.padded + block.lo, *const rates = constants + block.lo;
@@ -177,12 +163,12 @@ KERNEL(selective_forward) {
                            (size_t)block.n * sizeof(real));
                 load_rows(step, delta, w, block, D);
                 load_rows(e, x, w, block, D);
-                multiply(u, step, e, w.steps);
+                inputs(u, step, e, w.steps);
                 scale_rows(out, rates + S * p.padded, e, w.steps);
                 for (int64_t s = 0; w.steps && s < S; s++) {
                     transitions(e, step, rates + s * p.padded, w.steps);
-                    direction_forward(out, h + s * p.padded, e, u, B + w.first * S + s, C + w.first * S + s,
-                                      w.stride * S, w.steps);
+                    run_state(out, h + s * p.padded, e, u, B + w.first * S + s, C + w.first * S + s, w.stride * S,
+                              w.steps);
                 }
                 if (y) store_rows(y, out, w, block, D);
             }
@@ -196,43 +182,44 @@ KERNEL(selective_forward) {
 }
 
 /* Two sums over the channels of a block for each step, each still spread over a register: first all dB, then all dC. */
-typedef real tile_sums[2 * TILE * ROW_LANES] __attribute__((aligned(64)));
+typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
-/* One direction over a tile, first forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then back with g, which
+/* One state over a tile, first forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then back with g, which
  * enters as e_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
  *   db_k = g_k . u_k,     dc_k = dy_k . h_k,     spread over a register each */
-static void direction_backward(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
-                               real *restrict spread, real *restrict q, const real *restrict dy, const real *restrict h,
-                               const real *restrict e, const real *restrict u, const real *restrict step,
-                               const real *restrict A, const real *restrict b, const real *restrict c, int64_t row,
-                               int64_t steps) {
-    row_vec state[VECTORS], sum[VECTORS] = {0};
+static void run_state_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
+                              real *restrict spread, real *restrict q, const real *restrict dy, const real *restrict h,
+                              const real *restrict e, const real *restrict u, const real *restrict step,
+                              const real *restrict A, const real *restrict b, const real *restrict c, int64_t row,
+                              int64_t steps) {
+    vec state[VECTORS], sum[VECTORS] = {0};
     for (int v = 0; v < VECTORS; v++) state[v] = at(h, v);
     for (int64_t k = 0; k < steps; k++) {
         for (int v = 0; v < VECTORS; v++) {
-            const row_vec moved = at(e + k * WIDTH, v) * state[v];
+            const vec moved = selective_move_vec(at(e + k * WIDTH, v), state[v]);
             put(q + k * WIDTH, v, moved);
-            state[v] = moved + at(u + k * WIDTH, v) * b[k * row];
+            state[v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row]);
         }
     }
     for (int v = 0; v < VECTORS; v++) state[v] = at(g, v);
     for (int64_t k = steps - 1; k >= 0; k--) {
         const real bk = b[k * row], ck = c[k * row];
-        row_vec dbk = {0}, dck = {0};
+        vec dbk = {0}, dck = {0};
         for (int v = 0; v < VECTORS; v++) {
             const int64_t i = k * WIDTH;
-            const row_vec gk = state[v] + at(dy + i, v) * ck, gq = gk * at(q + i, v);
-            dck += at(dy + i, v) * (at(q + i, v) + at(u + i, v) * bk);
+            const vec gk = selective_state_adjoint_vec(state[v], at(dy + i, v), ck);
+            const vec gq = selective_exponent_adjoint_vec(gk, at(q + i, v));
+            dck += at(dy + i, v) * selective_step_vec(at(q + i, v), at(u + i, v), bk);
             dbk += gk * at(u + i, v);
-            put(du + i, v, at(du + i, v) + gk * bk);
+            put(du + i, v, selective_input_adjoint_vec(at(du + i, v), gk, bk));
             put(dstep + i, v, at(dstep + i, v) + gq * at(A, v));
             sum[v] += gq * at(step + i, v);
-            state[v] = gk * at(e + i, v);
+            state[v] = selective_past_adjoint_vec(at(e + i, v), gk);
         }
-        put(spread + k * ROW_LANES, 0, dbk);
-        put(spread + (steps + k) * ROW_LANES, 0, dck);
+        put(spread + k * LANES, 0, dbk);
+        put(spread + (steps + k) * LANES, 0, dck);
     }
     for (int v = 0; v < VECTORS; v++) {
         put(g, v, state[v]);
@@ -248,7 +235,7 @@ static void add_pairs(real *restrict sums, const real *restrict x, int64_t n) {
 static void add_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
     tile_sums other;
     real *sums = spread, *next = other;
-    for (int64_t width = ROW_LANES / 2; width; width /= 2) {
+    for (int64_t width = LANES / 2; width; width /= 2) {
         add_pairs(next, sums, 2 * steps * width);
         real *const swap = sums;
         sums = next, next = swap;
@@ -266,7 +253,7 @@ static void add_totals(real *restrict db, real *restrict dc, int64_t row, real *
  *   g_t = dy_t C_t^T + e_{t+1} g_{t+1}    with boundary g_{T-1} = dy_{T-1} C_{T-1}^T + dhT
  *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
  *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t x_t,    dA = sum delta_t e_t g_t h_{t-1}
- *   ddelta_t = x_t du_t + sum over directions of A e_t g_t h_{t-1}
+ *   ddelta_t = x_t du_t + sum over states of A e_t g_t h_{t-1}
  *
  * dA and dskip are sums over tiles, then over b; dB and dC over the blocks of a group, then over groups. */
 KERNEL(selective_backward) {
@@ -285,10 +272,10 @@ KERNEL(selective_backward) {
     for (int64_t b = 0; b < batch; b++) {
         load_state(states + b * size, dhT ? dhT + b * D * S : NULL, &p);
         memset(sums + b * (size + p.padded), 0, (size_t)(size + p.padded) * sizeof(real));
-        memset(dB + b * slab, 0, (size_t)slab * sizeof(real));
-        memset(dC + b * slab, 0, (size_t)slab * sizeof(real));
-        zero_padding(dx, &p, b, D);
-        zero_padding(ddelta, &p, b, D);
+        zero_row(dB + b * slab, slab);
+        zero_row(dC + b * slab, slab);
+        zero_padding(dx, b, steps_of(lengths, b, T), T, D);
+        zero_padding(ddelta, b, steps_of(lengths, b, T), T, D);
     }
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
@@ -297,13 +284,13 @@ KERNEL(selective_backward) {
         real *const own_dB = several ? parts + (task - b) * slab : dB;
         real *const own_dC = several ? parts + ((batch * p.groups) + task - b) * slab : dC;
         if (several) {
-            memset(own_dB + b * slab, 0, (size_t)slab * sizeof(real));
-            memset(own_dC + b * slab, 0, (size_t)slab * sizeof(real));
+            zero_row(own_dB + b * slab, slab);
+            zero_row(own_dC + b * slab, slab);
         }
         tile_array step, in, u, out, du, dstep, e, q;
         tile_sums spread;
         for (int64_t tile = p.tiles - 1; tile >= 0; tile--) {
-            const walk w = walk_of(&p, b, tile);
+            const walk w = steps_of_tile(&p, b, tile);
             if (!w.steps) continue;
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
                 const span block = span_of(&p, i);
@@ -312,16 +299,16 @@ KERNEL(selective_backward) {
                 load_rows(step, delta, w, block, D);
                 load_rows(in, x, w, block, D);
                 load_rows(out, dy, w, block, D);
-                multiply(u, step, in, w.steps);
+                inputs(u, step, in, w.steps);
                 memset(du, 0, sizeof du);
                 memset(dstep, 0, sizeof dstep);
                 for (int64_t s = 0; s < S; s++) {
                     real h[WIDTH] = {0};
                     memcpy(h, carries + ((b * p.tiles + tile) * S + s) * D + block.lo, (size_t)block.n * sizeof(real));
                     transitions(e, step, rates + s * p.padded, w.steps);
-                    direction_backward(du, dstep, sum + s * p.padded, g + s * p.padded, spread, q, out, h, e, u, step,
-                                       rates + s * p.padded, B + w.first * S + s, C + w.first * S + s, w.stride * S,
-                                       w.steps);
+                    run_state_adjoint(du, dstep, sum + s * p.padded, g + s * p.padded, spread, q, out, h, e, u, step,
+                                      rates + s * p.padded, B + w.first * S + s, C + w.first * S + s, w.stride * S,
+                                      w.steps);
                     add_totals(own_dB + w.first * S + s, own_dC + w.first * S + s, w.stride * S, spread, w.steps);
                 }
                 add_product(dstep, du, in, w.steps);
@@ -337,12 +324,12 @@ KERNEL(selective_backward) {
     for (int64_t b = 0; b < batch; b++) {
         store_state(dh0 + b * D * S, states + b * size, &p);
         for (int64_t group = 0; several && group < p.groups; group++) {
-            add(dB + b * slab, parts + (b * p.groups + group) * slab, slab);
-            add(dC + b * slab, parts + ((batch + b) * p.groups + group) * slab, slab);
+            add_row(dB + b * slab, parts + (b * p.groups + group) * slab, slab);
+            add_row(dC + b * slab, parts + ((batch + b) * p.groups + group) * slab, slab);
         }
     }
-    memset(constants, 0, (size_t)(size + p.padded) * sizeof(real));
-    for (int64_t b = 0; b < batch; b++) add(constants, sums + b * (size + p.padded), size + p.padded);
+    zero_row(constants, size + p.padded);
+    for (int64_t b = 0; b < batch; b++) add_row(constants, sums + b * (size + p.padded), size + p.padded);
     store_state(dA, constants, &p);
     if (dskip) memcpy(dskip, constants + size, (size_t)D * sizeof(real));
 end:

@@ -1,30 +1,30 @@
-/* Windowed scans over (B, T, N): the sum over the last L inputs, each aged by the transitions since,
+/* Windowed scans over (B, T, N): the sum over the last `window` inputs, each aged by the transitions since,
  *
- *   h_t = sum_{k<L} (prod_{i=t-k+1..t} a_i) x_{t-k},
+ *   h_t = sum_{k<window} (prod_{i=t-k+1..t} a_i) x_{t-k},
  *
- * and its adjoint, in work that does not grow with L. Compiled for real and complex lanes.
+ * and its adjoint, in work that does not grow with the window. Compiled for real and complex lanes.
  *
- * Time is cut into blocks of L steps, so that a window begins in the block before its end's or with its end's. At step
- * r of a block (from 0), with s a step of the block before and A_s = prod_{i>s} a_i there, what ages an input to its
- * end:
+ * Time is cut into blocks of `window` steps, so that a window begins in its end's own block or in the one before. At
+ * step r of a block (from 0), with s a step of the block before and A_s = prod_{i>s} a_i there, what ages an input to
+ * its end:
  *
  *   P_r = a_r P_{r-1} + x_r,  P_{-1} = 0      the inputs of this block
  *   C_r = a_r C_{r-1},        C_{-1} = 1      what ages the block before to step r
  *   S_r = sum_{s>r} A_s x_s                   the inputs of the block before that step r still sees
  *   h_r = P_r + C_r S_r
  *
- * Nothing is subtracted or divided by: an error, or a NaN, is gone with the window it is in, |a| = 1 or not. Blocks
- * do not wait for each other, so runs of them are the pieces of work, times blocks of lanes, times sequences. The cut
- * depends on the shapes alone and every sum has one order: results are the same bits for any number of threads.
+ * Nothing is subtracted or divided, so an error, or a NaN, lasts no longer than its window, even with |a| = 1. Blocks
+ * do not depend on each other: a task is a run of blocks, of a strip of lanes, of a sequence. The cut depends on the
+ * shapes alone and every sum has one order: results are the same bits for any number of threads.
  *
- * `past` (B, L-1, N) or NULL for zeros: the inputs before the first step, the oldest first, each aged to just before
- * it. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero. `varying`:
- * a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
+ * `past` (B, window-1, N) or NULL for zeros: the inputs before the first step, the oldest first, each aged to just
+ * before it. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
+ * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
 #include <string.h>
 
 #include "kernels.h"
-#include "steps.h"
+#include "lanes.h"
 #include "workspace.h"
 
 enum {
@@ -43,20 +43,17 @@ static const lane ONE = {1, 0};
 static const lane ONE = 1;
 #endif
 
-static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
-
 /* How the work is cut: strips of so many lanes, runs of so many blocks; `rows`: steps of the longest block. */
 typedef struct {
     int64_t lanes, strips, blocks, runs, rows;
 } cut;
 
-static cut cut_of(int64_t T, int64_t N, int64_t L) {
-    cut c = {.rows = least(L, most(T, 1))};
+static cut cut_of(int64_t T, int64_t N, int64_t window) {
+    cut c = {.rows = least(window, most(T, 1))};
     c.lanes = least(most(N, 1), most(NARROW, least(WIDE, ROOM / c.rows)));
-    c.strips = (N + c.lanes - 1) / c.lanes;
+    c.strips = pieces_of(N, c.lanes);
     c.blocks = most(1, PIECE / (c.rows * c.lanes));
-    c.runs = (T + c.rows * c.blocks - 1) / (c.rows * c.blocks);
+    c.runs = pieces_of(T, c.rows * c.blocks);
     return c;
 }
 
@@ -84,7 +81,7 @@ typedef struct {
 /* The i-th of all strips of all sequences. */
 static strip strip_of(cut c, int64_t i, const int64_t *lengths, int64_t T, int64_t N, int64_t reverse) {
     const int64_t b = i / c.strips, lo = i % c.strips * c.lanes;
-    const int64_t steps = lengths ? lengths[b] : T, t = reverse && steps ? steps - 1 : 0;
+    const int64_t steps = steps_of(lengths, b, T), t = reverse && steps ? steps - 1 : 0;
     const strip s = {b, lo, least(N - lo, c.lanes), steps, (b * T + t) * N + lo, reverse ? -N : N};
     return s;
 }
@@ -94,19 +91,14 @@ static steps_out out_of(lane *y, strip s) { return (steps_out){y + s.first, s.st
 static steps_in transitions_of(const lane *a, strip s, int64_t varying) {
     return varying ? in_of(a, s) : (steps_in){a + s.lo, 0};
 }
-/* Of (B, L-1, N). */
-static ptrdiff_t past_offset(strip s, int64_t N, int64_t L) { return s.b * (L - 1) * N + s.lo; }
-static steps_in past_of(const lane *past, strip s, int64_t N, int64_t L) {
-    return (steps_in){past ? past + past_offset(s, N, L) : NULL, N};
+/* Of (B, window-1, N). */
+static ptrdiff_t past_offset(strip s, int64_t N, int64_t window) { return s.b * (window - 1) * N + s.lo; }
+static steps_in past_of(const lane *past, strip s, int64_t N, int64_t window) {
+    return (steps_in){past ? past + past_offset(s, N, window) : NULL, N};
 }
 
-static void copy_row(lane *restrict y, const lane *restrict x, int64_t n) { memcpy(y, x, (size_t)n * sizeof(lane)); }
-static void zero_row(lane *y, int64_t n) { memset(y, 0, (size_t)n * sizeof(lane)); }
 static void one_row(lane *y, int64_t n) {
     for (int64_t j = 0; j < n; j++) y[j] = ONE;
-}
-static void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) sum[j] = lane_add(sum[j], x[j]);
 }
 /* y <- a y */
 static void age_row(lane *restrict y, const lane *restrict a, int64_t n) {
@@ -118,8 +110,9 @@ static void add_adjoint(lane *restrict sum, const lane *restrict a, const lane *
 }
 
 /* The padding among the rows of time from <= t < to. */
-static void zero_padding(lane *y, strip s, int64_t from, int64_t to, int64_t T, int64_t N) {
-    for (int64_t t = most(from, s.steps); t < to; t++) zero_row(y + (s.b * T + t) * N + s.lo, s.n);
+static void zero_padding_of(lane *y, strip s, int64_t from, int64_t to, int64_t T, int64_t N) {
+    const int64_t t = most(from, s.steps);
+    zero_rows(y + (s.b * T + t) * N + s.lo, to - t, s.n, N);
 }
 
 /* ages <- A_0 .. A_{count-1} of `count` steps, and `all`, unless NULL, what ages across them all. */
@@ -141,33 +134,33 @@ static void see_row(lane *restrict sum, lane *restrict A, const lane *restrict a
     }
 }
 
-/* S_0 .. S_{count-1} of a block of L steps. */
-static void seen_of_block(lane *restrict S, steps_in a, steps_in x, int64_t L, int64_t count, int64_t n) {
+/* S_0 .. S_{count-1} of a whole block. */
+static void seen_of_block(lane *restrict S, steps_in a, steps_in x, int64_t window, int64_t count, int64_t n) {
     lane sum[WIDE], A[WIDE];
     zero_row(sum, n), one_row(A, n);
-    for (int64_t s = L - 1; s >= 0; s--) {
+    for (int64_t s = window - 1; s >= 0; s--) {
         if (s < count) copy_row(S + s * n, sum, n);
         if (s) see_row(sum, A, in_row(a, s), in_row(x, s), n);
     }
 }
 
 /* The same of the block before the first step, whose step s is row s-1 of `past`, aged as it is. */
-static void seen_of_past(lane *restrict S, steps_in past, int64_t L, int64_t count, int64_t n) {
+static void seen_of_past(lane *restrict S, steps_in past, int64_t window, int64_t count, int64_t n) {
     lane sum[WIDE];
     zero_row(sum, n);
-    for (int64_t s = L - 1; s >= 0; s--) {
+    for (int64_t s = window - 1; s >= 0; s--) {
         if (s < count) copy_row(S + s * n, sum, n);
         if (s) add_row(sum, in_row(past, s - 1), n);
     }
 }
 
 /* S for the `count` steps of the block from step `from` on. Returns whether there is a block before it. */
-static bool seen_before(lane *S, steps_in a, steps_in x, steps_in past, int64_t from, int64_t L, int64_t count,
+static bool seen_before(lane *S, steps_in a, steps_in x, steps_in past, int64_t from, int64_t window, int64_t count,
                         int64_t n) {
     if (from)
-        seen_of_block(S, in_from(a, from - L), in_from(x, from - L), L, count, n);
+        seen_of_block(S, in_from(a, from - window), in_from(x, from - window), window, count, n);
     else if (past.first)
-        seen_of_past(S, past, L, count, n);
+        seen_of_past(S, past, window, count, n);
     return from || past.first;
 }
 
@@ -183,8 +176,8 @@ static void window_row(lane *restrict h, lane *restrict P, lane *restrict C, con
 
 /* h of the `steps` steps of the block from step `from` on. */
 static void forward_block(steps_out h, lane *S, steps_in a, steps_in x, steps_in past, int64_t from, int64_t steps,
-                          int64_t L, int64_t n) {
-    const bool before = seen_before(S, a, x, past, from, L, steps, n);
+                          int64_t window, int64_t n) {
+    const bool before = seen_before(S, a, x, past, from, window, steps, n);
     lane P[WIDE], C[WIDE];
     zero_row(P, n), one_row(C, n);
     h = out_from(h, from), a = in_from(a, from), x = in_from(x, from);
@@ -192,19 +185,19 @@ static void forward_block(steps_out h, lane *S, steps_in a, steps_in x, steps_in
         window_row(out_row(h, r), P, C, in_row(a, r), in_row(x, r), before ? S + r * n : ZEROS, n);
 }
 
-/* The last L-1 inputs, each aged to the last step; of no steps, the past as it is. */
-static void write_last(lane *last, strip s, steps_in a, steps_in x, steps_in past, int64_t N, int64_t L) {
+/* The last window-1 inputs, each aged to the last step; of no steps, the past as it is. */
+static void write_last(lane *last, strip s, steps_in a, steps_in x, steps_in past, int64_t N, int64_t window) {
     lane age[WIDE];
     one_row(age, s.n);
-    const steps_out rows = {last + past_offset(s, N, L), N};
-    for (int64_t k = 1; k < L; k++) {
+    const steps_out rows = {last + past_offset(s, N, window), N};
+    for (int64_t k = 1; k < window; k++) {
         const int64_t t = s.steps - k;
-        lane *const row = out_row(rows, L - 1 - k);
+        lane *const row = out_row(rows, window - 1 - k);
         if (t < 0 && !past.first) {
             zero_row(row, s.n);
             continue;
         }
-        copy_row(row, t < 0 ? in_row(past, L - 1 + t) : in_row(x, t), s.n);
+        copy_row(row, t < 0 ? in_row(past, window - 1 + t) : in_row(x, t), s.n);
         if (s.steps) age_row(row, age, s.n);
         if (t >= 0) age_row(age, in_row(a, t), s.n);
     }
@@ -226,7 +219,7 @@ KERNEL(window_forward) {
             for (int64_t from = begin; from < least(end, s.steps); from += c.rows)
                 forward_block(out_of(h, s), S, transitions_of(a, s, varying), in_of(x, s), past_of(past, s, N, L), from,
                               least(c.rows, s.steps - from), L, s.n);
-            zero_padding(h, s, begin, end, T, N);
+            zero_padding_of(h, s, begin, end, T, N);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < (last ? B * c.strips : 0); i++) {
@@ -330,8 +323,8 @@ static void seen_gradients(steps_out V, steps_in a, steps_in dh, int64_t steps, 
  * S, P, C: room for as many rows each. */
 static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, steps_in a, steps_in x, steps_in past,
                            lane *restrict S, lane *restrict P, lane *restrict C, int64_t from, int64_t steps,
-                           int64_t after, int64_t L, int64_t n) {
-    const bool before = seen_before(S, a, x, past, from, L, steps, n);
+                           int64_t after, int64_t window, int64_t n) {
+    const bool before = seen_before(S, a, x, past, from, window, steps, n);
     const steps_in a_own = in_from(a, from), x_own = in_from(x, from), dh_own = in_from(dh, from);
     dx = out_from(dx, from);
     zero_row(P, n), one_row(C, n); /* row r is that of step r-1 */
@@ -351,19 +344,20 @@ static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, 
     }
     if (!after) return;
     zero_row(S, n); /* V_0 */
-    seen_gradients((steps_out){S + n, n}, in_from(a_own, L), in_from(dh_own, L), after, L - 1, n);
-    ages_of(P, NULL, a_own, L, n);
+    seen_gradients((steps_out){S + n, n}, in_from(a_own, window), in_from(dh_own, window), after, window - 1, n);
+    ages_of(P, NULL, a_own, window, n);
     zero_row(q, n);
-    seen_rows(q, dx, da, from, a_own, x_own, P, (steps_in){S, n}, L, n);
+    seen_rows(q, dx, da, from, a_own, x_own, P, (steps_in){S, n}, window, n);
 }
 
-/* dpast, and the adjoint of write_last unless dlast is NULL; A: room for min(steps, L-1) rows. */
+/* dpast, and the adjoint of write_last unless dlast is NULL; A: room for min(steps, window-1) rows. */
 static void backward_ends(lane *dpast, steps_out dx, const transition_sum *da, steps_in dh, const lane *dlast, strip s,
-                          steps_in a, steps_in x, steps_in past, lane *A, int64_t N, int64_t L) {
-    const int64_t n = s.n, own = least(s.steps, L - 1), older = L - 1 - own; /* rows of `last` that are of x, of past */
-    const steps_out to = {dpast + past_offset(s, N, L), N};
-    const steps_in from = past_of(dlast, s, N, L);
-    seen_gradients(to, a, dh, s.steps, L - 1, n);
+                          steps_in a, steps_in x, steps_in past, lane *A, int64_t N, int64_t window) {
+    const int64_t n = s.n, own = least(s.steps, window - 1),
+                  older = window - 1 - own; /* rows of `last`: of x, of past */
+    const steps_out to = {dpast + past_offset(s, N, window), N};
+    const steps_in from = past_of(dlast, s, N, window);
+    seen_gradients(to, a, dh, s.steps, window - 1, n);
     if (!dlast) return;
     lane all[WIDE], e[WIDE];
     a = in_from(a, s.steps - own), x = in_from(x, s.steps - own);
@@ -414,8 +408,8 @@ KERNEL(window_backward) {
                                past_of(past, s, N, L), S, S + room, S + 2 * room, from, steps,
                                least(c.rows, left - steps), L, s.n);
             }
-            zero_padding(dx, s, begin, end, T, N);
-            if (varying) zero_padding(da, s, begin, end, T, N);
+            zero_padding_of(dx, s, begin, end, T, N);
+            if (varying) zero_padding_of(da, s, begin, end, T, N);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < B * c.strips; i++) {
@@ -446,7 +440,7 @@ static void tiir_row(lane *restrict h, lane *restrict read, lane *restrict next,
                      const lane *restrict a, const lane *restrict power, const lane *restrict x,
                      const lane *restrict oldest, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
-        read[j] = lane_sub(scan_step(a[j], read[j], x[j]), lane_mul(power[j], oldest[j]));
+        read[j] = tiir_step(a[j], power[j], read[j], x[j], oldest[j]);
         next[j] = scan_step(a[j], next[j], x[j]);
         h[j] = read[j];
         kept[j] = x[j];
@@ -464,7 +458,7 @@ static void tiir_row(lane *restrict h, lane *restrict read, lane *restrict next,
  * h (B,T,N); x (B,T,N), a, power = a^L (N). In and out: delay (B,L+1,N), a ring, where the k-th input of all has row
  * k mod L+1, and sums (B,2,N), what is read and what is summed up. position (B): inputs so far. */
 KERNEL(tiir) {
-    const int64_t strips = (N + WIDE - 1) / WIDE;
+    const int64_t strips = pieces_of(N, WIDE);
 #pragma omp parallel for schedule(static) if (B * T * N > SERIAL)
     for (int64_t i = 0; i < B * strips; i++) {
         const int64_t b = i / strips, lo = i % strips * WIDE, n = least(N - lo, WIDE);

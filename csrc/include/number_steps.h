@@ -1,0 +1,76 @@
+/* Steps of what runs on a whole register of channels on the CPU, and on one channel a thread on a device.
+ *
+ * A template, without a guard: steps.h includes it for `real`, vector.h for a register of them, `vec`. `number` is that
+ * type, OF(bank_step) the step's name for it: bank_step, bank_step_vec. What all channels share is a `real`.
+ */
+#ifndef number
+#include "steps.h"
+#else
+
+/* S4D's bank of recurrences, one state n of a channel, with the real input u:
+ *
+ *   h_t = a h_{t-1} + u_t      y_t = Re sum_n c_n h_{n,t} + skip u_t
+ *
+ * Adjoint, with q_{t+1} what comes into h_t from later steps:
+ *
+ *   g_t = conj(c) dy_t + q_{t+1}      du_t = Re sum_n g_{n,t} + skip dy_t      q_t = conj(a) g_t
+ *   da += g_t conj(h_{t-1})           dc += dy_t conj(h_t) */
+ROT_ALWAYS_INLINE OF(cplx) OF(bank_step)(OF(cplx) a, OF(cplx) h_prev, number u) {
+    const OF(cplx) h = {a.re * h_prev.re + (u - a.im * h_prev.im), a.re * h_prev.im + a.im * h_prev.re};
+    return h;
+}
+/* What a state adds to y. */
+ROT_ALWAYS_INLINE number OF(bank_output)(OF(cplx) c, OF(cplx) h) { return c.re * h.re - c.im * h.im; }
+
+ROT_ALWAYS_INLINE OF(cplx) OF(bank_state_adjoint)(OF(cplx) c, OF(cplx) q_next, number dy) {
+    const OF(cplx) g = {c.re * dy + q_next.re, q_next.im - c.im * dy};
+    return g;
+}
+ROT_ALWAYS_INLINE OF(cplx) OF(bank_past_adjoint)(OF(cplx) a, OF(cplx) g) {
+    const OF(cplx) q = {a.re * g.re + a.im * g.im, a.re * g.im - a.im * g.re};
+    return q;
+}
+ROT_ALWAYS_INLINE OF(cplx) OF(bank_transition_adjoint)(OF(cplx) g, OF(cplx) h_prev, OF(cplx) da) {
+    da.re += g.re * h_prev.re + g.im * h_prev.im;
+    da.im += g.im * h_prev.re - g.re * h_prev.im;
+    return da;
+}
+ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cplx) dc) {
+    dc.re += dy * h.re;
+    dc.im -= dy * h.im;
+    return dc;
+}
+
+/* The selective scan, one state s of a channel, with e_t = exp(delta_t A_s) and u_t = delta_t x_t (steps.h):
+ *
+ *   h_t = e_t h_{t-1} + u_t B_{t,s}      y_t = sum_s h_{s,t} C_{t,s} + skip x_t
+ *
+ * in two parts, for backward needs the first by itself: moved_t = e_t h_{t-1}, then h_t = moved_t + u_t B_{t,s}.
+ * Adjoint, with q_{t+1} what comes into h_t from the step after it:
+ *
+ *   g_t = q_{t+1} + dy_t C_{t,s}    q_t = e_t g_t    du_t += g_t B_{t,s}    dB_{t,s} += g_t u_t    dC_{t,s} += dy_t h_t
+ *   of e_t, by way of de_t e_t = g_t moved_t:    ddelta_t += g_t moved_t A_s    dA_s += g_t moved_t delta_t
+ *
+ * The sums over states, channels and steps are the caller's; `x += y z` of two numbers needs no name. */
+ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev) { return e * h_prev; }
+ROT_ALWAYS_INLINE number OF(selective_step)(number moved, number u, real b) { return moved + u * b; }
+ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { return y + h * c; }
+
+ROT_ALWAYS_INLINE number OF(selective_state_adjoint)(number q_next, number dy, real c) { return q_next + dy * c; }
+ROT_ALWAYS_INLINE number OF(selective_past_adjoint)(number e, number g) { return g * e; }
+ROT_ALWAYS_INLINE number OF(selective_input_adjoint)(number du, number g, real b) { return du + g * b; }
+/* What is multiplied by A for ddelta and by delta for dA. */
+ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved) { return g * moved; }
+
+/* Layer norm (Ba et al. 2016) of a row of D channels, <> the mean over them:
+ *
+ *   xhat = (x - mean) rstd     y = xhat scale + bias
+ *
+ * and its adjoint with g = dy scale:  dx = rstd (g - <g> - xhat <g xhat>),  dscale += dy xhat,  dbias += dy. */
+ROT_ALWAYS_INLINE number OF(layer_norm_xhat)(number x, real mean, real rstd) { return (x - mean) * rstd; }
+ROT_ALWAYS_INLINE number OF(layer_norm_step)(number xhat, number scale, number bias) { return xhat * scale + bias; }
+ROT_ALWAYS_INLINE number OF(layer_norm_step_adjoint)(number g, number xhat, real rstd, real mean_g, real mean_g_xhat) {
+    return rstd * (g - mean_g - xhat * mean_g_xhat);
+}
+
+#endif

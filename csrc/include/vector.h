@@ -1,0 +1,49 @@
+/* Numbers side by side, as many as a register of this instruction set holds, and the steps of number_steps.h on them.
+ * On a device there is one: threads run side by side instead. */
+#ifndef ROT_VECTOR_H
+#define ROT_VECTOR_H
+
+#include <string.h>
+
+#include "steps.h"
+
+#if defined(__CUDACC__)
+enum { VECTOR_BYTES = sizeof(real) };
+#elif defined(__AVX512F__)
+enum { VECTOR_BYTES = 64 };
+#elif defined(__AVX2__)
+enum { VECTOR_BYTES = 32 };
+#else
+enum { VECTOR_BYTES = 16 };
+#endif
+enum { LANES = VECTOR_BYTES / sizeof(real) };
+
+/* May lie anywhere: a load through a pointer to it takes any LANES numbers of an array. */
+#if defined(__CUDACC__)
+typedef real vec;
+#else
+typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+#endif
+typedef struct {
+    vec re, im;
+} cplx_vec;
+
+ROT_ALWAYS_INLINE vec load(const real *x) { return *(const vec *)x; }
+ROT_ALWAYS_INLINE void store(real *x, vec v) { *(vec *)x = v; }
+
+/* The sum of the lanes, pairwise. */
+static inline real lane_total(vec lanes) {
+    real sum[LANES];
+    memcpy(sum, &lanes, sizeof sum);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int k = 0; k < width; k++) sum[k] += sum[k + width];
+    return sum[0];
+}
+
+#define number   vec
+#define OF(name) name##_vec
+#include "number_steps.h"
+#undef number
+#undef OF
+
+#endif
