@@ -300,7 +300,7 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     pairs = model_of("retrieval")
     with pytest.raises(ValueError, match="pairs does not support streaming inference"):
         pairs.stream(prepared(pairs), B).push(inputs)
-    with pytest.raises(ValueError, match="expected one that runs forward"):
+    with pytest.raises(ValueError, match="bidirectional layer, expected a layer that runs forward"):
         build_model(chosen, {"d_state": 3, "bidirectional": True}, head="language", n_classes=V, vocab=V)
     with pytest.raises(ValueError, match=f"head is 'poet', expected one of {', '.join(HEADS)}"):
         build_model(chosen, {"d_state": 3}, head="poet", n_classes=V, vocab=V)

@@ -8,6 +8,8 @@ import pytest
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.models.tagger import BitTagger
+from rotrnn.nn.blocks.block import ResidualStack
+from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import astype
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.task import Batch, Split, Task
@@ -179,6 +181,10 @@ class Bits(Split):
 class Passing(BitTagger):
     """A head for bits whose inputs are its logits."""
 
+    @property
+    def modules(self):
+        return {}
+
     def forward(self, params, inputs, ctx):
         return inputs, None
 
@@ -187,7 +193,7 @@ class Passing(BitTagger):
 @pytest.mark.parametrize("curve", ["length", "prefix"])
 def test_bits_are_those_of_a_loop(batch, curve):
     """A step is right if all of its bits that count are right; a step without such bits is ignored."""
-    split, model = Bits(), Passing(None, None, None)
+    split, model = Bits(), Passing(Dense(1, 1), ResidualStack(()), Dense(1, 1))
     task = Task("bits", split, split, split, CLASSES, None, CLASSES, head="bits", curve=curve)
     found = evaluate(model, {}, task, split, batch=batch, dtype="float64")
     places = [place for place in np.ndindex(N, T, CLASSES) if split.labels[place] >= 0]
