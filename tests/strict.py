@@ -117,6 +117,10 @@ class StrictArray(NDArrayOperatorsMixin):
         synchronise()
         return self._host.tolist()
 
+    def on_host(self) -> Any:
+        synchronise()
+        return self._host.copy()
+
     def nonzero(self) -> Any:
         synchronise()
         return wrap(self._host.nonzero())
@@ -201,6 +205,7 @@ STRICT = Device(
     StrictKernels(),  # type: ignore[arg-type]
     lambda shape, dtype: StrictArray(np.empty(shape, dtype)),  # type: ignore[return-value,arg-type]
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
+    lambda array: array.on_host(),  # type: ignore[attr-defined]
 )
 register(STRICT)
 

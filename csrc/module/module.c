@@ -201,6 +201,10 @@ static PyObject *raise_missing(const function *self, PyObject *const *given) {
     return NULL;
 }
 
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
+#endif
 static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t positional, PyObject *keywords) {
     const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
     if (!self) return NULL;
@@ -239,6 +243,9 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
     Py_END_ALLOW_THREADS if (status != ROT_OK) return raise_status(kernel->name, status);
     Py_RETURN_NONE;
 }
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 static void free_function(PyObject *capsule) {
     function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);

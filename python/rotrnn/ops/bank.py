@@ -171,7 +171,8 @@ def diagonal_bank_backward(
     B, T, D, N = (args.size[letter] for letter in "BTDN")
     args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
     args.bind("2", 2, "real and imaginary parts")
-    carries = args.array("saved.carries", np.asarray(saved.carries), "B tiles N 2 D")
+    assert saved.carries is not None  # without a window they are there
+    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")
     check_precision(args, "saved.u", au, dtype)
     ady = args.layout(ady, dtype)
     du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
@@ -267,7 +268,7 @@ def bank_response_backward(dtaps: Array, a: Array, c: Array) -> tuple[Array, Arr
     L = dtaps.shape[1]
     powers = _powers(a, L).conj()
     dc = np.einsum("dl,ldn->dn", dtaps, powers)
-    slopes = dtaps[:, :-1] * np.arange(L - 1, 0, -1, dtype=dtaps.dtype)
+    slopes = dtaps[:, :-1] * np.arange(L - 1, 0, -1, dtype=dtaps.dtype, like=dtaps)
     da = c.conj() * np.einsum("dl,ldn->dn", slopes, powers[1:])
     return da, dc, dtaps[:, -1].copy()
 

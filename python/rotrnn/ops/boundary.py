@@ -215,15 +215,15 @@ class Boundary:
         return int(window)
 
     def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """How many steps came before, (B,), none negative."""
-        array = value if is_array(value) else np.asarray(value)
+        """How many steps came before, (B,), none negative; on the CPU, as lengths."""
+        array = np.asarray(value)
         if not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
         if array.shape != (self.size["B"],):
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected (B={self.size['B']},)")
         if np.any(array < 0):
             raise ValueError(f"{self.op}: {name} is {array.min()}, expected no negative number")
-        return array.astype(np.int64, order="C")
+        return array.astype(np.int64, order="C")  # a copy
 
     def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
         """A new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""

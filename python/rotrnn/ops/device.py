@@ -39,6 +39,8 @@ class Device:
         ``empty(shape, dtype)``, a new array whose numbers are not set.
     asarray : callable
         A NumPy array, on this device.
+    to_host : callable
+        The inverse, which waits for the device.
     """
 
     name: str
@@ -46,9 +48,10 @@ class Device:
     kernels: Kernels
     empty: Callable[[tuple[int, ...], npt.DTypeLike], Array]
     asarray: Callable[[Array], Array]
+    to_host: Callable[[Array], Array]
 
 
-HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray)
+HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)
 
 _DEVICES: dict[type, Device] = {np.ndarray: HOST}
 
@@ -66,6 +69,21 @@ def device_of(value: object) -> Device:
 def is_array(value: object) -> TypeGuard[Array]:
     """Whether this is an array of some device."""
     return isinstance(value, np.ndarray) or type(value) in _DEVICES
+
+
+def beside(array: Array, like: Array) -> Array:
+    """Returns a NumPy array on the device of `like`: itself on the CPU, elsewhere a copy."""
+    return device_of(like).asarray(array)
+
+
+def to_host(array: Array) -> Array:
+    """Returns an array as a NumPy array: itself on the CPU; elsewhere a copy, for which the device is waited for."""
+    return device_of(array).to_host(array)
+
+
+def contiguous(x: Array) -> Array:
+    """Returns x if it is C-contiguous, else a copy that is."""
+    return x if x.flags.c_contiguous else x.copy()
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = None) -> Array:

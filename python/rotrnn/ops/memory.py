@@ -147,9 +147,9 @@ def history_read_backward(
     steps = args.lengths(lengths)
     adm, aw = args.common(adm, aw)
     B, _, N = adm.shape
-    dh, dpast = empty_like(adm), np.empty((B, rows, N), adm.dtype)
+    dh, dpast = empty_like(adm), args.empty((B, rows, N), adm.dtype)
     for b, n in enumerate(_steps(adm, steps)):
-        later = np.concatenate([adm[b, :n][::-1], np.zeros((rows, N), adm.dtype)])
+        later = np.concatenate([adm[b, :n][::-1], np.zeros((rows, N), adm.dtype, like=adm)])
         d = _filter(aw.conj(), later)[::-1]
         dpast[b], dh[b, :n] = d[:rows], d[rows:]
         dh[b, n:] = 0

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+from rotrnn.ops.device import beside
 
 LANES = REAL + COMPLEX
 
@@ -83,7 +84,7 @@ def tiir_scan(
     args.check_size((B, L + 1, N), dtype)
     if state is None:
         delay, sums = args.zeros((B, L + 1, N), dtype), args.zeros((B, 2, N), dtype)
-        position = args.zeros((B,), np.int64)
+        position = np.zeros(B, np.int64)
     else:
         delay, sums, position = checked_state(args, state, L)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
@@ -96,7 +97,7 @@ def tiir_scan(
         h=h,
         delay=delay,
         sums=sums,
-        position=position,
+        position=args.device.asarray(position),
         a=aa,
         power=apower,
         x=ax,
@@ -199,23 +200,24 @@ def _new_rows(x: Array, rows: int, lengths: Array | None) -> list[tuple[int, int
 
 def ring_rows(position: Array, rows: int) -> Array:
     """(B, rows, 1): where the last inputs lie in a ring after `position` inputs, the oldest first."""
-    return ((position[:, None] + np.arange(rows, like=position)) % rows)[..., None]
+    return ((position[:, None] + np.arange(rows)) % rows)[..., None]
 
 
 def window_state(a: Array, recent: Array, position: Array) -> WindowState:
     """The state of `tiir_scan` after `position` inputs (B,), of which recent (B, L+1, N) are the last."""
     L = recent.shape[1] - 1
     delay = np.empty_like(recent)
-    np.put_along_axis(delay, ring_rows(position, L + 1), recent, 1)
+    np.put_along_axis(delay, beside(ring_rows(position, L + 1), delay), recent, 1)
     seen = aged(a, recent[:, 1:])
-    return WindowState(delay, np.stack([seen.sum(1), (since_reset(position, L) * seen).sum(1)], 1), position)
+    new = beside(since_reset(position, L), seen) * seen
+    return WindowState(delay, np.stack([seen.sum(1), new.sum(1)], 1), position)
 
 
 def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
     """(da, drecent) of `window_state`."""
     L = recent.shape[1] - 1
-    drecent = np.take_along_axis(ddelay, ring_rows(position, L + 1), 1)
-    dseen = dsums[:, :1] + since_reset(position, L) * dsums[:, 1:]
+    drecent = np.take_along_axis(ddelay, beside(ring_rows(position, L + 1), ddelay), 1)
+    dseen = dsums[:, :1] + beside(since_reset(position, L), dsums) * dsums[:, 1:]
     da, dlater = aged_backward(dseen, a, recent[:, 1:])
     drecent[:, 1:] += dlater
     return da, drecent
@@ -223,4 +225,4 @@ def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, 
 
 def since_reset(position: Array, L: int) -> Array:
     """(B, L, 1): which of the last L inputs came after the last multiple of L."""
-    return (np.arange(L, like=position) >= L - position[:, None] % L)[..., None]
+    return (np.arange(L) >= L - position[:, None] % L)[..., None]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, State
+from rotrnn.ops.device import beside
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 
 
@@ -42,7 +43,7 @@ class MeanPool(Module):
             return mean, (mean, new)
         before, count = state
         after = count + new
-        mean = before + (mean - before) * (new / np.maximum(after, 1)).astype(mean.dtype)[:, None]
+        mean = before + (mean - before) * beside((new / np.maximum(after, 1)).astype(mean.dtype)[:, None], mean)
         return mean, (mean, after)
 
 
@@ -66,7 +67,7 @@ class LastPool(Module):
         last = last_pool(x, lengths=lengths)
         if state is not None:
             went_on = np.full(len(x), x.shape[1]) if lengths is None else np.asarray(lengths)
-            last = np.where(went_on[:, None] > 0, last, state)
+            last = np.where(beside(went_on[:, None] > 0, last), last, state)
         return last, last
 
 

@@ -62,7 +62,7 @@ def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array
         dy, dgate, dx, dskip = dthrough, dvalue, dthrough * skip, (dthrough * x).sum((0, 1))
     of_map = saved.map.backward({"gate": dgate}, saved.late, lengths)
     if saved.map.V is None:
-        return GateGrads(dy, dx, of_map.dbase, np.zeros((len(x), x.shape[2]), x.dtype), dskip, None)
+        return GateGrads(dy, dx, of_map.dbase, np.zeros((len(x), x.shape[2]), x.dtype, like=x), dskip, None)
     dy_late, dV, dy0 = saved.map.product_backward(of_map, y)
     return GateGrads(dy if dy_late is None else dy + dy_late, dx, of_map.dbase, dy0, dskip, dV)
 

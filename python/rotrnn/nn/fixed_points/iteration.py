@@ -6,6 +6,7 @@ sequences still run by `lengths`, zero for those that are done: every op takes t
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context
 from rotrnn.ops.boundary import CheckedLengths, only
+from rotrnn.ops.device import beside, to_host
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
@@ -125,6 +127,22 @@ def lengths_of(ctx: Context, y: Array) -> Steps:
     return CheckedLengths.of(np.full(B, T), B, T) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
 
 
+def last_steps(y: Array, lengths: Steps, before: Array) -> Array:
+    """The last valid step of y (B, T, D) of each sequence; `before` (B, D) where there is none."""
+    if not y.shape[1]:
+        return before
+    places = beside(np.arange(len(y)), y), beside(np.asarray(lengths - 1), y)
+    return np.where(beside(np.asarray(lengths > 0)[:, None], y), y[places], before)
+
+
+def add_to_last_steps(dy: Array, lengths: Steps, dlast: Array) -> Array:
+    """Adjoint of `last_steps`: adds to dy at the last valid steps; returns the gradient of `before`."""
+    some = np.flatnonzero(lengths)
+    rows, last = beside(some, dy), beside(np.asarray(lengths)[some] - 1, dy)
+    dy[rows, last] += dlast[rows]
+    return np.where(beside(np.asarray(lengths > 0)[:, None], dy), 0, dlast)
+
+
 def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
     """Of each sequence the e with largest |number| in [2^(e-1), 2^e) over `grads` (B, ...); 0 for none, or not finite.
 
@@ -132,13 +150,14 @@ def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
     long as nothing underflows. Without, the residual's floor would take the gradients of a long batch's mean for zero.
     """
     given = [np.abs(one).max(tuple(range(1, one.ndim)), initial=0) for one in grads if one is not None]
-    largest = np.max(given, axis=0)
+    largest = functools.reduce(np.maximum, given)
     return np.where(np.isfinite(largest), np.frexp(np.where(np.isfinite(largest), largest, 0))[1], 0).astype(np.int32)
 
 
 def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
     """x (B, ...) times 2^e of each sequence."""
-    return np.asarray(np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1))))
+    scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
+    return scaled
 
 
 class Report(NamedTuple):
@@ -235,7 +254,7 @@ def solve(
     lengths = lengths_of(ctx, y)
 
     def step(s: Array, remaining: Steps) -> Array:
-        return relax(y, function(y, remaining), s, lengths=remaining, each_step=each_step)
+        return to_host(relax(y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step))
 
     return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, site=site, name=name, guaranteed=guaranteed))
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
-from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, lengths_of, solve
+from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, add_to_last_steps, last_steps, lengths_of, solve
 from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
@@ -204,8 +204,8 @@ class MatrixFixedPoint(Recurrent):
         lengths = lengths_of(ctx, u)
         u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
         u = mask_padding(u, steps)
-        h0 = np.zeros((B, E, self.d_state), u.dtype) if h0 is None else h0
-        y0 = np.zeros((B, E), u.dtype) if y0 is None else y0
+        h0 = np.zeros((B, E, self.d_state), u.dtype, like=u) if h0 is None else h0
+        y0 = np.zeros((B, E), u.dtype, like=u) if y0 is None else y0
         projected = project(u, weights)
         x, (known_maps, driven_maps) = projected.x, self._split()
         known = Lagged(known_maps, projected.known)
@@ -220,7 +220,7 @@ class MatrixFixedPoint(Recurrent):
             weights.constants,
             h0,
         )
-        first = np.zeros((B, T, E), u.dtype) if start is None else mask_padding(start, lengths)
+        first = np.zeros((B, T, E), u.dtype, like=u) if start is None else mask_padding(start, lengths)
         solution = solve(
             depth, first, self._iteration, ctx,
             site=self.site, name=type(self).__name__, each_step=self.normed,
@@ -228,7 +228,7 @@ class MatrixFixedPoint(Recurrent):
         applied = depth.apply(solution.y, lengths)
         y = applied.y
         gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
-        last = np.where(lengths[:, None] > 0, y[np.arange(B), lengths - 1] if T else 0, y0).astype(u.dtype)
+        last = last_steps(y, lengths, y0).astype(u.dtype)
         saved = MatrixSaved(
             weights, u, x, known, depth, solution.y, applied, gated, lengths, solution.report, (applied.hT, last)
         )
@@ -267,9 +267,7 @@ class MatrixFixedPoint(Recurrent):
         if of_gate.dV is not None:
             dfolded["V_gate"] = of_gate.dV
         if dlast is not None:
-            some = np.flatnonzero(lengths)
-            dy[some, lengths[some] - 1] += dlast[some]
-            dy0 += np.where(lengths[:, None] > 0, 0, dlast)
+            dy0 += add_to_last_steps(dy, lengths, dlast)
 
         if self.gradient == "implicit":
             settings, name = self._iteration, f"{type(self).__name__}.backward"

@@ -205,24 +205,25 @@ class Orthogonal(Mixer):
     def parts(self) -> dict[str, tuple[int, ...]]:
         return {"M": (self.width, self.width)}
 
-    def _scale(self, M: Array) -> tuple[float, float]:
-        """What M is multiplied by, and |M - M^T|_F / sqrt(2), which is no less than its largest angle."""
-        size = float(np.sqrt(np.sum((M - M.T) ** 2) / 2))
-        return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else 1.0), size
+    def _scale(self, M: Array) -> tuple[Array, Array]:
+        """What M is multiplied by, and |M - M^T|_F / sqrt(2), which is no less than its largest angle; both float64."""
+        size = np.sqrt(np.sum((M - M.T) ** 2) / 2).astype(np.float64)
+        return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else np.ones_like(size)), size
 
     def operands(self, parts: Parts) -> Operands:
         M = parts["M"]
-        return (orthogonal(M * M.dtype.type(self._scale(M)[0])),)
+        return (orthogonal(M * self._scale(M)[0].astype(M.dtype)),)
 
     def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
         M = parts["M"]
         scale, size = self._scale(M)
-        dM = orthogonal_backward(doperands[0], M * M.dtype.type(scale))
+        dM = orthogonal_backward(doperands[0], M * scale.astype(M.dtype))
         if not self.contractive:
             return {"M": dM}
         # dscale = -scale / (1 + size) dsize, dsize = <M - M^T, dM> / size
-        slope = -scale / (1 + size) * float(np.sum(dM * M)) / size if size else 0.0
-        return {"M": M.dtype.type(scale) * dM + M.dtype.type(slope) * (M - M.T)}
+        along = -scale / (1 + size) * np.sum(dM * M).astype(np.float64)
+        slope = np.where(size != 0, along / np.where(size != 0, size, 1), 0)
+        return {"M": scale.astype(M.dtype) * dM + slope.astype(M.dtype) * (M - M.T)}
 
     def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
         return mask_padding(origin + dense(mask_padding(x - origin, lengths), operands[0]), lengths)

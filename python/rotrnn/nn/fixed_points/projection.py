@@ -16,6 +16,7 @@ from rotrnn.nn.fixed_points.mixer import Mixer, Operands
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import contiguous
 
 
 class Weights(NamedTuple):
@@ -47,16 +48,18 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> We
 
     def rows(kind: str, maps: Maps) -> Array:
         parts = [weights[f"{kind}_{name}"].reshape(one.width, width) for name, one in maps.items()]
-        return np.concatenate([np.zeros((0, width), dtype), *parts])
+        return np.concatenate([np.zeros((0, width), dtype, like=weights["W_in"]), *parts])
 
     def biases(maps: Maps) -> Array:
-        zero = {name: np.zeros(one.width, dtype) for name, one in maps.items()}
-        return np.concatenate([np.zeros(0, dtype), *(weights.get(f"b_{n}", zero[n]).ravel() for n in maps)])
+        like = weights["W_in"]
+        zero = {name: np.zeros(one.width, dtype, like=like) for name, one in maps.items()}
+        given = [weights.get(f"b_{name}", zero[name]).ravel() for name in maps]
+        return np.concatenate([np.zeros(0, dtype, like=like), *given])
 
     V = rows("V", driven)
     constants = None if mixer.varying else mixer.operands({name: weights[name] for name in mixer.parts})
     stacked = rows("W", known), biases(known), rows("W", driven), biases(driven)
-    return Weights(folded, *stacked, V, np.ascontiguousarray(V.T), constants)
+    return Weights(folded, *stacked, V, contiguous(V.T), constants)
 
 
 def unstack(kind: str, maps: Maps, rows: Array) -> Params:

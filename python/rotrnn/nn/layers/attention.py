@@ -107,7 +107,7 @@ class Attention(Recurrent):
         steps = np.full(B, T) if ctx.lengths is None else np.asarray(ctx.lengths)
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
-            state = *np.zeros((2, B, 0, D), x.dtype), np.zeros(B, np.int64)
+            state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
         if self.rotary:
@@ -170,7 +170,7 @@ def _last(rows: Array, count: Counts, window: int | None) -> Array:
     if window is None:
         most = int(count.max(initial=0))
         return rows if most == S else rows[:, :most].copy()
-    last = np.zeros((B, min(S, window - 1), D), rows.dtype)
+    last = np.zeros((B, min(S, window - 1), D), rows.dtype, like=rows)
     for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
         last[b, :kept] = rows[b, end - kept : end]
     return last
@@ -181,7 +181,7 @@ def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
     (B, S, D), T = kept.shape, new.shape[1]
     if S == 0 and (steps == T).all():
         return new
-    rows = empty((B, S + T, D), np.result_type(kept, new))
+    rows = empty((B, S + T, D), np.result_type(kept, new), like=new)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         rows[b, :before] = kept[b, :before]
         rows[b, before : before + count] = new[b, :count]
@@ -193,8 +193,9 @@ def _append_backward(drows: Array, S: int, past: Counts, steps: Counts) -> tuple
     """Adjoint of `_append`: the gradients of kept and of new."""
     B, rows, D = drows.shape
     if S == 0:
-        return np.zeros((B, 0, D), drows.dtype), drows  # which is zero where there is no key
-    dkept, dnew = np.zeros((B, S, D), drows.dtype), np.zeros((B, rows - S, D), drows.dtype)
+        return np.zeros((B, 0, D), drows.dtype, like=drows), drows  # which is zero where there is no key
+    dkept = np.zeros((B, S, D), drows.dtype, like=drows)
+    dnew = np.zeros((B, rows - S, D), drows.dtype, like=drows)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         dkept[b, :before] = drows[b, :before]
         dnew[b, :count] = drows[b, before : before + count]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     Report,
     Steps,
+    add_to_last_steps,
     exponents,
     iterate,
+    last_steps,
     lengths_of,
     solve,
     times_power,
@@ -21,6 +23,7 @@ from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import beside, to_host
 from rotrnn.ops.fixed_point import depth_pass
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -57,12 +60,13 @@ class Depth:
     def __call__(self, y: Array, lengths: Steps) -> Array:
         drive = self._scaled(self.mixer.mix(self.operands, self.v, y, lengths))
         if self.accelerated:
-            return np.asarray(diagonal_scan(self.lam, drive, self.h0, lengths=lengths))
+            return cast(Array, diagonal_scan(self.lam, drive, self.h0, lengths=lengths))
         return mask_padding(self.lam * self._before(y) + drive, lengths)
 
     def pull(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
         """dh plus what w, the gradient of the scan's input, sends back to y through the mixer."""
-        return np.asarray(dh + self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths).dorigin)
+        pulled: Array = dh + self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths).dorigin
+        return pulled
 
     def adjoint(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
         """The map whose fixed point is w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
@@ -90,7 +94,9 @@ class Depth:
             return solve(function, y, settings, ctx, **asking).report
 
         def step(s: Array, left: Steps) -> Array:
-            return depth_pass(y, x, self.lam, mixer, self.h0, s, scaled=self.scaled, adjoint=adjoint, lengths=left)
+            sizes = beside(s, y)
+            how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint, "lengths": left}
+            return to_host(depth_pass(y, x, self.lam, mixer, self.h0, sizes, **how))
 
         return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
 
@@ -311,11 +317,11 @@ class FixedPointRNN(Recurrent):
         x, h0, start, *_ = args.common(x, h0, start, *params.values())
         x = mask_padding(x, steps)
         depth, drive, gate, parts = self._depth(params, constants, x, h0)
-        y = np.zeros((B, T, self.d_state), x.dtype) if start is None else mask_padding(start, lengths)
+        y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
         report = depth.solve(y, self._iteration, ctx, **self._asking)
         h = depth(y, lengths)
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
-        last = np.where(lengths[:, None] > 0, h[np.arange(B), lengths - 1] if T else 0, depth.h0)
+        last = last_steps(h, lengths, depth.h0)
         return out, FixedPointSaved(
             x, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last.astype(x.dtype)
         )
@@ -346,7 +352,7 @@ class FixedPointRNN(Recurrent):
             drive if gate is None else gate * drive,
             mixer,
             operands,
-            np.zeros((len(x), self.d_state), x.dtype) if h0 is None else h0,
+            np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0,
             self.scaled,
             self.accelerated,
         )
@@ -365,9 +371,8 @@ class FixedPointRNN(Recurrent):
         dy = mask_padding(dy, lengths)
         grads = dense_backward(dy, saved.iterate, params["C"])
         dh, dparams = grads.dx, {"C": grads.dw, "D": (dy * x).sum((0, 1))}
-        some = np.flatnonzero(lengths)
         if dhT is not None:
-            dh[some, lengths[some] - 1] += dhT[some]
+            add_to_last_steps(dh, lengths, dhT)
         if self.gradient == "implicit":
             dh = self._implicit(saved, dh)
         through = depth.backward(dh, saved.before, saved.iterate, lengths)

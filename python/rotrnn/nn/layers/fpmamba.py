@@ -12,6 +12,7 @@ from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.dense import matmul
+from rotrnn.ops.device import contiguous
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class FPMamba(MatrixFixedPoint):
         for name in self.normed_rows:
             rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
             if name.startswith("P_"):
-                weights[f"W_{name[2:]}"] = np.ascontiguousarray(rows[..., : self.width])
-                weights[f"V_{name[2:]}"] = np.ascontiguousarray(rows[..., self.width :])
+                weights[f"W_{name[2:]}"] = contiguous(rows[..., : self.width])
+                weights[f"V_{name[2:]}"] = contiguous(rows[..., self.width :])
             else:
                 weights[name] = rows
         if self.mixer_maps:
@@ -161,6 +162,6 @@ class FPMamba(MatrixFixedPoint):
 
 def unit_rows(v: Array) -> tuple[Array, Array]:
     """Rows over their lengths, and the lengths."""
-    v = np.ascontiguousarray(v)  # NumPy sums other layouts in other orders
+    v = contiguous(v)  # NumPy sums other layouts in other orders
     size = np.linalg.norm(v, axis=-1, keepdims=True)
     return v / size, size

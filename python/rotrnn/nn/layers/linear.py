@@ -11,6 +11,7 @@ import numpy as np
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
     LinearLayerStates,
@@ -118,7 +119,7 @@ class LinearRecurrence(Recurrent):
         before, start = np.zeros(x.shape[0], np.int64), None
         if state is not None:
             delay, _, before = checked_state(args, state, window)
-            start = np.take_along_axis(delay, ring_rows(before, delay.shape[1]), 1)[None]
+            start = np.take_along_axis(delay, beside(ring_rows(before, delay.shape[1]), delay), 1)[None]
         y, hT, layer = linear_layer(system, x, start, lengths=ctx.lengths, window=window)
         if self.bidirectional:
             return y, LinearSaved(folded, layer, None)
@@ -148,8 +149,8 @@ class LinearRecurrence(Recurrent):
         if saved.before is None:
             return grads.du, dparams, None
         ddelay = np.empty_like(grads.dh0[0])
-        np.put_along_axis(ddelay, ring_rows(saved.before, ddelay.shape[1]), grads.dh0[0], 1)
-        dsums = np.zeros((ddelay.shape[0], 2, ddelay.shape[2]), ddelay.dtype)
+        np.put_along_axis(ddelay, beside(ring_rows(saved.before, ddelay.shape[1]), ddelay), grads.dh0[0], 1)
+        dsums = np.zeros((ddelay.shape[0], 2, ddelay.shape[2]), ddelay.dtype, like=ddelay)
         return grads.du, dparams, WindowState(ddelay, dsums, np.zeros(saved.before.shape))
 
     def prepare(self, params: Params) -> tuple[System, Array | None]:
@@ -161,7 +162,7 @@ class LinearRecurrence(Recurrent):
         self, params: Params, state: State, x_t: Array, prepared: tuple[System, Array | None] | None = None
     ) -> tuple[Array, State]:
         if prepared is None and self.window is not None and isinstance(state, tuple):
-            state = tuple(np.array(leaf) for leaf in state)  # of a stream, the step takes it over
+            state = tuple(leaf.copy() for leaf in state)  # of a stream, the step takes it over
         system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 

@@ -11,6 +11,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.pointwise import mask_padding
@@ -89,7 +90,7 @@ class RopeMemory(LinearRecurrence):
     def fold(self, params: Params) -> Folded[System]:
         w_in, w_out, skip = _fold(params, self._directions())
         turn = np.exp(1j * wrope_angle(1, self.length, "uniform"))
-        return Folded(System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype)), w_out, skip))
+        return Folded(System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype), like=w_in), w_out, skip))
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
@@ -159,7 +160,7 @@ class WropeMemory(Recurrent):
         v = dense(x, projections.w_in)
         h = v.view(complex_of(v.dtype))
         before = self._before(state, h)
-        weights = self.weights(before.shape[1] + h.shape[1], h.dtype)
+        weights = self.weights(before.shape[1] + h.shape[1], h.dtype, h)
         m = history_read(weights, h, before, lengths=ctx.lengths)
         y = dense(m.view(m.real.dtype), projections.w_out[0]) + projections.skip * x
         rows, after = before.shape[1], before
@@ -201,19 +202,20 @@ class WropeMemory(Recurrent):
         v = dense(x_t, w_in)
         h = v.view(complex_of(v.dtype))[:, None]
         held = np.concatenate([self._before(state, h), h], 1)
-        m = np.einsum("m,bmn->bn", self.weights(held.shape[1], held.dtype)[::-1], held)
+        m = np.einsum("m,bmn->bn", self.weights(held.shape[1], held.dtype, held)[::-1], held)
         y = dense(m.view(m.real.dtype), w_out[0]) + skip * x_t
         return y, held if self.window is None else held[:, 1:]
 
-    def weights(self, count: int, dtype: Any) -> Array:
+    def weights(self, count: int, dtype: Any, like: Array) -> Array:
         """e^{i Delta_k} of as many ages as there are, and the window sees."""
         ages = np.arange(count if self.window is None else min(count, self.window))
-        return np.exp(1j * wrope_angle(ages, self.length, self.form)).astype(dtype)
+        return beside(np.exp(1j * wrope_angle(ages, self.length, self.form)).astype(dtype), like)
 
     def _before(self, state: State, h: Array) -> Array:
         """The stored states; zeros, or none, at the start."""
         rows = 0 if self.window is None else self.window - 1
         B, _, N = h.shape
         if state is None:
-            return np.zeros((B, rows, N), h.dtype)
-        return np.asarray(state)
+            return np.zeros((B, rows, N), h.dtype, like=h)
+        stored: Array = state
+        return stored

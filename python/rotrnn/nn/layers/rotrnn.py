@@ -169,7 +169,7 @@ class RotRNN(LinearRecurrence):
 
     def units(self, theta: Array) -> Array:
         """e^{i theta} per plane; the last lane of an odd head stands alone in a plane with angle 0."""
-        unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype))
+        unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype), like=theta)
         unit.real[:, : self.width // 2], unit.imag[:, : self.width // 2] = np.cos(theta), np.sin(theta)
         return unit
 

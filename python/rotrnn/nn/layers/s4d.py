@@ -22,6 +22,7 @@ from rotrnn.nn.layers.continuous import (
 )
 from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.device import contiguous
 
 
 class Bank(NamedTuple):
@@ -183,7 +184,7 @@ class S4D(Recurrent):
         bank = self.fold(params).weights
         if self.window is None:
             return bank, None
-        return bank, np.ascontiguousarray(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
+        return bank, contiguous(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
 
     def step(
         self, params: Params, state: State, x_t: Array, prepared: tuple[Bank, Array | None] | None = None
@@ -192,7 +193,7 @@ class S4D(Recurrent):
         if response is None:
             return bank_step(bank.a, bank.c[0], bank.skip, state, x_t)
         x = x_t[:, None]
-        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype) if state is None else state
+        before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype, like=x) if state is None else state
         recent = np.concatenate([before, x], 1)
         return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import contiguous
 from rotrnn.ops.pointwise import mask_padding, silu, silu_backward, softplus, softplus_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
@@ -164,7 +165,8 @@ class Mamba(Recurrent):
 
     def prepare(self, params: Params) -> Array:
         """A (I, S)."""
-        return np.asarray(-np.exp(params["A_log"]))
+        A: Array = -np.exp(params["A_log"])
+        return A
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Array | None = None) -> tuple[Array, State]:
         A = trusted(self.prepare)(params) if prepared is None else prepared
@@ -178,7 +180,7 @@ class Mamba(Recurrent):
         x = mask_padding(x, lengths)
         (w_value, w_gate), (b_value, b_gate) = self._halves(params)
         value, gate = dense(x, w_value, b_value), dense(x, w_gate, b_gate)
-        mixed, tail_after = value, np.zeros((len(x), 0, self.inner), value.dtype)
+        mixed, tail_after = value, np.zeros((len(x), 0, self.inner), value.dtype, like=value)
         if self.d_conv:
             taps, bias = params["conv_w"], params.get("conv_bias")
             mixed, tail_after = causal_conv(value, taps, bias, tail, lengths=lengths, return_state=True)
@@ -241,4 +243,4 @@ class Mamba(Recurrent):
     def _parts(self, selected: Array) -> list[Array]:
         """d (B, T, R), B and C (B, T, S) of the x-projection."""
         R, S = self.rank, self.d_state
-        return [np.ascontiguousarray(part) for part in np.split(selected, (R, R + S), -1)]
+        return [contiguous(part) for part in np.split(selected, (R, R + S), -1)]

@@ -13,6 +13,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.random import philox
@@ -219,7 +220,7 @@ class SelectiveRotRNN(Recurrent):
         if self.gamma == "input":
             e = dense(u, params["W_gamma"])
         elif self.gamma == "random" and ctx.train:
-            e = self.gamma_spread * (2 * uniform((u.shape[1], self.heads), ctx, self.site) - 1)
+            e = beside(self.gamma_spread * (2 * uniform((u.shape[1], self.heads), ctx, self.site) - 1), u)
         else:
             return None
         gamma_log = params["gamma_log"]
@@ -240,7 +241,8 @@ class SelectiveRotRNN(Recurrent):
 
 def _share(x: Array) -> Array:
     """x / (e^{2x} - 1)."""
-    return np.asarray(x * np.exp(-2 * x) / -np.expm1(-2 * x))
+    share: Array = x * np.exp(-2 * x) / -np.expm1(-2 * x)
+    return share
 
 
 def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
