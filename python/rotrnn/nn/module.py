@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -165,9 +165,9 @@ class Module:
 
         One test tells whether all are finite, and only if it fails each is looked at.
         """
-        arrays = [(owner, name, path, value) for owner, name, path, value in self.arrays(params) if name not in BUFFERS]
+        arrays = [one for one in self.arrays(params) if one[1] not in BUFFERS]
         with np.errstate(over="ignore", invalid="ignore"):
-            total: Any = sum(value.sum() for *_, value in arrays)
+            total: Any = sum([one[3].sum() for one in arrays])
         if np.isfinite(total):
             return
         for owner, name, path, value in arrays:  # of finite numbers too the sum may be beyond what its dtype holds
@@ -175,25 +175,27 @@ class Module:
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{_title(owner, name, path)} is {value[at]} at {at}, expected finite numbers")
 
-    def arrays(self, params: Params, path: str = "") -> Iterator[tuple[Module, str, str, Array]]:
+    def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
         """Every array of `params`, those of inner modules too, if they are there, real, and fit: whose it is, its name,
         the path to its module, and itself."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
             raise TypeError(f"{type(self).__name__}: {what} is a {type(params).__name__}, expected a dict")
+        found: list[tuple[Module, str, str, Array]] = []
         for name, shape in self.shapes.items():
             value: Any = params.get(name)
-            if not (is_array(value) and value.dtype in REAL and value.shape == shape):
+            if not (is_array(value) and value.shape == shape and value.dtype in REAL):
                 self._refuse(params, name, shape, path)
-            yield self, name, path, value
+            found.append((self, name, path, value))
         for name, module in self.modules.items():
             if isinstance(module, Module):
-                inner = params.get(name)
-                if name not in params:
+                inner: Any = params.get(name)
+                if inner is None and name not in params:
                     if module.has_parameters:
                         self._refuse(params, name, (), path)
                     inner = {}
-                yield from module.arrays(typing.cast(Params, inner), f"{path}.{name}" if path else name)
+                found += module.arrays(inner, f"{path}.{name}" if path else name)
+        return found
 
     def _refuse(self, params: Params, name: str, shape: tuple[int, ...], path: str) -> None:
         """Says what is wrong with a parameter, if anything is."""
@@ -364,8 +366,7 @@ def _backward(method: Any) -> Any:
 
 def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, dstate: State) -> Array:
     """dy, if it and all else that a backward was given fit."""
-    for _ in self.arrays(params):
-        pass
+    self.arrays(params)
     expected = _saved_of(type(self).forward)
     if not isinstance(saved, expected):
         kinds = expected if isinstance(expected, tuple) else (expected,)
