@@ -17,7 +17,7 @@
 #include "kernels.h"
 #include "lanes.h"
 
-/* Functions whose loops take the compiler long, inlined in each place, and a call no time beside them. */
+/* Of a function that takes the compiler long, and the call no time beside its loops: compiled once a file. */
 #define APART __attribute__((noinline, unused)) static
 
 enum { MIX_SUMS = 128 / sizeof(real) };
@@ -55,7 +55,7 @@ static inline void add_scaled(real *restrict sum, real factor, const real *restr
 }
 
 /* w <- u / |u|, or 0 for the zero vector. Returns 1 / |u|, or 0. */
-APART real normalise(real *restrict w, const real *restrict u, int64_t n) {
+static inline real normalise(real *restrict w, const real *restrict u, int64_t n) {
     real square = dot(u, u, n), scale = 1;
     if (square < MIX_SMALL || square > MIX_LARGE) {
         scale = square < MIX_SMALL ? MIX_GROW : MIX_SHRINK;
@@ -193,8 +193,8 @@ APART void adjoint_factor(real *restrict rows, const real *restrict dW, const re
 }
 
 /* inner (a,b) = X Right^T without the right gains, and gained = diag(left) inner diag(right) */
-APART void kronecker_inner(real *restrict inner, real *restrict gained, const real *x, const real *right_w,
-                           const real *left, const real *right, int64_t a, int64_t b) {
+static inline void kronecker_inner(real *restrict inner, real *restrict gained, const real *x, const real *right_w,
+                                   const real *left, const real *right, int64_t a, int64_t b) {
     for (int64_t i = 0; i < a; i++)
         for (int64_t k = 0; k < b; k++) {
             inner[i * b + k] = dot(x + i * b, right_w + k * b, b);
@@ -202,7 +202,7 @@ APART void kronecker_inner(real *restrict inner, real *restrict gained, const re
         }
 }
 
-APART void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
+static inline void apply_kronecker(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
     real *const inner = scratch, *const gained = scratch + m.D;
@@ -212,7 +212,8 @@ APART void apply_kronecker(real *restrict v, const real *w, const real *alpha, r
 }
 
 /* Q^T X = X - 2 Left X Right;  outer (a,b) = W_left X, with W_left the left factor without its gains */
-APART void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch, mixer m) {
+static inline void apply_kronecker_transposed(real *restrict v, const real *w, const real *alpha, real *scratch,
+                                              mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     const real *const left_w = w, *const right_w = w + factor_room(a);
     real *const outer = scratch;
@@ -227,8 +228,8 @@ APART void apply_kronecker_transposed(real *restrict v, const real *w, const rea
 /* g <- Q^T g; du and dalpha are added to; v is what Q was given. With Y = Left^T X Right^T, dY = -2 g:
  *   dgained = W_left dY,  dinner = diag(left) dgained diag(right),  dX = dinner W_right
  *   dW_left = gained dY^T,  dW_right = dinner^T X */
-APART void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
-                             real *scratch, mixer m) {
+static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                                     real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m), D = m.D;
     const real *const left_w = w, *const right_w = w + factor_room(a), *const left = alpha, *const right = alpha + a;
     real *const inner = scratch, *const gained = inner + D, *const dinner = gained + D, *const dgained = dinner + D;
