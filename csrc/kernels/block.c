@@ -96,7 +96,7 @@ static room take_room(const call *c, pieces *p) {
     const int64_t rows = c->b->tile, D = rows * c->b->D, L = rows * c->b->L;
     const int64_t wide_d = packed_columns(c->b->D), wide_l = packed_columns(c->b->L);
     room r = {.norm = take_reals(p, c->b->norm ? D : 0), .moments = take(p, rows, sizeof(row_moments))};
-    for (int64_t k = 0; k < c->b->K; k++) r.h[k] = take_reals(p, L);
+    for (int64_t k = 0; k < c->b->directions; k++) r.h[k] = take_reals(p, L);
     r.y = take_reals(p, D);
     if (c->b->gate) r.z = take_reals(p, D), r.value = take_reals(p, D), r.gate = take_reals(p, D);
     if (c->backward) {
@@ -108,7 +108,7 @@ static room take_room(const call *c, pieces *p) {
 
 static partial take_partial(const call *c, pieces *p) {
     const int64_t D = c->b->D, L = c->b->L;
-    partial s = {.dw_in = take_reals(p, L * D), .dw_out = take_reals(p, c->b->K * D * L)};
+    partial s = {.dw_in = take_reals(p, L * D), .dw_out = take_reals(p, c->b->directions * D * L)};
     if (c->full) s.dw_value = take_reals(p, D * D);
     if (c->b->gate) s.dw_gate = take_reals(p, D * D);
     s.da = take(p, L, sizeof(double));
@@ -137,7 +137,8 @@ static int64_t lay_out(call *c, char *memory) {
     const int64_t D = b->D, L = b->L;
     pieces p = {memory, 0};
     take_panels(c, &p, b->w_in, D, L, &c->w.in, &c->w.in_t);
-    for (int64_t k = 0; k < b->K; k++) take_panels(c, &p, b->w_out + k * D * L, L, D, &c->w.out[k], &c->w.out_t[k]);
+    for (int64_t k = 0; k < b->directions; k++)
+        take_panels(c, &p, b->w_out + k * D * L, L, D, &c->w.out[k], &c->w.out_t[k]);
     if (c->full) take_panels(c, &p, b->w_value, D, D, &c->w.value, &c->w.value_t);
     if (b->gate) take_panels(c, &p, b->w_gate, D, D, &c->w.gate, &c->w.gate_t);
     c->rooms = take(&p, c->threads, sizeof *c->rooms);
@@ -153,7 +154,7 @@ static int64_t lay_out(call *c, char *memory) {
         c->partial_bytes = p.bytes - before;
         if (memory) c->partials[i] = s;
     }
-    if (b->K == 2) c->dlayer = take_reals(&p, (c->few ? 1 : c->slots) * b->T * D);
+    if (b->directions == 2) c->dlayer = take_reals(&p, (c->few ? 1 : c->slots) * b->T * D);
     return p.bytes;
 }
 
@@ -340,7 +341,7 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
 static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
     scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
-    for (int64_t k = b->K - 1; k >= 0; k--)
+    for (int64_t k = b->directions - 1; k >= 0; k--)
         product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
 }
 
@@ -433,7 +434,7 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
     else
         copy_row(r->dz, dy, t.rows * D);
     add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
-    for (int64_t k = 0; k < b->K; k++) {
+    for (int64_t k = 0; k < b->directions; k++) {
         pack(r->packed, r->h[k], t.rows, L, L, 1);
         add_weight_grad(sums->dw_out + k * D * L, r->dz, r->packed, t.rows, L, D);
     }
@@ -479,7 +480,7 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
 static void forward_sequence(const call *c, int64_t sequence, const room *rooms, const block_out *out, real *moments) {
     const block_in *const b = c->b;
     const int64_t tiles = valid_tiles(b, sequence);
-    for (int64_t k = b->K - 1; k >= 0; k--) {
+    for (int64_t k = b->directions - 1; k >= 0; k--) {
         const int64_t at = (k * b->B + sequence) * b->L;
         real *const carry = out->hT + at;
         rot_turn turn = 0;
@@ -489,7 +490,7 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
             const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
             const room *const r = rooms + thread_number();
             enter_tile(c, t, r);
-            if (b->K == 2 && k == 0) reverse_states(c, t, r, out->carries);
+            if (b->directions == 2 && k == 0) reverse_states(c, t, r, out->carries);
             await(&turn, q);
             real *const saved = out->carries + carry_at(c, k, t);
             copy_row(saved, carry, b->L);
@@ -507,10 +508,10 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
                               const block_adjoint_in *in, const block_adjoint_out *out) {
     const block_in *const b = c->b;
     const int64_t tiles = valid_tiles(b, sequence), D = b->D, L = b->L;
-    real *const dlayer = b->K == 2 ? c->dlayer + (c->few ? 0 : slot) * b->T * D : NULL;
-    for (int64_t k = 0; k < b->K; k++) {
+    real *const dlayer = b->directions == 2 ? c->dlayer + (c->few ? 0 : slot) * b->T * D : NULL;
+    for (int64_t k = 0; k < b->directions; k++) {
         const int64_t at = (k * b->B + sequence) * L;
-        const bool last = k == b->K - 1;
+        const bool last = k == b->directions - 1;
         real *const carry = out->dh0 + at;
         rot_turn turn = 0, done[SLOTS] = {0};
         copy_or_zero_row(carry, in->dhT ? in->dhT + at : NULL, L);
@@ -526,7 +527,7 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
 
             await(&done[own], round);
             enter_tile(c, t, r);
-            if (b->K == 2) reverse_states(c, t, r, in->carries);
+            if (b->directions == 2) reverse_states(c, t, r, in->carries);
             if (k == 0) {
                 scan_tile(b, r->h[0], start, t.rows, false);
                 enter_adjoint(c, t, r, in, sums);
@@ -611,7 +612,7 @@ KERNEL(block_backward) {
         for (int64_t s = task; s < b->B; s += tasks) backward_sequence(&c, s, c.rooms + thread_number(), task, in, out);
     const partial none = {0}, sums = c.slots ? c.partials[0] : none;
     merge(&c, out->dw_in, sums.dw_in, L * D);
-    merge(&c, out->dw_out, sums.dw_out, b->K * D * L);
+    merge(&c, out->dw_out, sums.dw_out, b->directions * D * L);
     merge(&c, out->dw_value, sums.dw_value, D * D);
     merge(&c, out->dw_gate, sums.dw_gate, D * D);
     merge_double(&c, out->da, sums.da, L);

@@ -73,7 +73,7 @@ static void map_row_adjoint(real *restrict dp, const real *restrict dout, const 
 
 /* out (B,T,n) */
 KERNEL(lagged_forward) {
-    const range r = {base, late, first, lengths, B, T, K, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
     const int64_t pieces = pieces_of(T, ROWS);
     real *const rows = WORKSPACE(real, B, pieces, n);
     if (!rows) return ROT_NO_MEMORY;
@@ -97,29 +97,30 @@ KERNEL(lagged_forward) {
     return ROT_OK;
 }
 
-/* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (K,E). `out` holds one range
- * after the other, each (B,T,width); their widths sum to K. */
+/* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (columns,E). `out` holds one
+ * range after the other, each (B,T,width); their widths sum to columns. */
 KERNEL(lagged_product) {
-    const range whole = {base, NULL, first, lengths, B, T, K, 0, K, LAGGED_LINEAR};
+    const range whole = {base, NULL, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
     const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
-    real *const packed = WORKSPACE(real, packed_columns(K), E), *const scratch =
-                                                                    WORKSPACE(real, most_threads(), rows, K);
+    real *const packed = WORKSPACE(real, packed_columns(columns), E), *const scratch = WORKSPACE(real, most_threads(),
+                                                                                                 rows, columns);
     if (!packed || !scratch) {
         pool_give(packed);
         pool_give(scratch);
         return ROT_NO_MEMORY;
     }
-    pack(packed, v, E, K, 1, E);
-#pragma omp parallel for schedule(dynamic) if (B * T * K > SERIAL)
+    pack(packed, v, E, columns, 1, E);
+#pragma omp parallel for schedule(dynamic) if (B * T * columns > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
         const int64_t b = piece / pieces, from = piece % pieces * rows, to = least(from + rows, T);
         const int64_t valid = steps_of(lengths, b, T), some = least(to, valid) - from;
-        real *const p = scratch + thread_number() * rows * K;
+        real *const p = scratch + thread_number() * rows * columns;
         const int64_t skip = from == 0; /* the first step has no output before it */
         if (skip && some > 0) sum_row(p, &whole, b, 0);
         if (some > skip) {
             const gemm_view before = {y + (b * T + from + skip - 1) * E, E, 1};
-            product(p + skip * K, K, base + (b * T + from + skip) * K, K, before, packed, some - skip, E, K);
+            product(p + skip * columns, columns, base + (b * T + from + skip) * columns, columns, before, packed,
+                    some - skip, E, columns);
         }
         int64_t lo = 0;
         for (int64_t i = 0; i < ranges; lo += widths[i], i++) {
@@ -130,9 +131,9 @@ KERNEL(lagged_product) {
                 if (t >= some)
                     memset(at + t * n, 0, row);
                 else if (functions[i] == LAGGED_LINEAR)
-                    memcpy(at + t * n, p + t * K + lo, row);
+                    memcpy(at + t * n, p + t * columns + lo, row);
                 else
-                    map_row(at + t * n, p + t * K + lo, n, functions[i]);
+                    map_row(at + t * n, p + t * columns + lo, n, functions[i]);
             }
         }
     }
@@ -141,17 +142,17 @@ KERNEL(lagged_product) {
     return ROT_OK;
 }
 
-/* The range's columns of dbase (B,T,K), dlate (B,T,K) or NULL and dfirst (B,K) or NULL, overwritten:
+/* The range's columns of dbase (B,T,columns), dlate (B,T,columns) or NULL and dfirst (B,columns) or NULL, overwritten:
  *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
 KERNEL(lagged_backward) {
-    const range r = {base, late, first, lengths, B, T, K, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
     const int64_t pieces = pieces_of(T, ROWS);
     const size_t row = (size_t)n * sizeof(real);
     real *const rows = WORKSPACE(real, B, pieces, 2, n);
     if (!rows) return ROT_NO_MEMORY;
     for (int64_t b = 0; b < B; b++) {
-        if (dfirst) memset(dfirst + b * K + lo, 0, row);
-        if (dlate && T) memset(dlate + (b * T + T - 1) * K + lo, 0, row);
+        if (dfirst) memset(dfirst + b * columns + lo, 0, row);
+        if (dlate && T) memset(dlate + (b * T + T - 1) * columns + lo, 0, row);
     }
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
@@ -159,7 +160,7 @@ KERNEL(lagged_backward) {
         const int64_t valid = steps_of(lengths, b, T);
         real *const p = rows + piece * 2 * n;
         for (int64_t t = from; t < to; t++) {
-            real *const dp = dbase + (b * T + t) * K + lo;
+            real *const dp = dbase + (b * T + t) * columns + lo;
             if (t >= valid) {
                 memset(dp, 0, row);
             } else if (function == LAGGED_LINEAR) {
@@ -168,8 +169,8 @@ KERNEL(lagged_backward) {
                 sum_row(p, &r, b, t);
                 map_row_adjoint(dp, dout + (b * T + t) * n, p, p + n, n, function);
             }
-            if (t && dlate) memcpy(dlate + (b * T + t - 1) * K + lo, dp, row);
-            if (!t && dfirst) memcpy(dfirst + b * K + lo, dp, row);
+            if (t && dlate) memcpy(dlate + (b * T + t - 1) * columns + lo, dp, row);
+            if (!t && dfirst) memcpy(dfirst + b * columns + lo, dp, row);
         }
     }
     pool_give(rows);

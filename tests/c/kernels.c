@@ -301,7 +301,7 @@ static block_in block_of(const real *p, const real *a) {
                       .T = T,
                       .D = D,
                       .L = LANES,
-                      .K = 1,
+                      .directions = 1,
                       .tile = TILE,
                       .norm = NORM_ROW,
                       .gate = GATE_FULL,

@@ -130,6 +130,16 @@ class Module:
 
     # ---- what a subclass says of itself ----
 
+    conditioned: ClassVar[str | None] = None
+    """A parameter that must meet more than to be finite: `condition` of it is a number, finite where it does, and
+    `condition_message` says what is wrong where it does not."""
+
+    def condition(self, value: Array) -> Any:
+        return 0.0
+
+    def condition_message(self, value: Array) -> str:
+        return ""
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of its own parameters."""
@@ -166,14 +176,18 @@ class Module:
         One test tells whether all are finite, and only if it fails each is looked at.
         """
         arrays = [one for one in self.arrays(params) if one[1] not in BUFFERS]
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             total: Any = sum([one[3].sum() for one in arrays])
+            total = sum([one[0].condition(one[3]) for one in arrays if one[1] == one[0].conditioned], start=total)
         if np.isfinite(total):
             return
         for owner, name, path, value in arrays:  # of finite numbers too the sum may be beyond what its dtype holds
             if not np.isfinite(value).all():
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{_title(owner, name, path)} is {value[at]} at {at}, expected finite numbers")
+        for owner, name, path, value in arrays:
+            if name == owner.conditioned and not np.isfinite(owner.condition(value)):
+                raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
         """Every array of `params`, those of inner modules too, if they are there, real, and fit: whose it is, its name,

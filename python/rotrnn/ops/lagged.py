@@ -83,7 +83,7 @@ def lagged_maps(
             lengths=steps,
             B=B,
             T=T,
-            K=K,
+            columns=K,
             lo=lo,
             n=width,
             function=LAGGED[function],
@@ -131,7 +131,18 @@ def lagged_products(
     out = args.empty((B * T * K,), abase.dtype)  # one range after the other
     ranges: dict[str, Any] = {"widths": args.device.asarray(widths), "functions": args.device.asarray(functions)}
     args.kernels.lagged_product(
-        out=out, base=abase, y=ay, v=av, first=afirst, lengths=steps, **ranges, ranges=len(columns), B=B, T=T, K=K, E=E
+        out=out,
+        base=abase,
+        y=ay,
+        v=av,
+        first=afirst,
+        lengths=steps,
+        **ranges,
+        ranges=len(columns),
+        B=B,
+        T=T,
+        columns=K,
+        E=E,
     )
     ends = [int(end) for end in B * T * np.cumsum(widths)]
     return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
@@ -194,7 +205,7 @@ def lagged_maps_backward(
             lengths=steps,
             B=B,
             T=T,
-            K=K,
+            columns=K,
             lo=lo,
             n=width,
             function=LAGGED[function],

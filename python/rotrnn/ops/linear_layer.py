@@ -201,7 +201,7 @@ def block_arguments(
     start = None if h0 is None else planes(h0)
     return {
         **{"x": x, "w_in": w_in, "a": planes(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
-        **{"B": B, "T": T, "D": D, "L": len(w_in), "K": len(w_out), "tile": TILE},
+        **{"B": B, "T": T, "D": D, "L": len(w_in), "directions": len(w_out), "tile": TILE},
         **norm,
         **gate,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty, is_array, to_host
 
 
 def adamw(
@@ -55,6 +57,27 @@ def adamw(
     TypeError, ValueError
         Another dtype; shapes that disagree; an array that cannot be written in place; two that overlap; `step` below 1.
     """
+    norms = empty((2,), np.float64, like=param)
+    adamw_into(norms, param, m, v, grad, lr, step, beta1, beta2, eps, decay, scale)
+    after = to_host(norms)
+    return float(after[0]), float(after[1])
+
+
+def adamw_into(
+    norms: Array,
+    param: Array,
+    m: Array,
+    v: Array,
+    grad: npt.ArrayLike,
+    lr: float,
+    step: int,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it."""
     args = Boundary("adamw")
     shape = np.shape(grad)
     g = args.array("grad", np.ravel(grad), "N")
@@ -66,7 +89,6 @@ def adamw(
             raise ValueError(f"adamw: {one} overlaps {other}, expected memory of its own")
     if step < 1:
         raise ValueError(f"adamw: step is {step}, expected an integer from 1")
-    norms = args.empty((2,), np.float64)
     args.kernels.adamw(
         p=param,
         m=m,
@@ -82,7 +104,18 @@ def adamw(
         scale=scale,
         step=step,
     )
-    return float(norms[0]), float(norms[1])
+
+
+def norms_of(arrays: Sequence[Array]) -> list[float]:
+    """Returns the `norm` of each array, all on one device, which is waited for once."""
+    if not arrays:
+        return []
+    room = empty((len(arrays),), np.float64, like=arrays[0])
+    for i, x in enumerate(arrays):
+        args = Boundary("norm")
+        array = args.array("x", np.ravel(x), "N")
+        args.kernels.norm(norm=room[i : i + 1], x=args.layout(array, array.dtype), n=array.size)
+    return [float(one) for one in to_host(room)]
 
 
 def norm(x: npt.ArrayLike) -> float:
@@ -91,8 +124,4 @@ def norm(x: npt.ArrayLike) -> float:
     It is finite if every number of a float32 `x` is, and every square of a float64 one. Raises TypeError for another
     dtype.
     """
-    args = Boundary("norm")
-    array = args.array("x", np.ravel(x), "N")
-    out = args.empty((1,), np.float64)
-    args.kernels.norm(norm=out, x=args.layout(array, array.dtype), n=array.size)
-    return float(out[0])
+    return norms_of([x if is_array(x) else np.asarray(x)])[0]

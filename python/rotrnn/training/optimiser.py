@@ -14,6 +14,7 @@ import numpy as np
 
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
+from rotrnn.ops.device import empty, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
@@ -141,15 +142,16 @@ class AdamW:
         """
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
-        norms = {name: optim.norm(gradient) for name, gradient in reversed(gradients.items())}
+        norms = norms_by_name(dict(reversed(gradients.items())))
         check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
         rates = {group: self.rate(group, step, steps) for group in GROUPS}
-        updated = {}  # norms of the parameter and of its second moment
-        for name, gradient in gradients.items():
+        room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
+        for i, (name, gradient) in enumerate(gradients.items()):
             group = group_of(name)
-            updated[name] = optim.adamw(
+            optim.adamw_into(
+                room[2 * i : 2 * i + 2],
                 arrays[name],
                 moments[f"m.{name}"],
                 moments[f"v.{name}"],
@@ -162,7 +164,10 @@ class AdamW:
                 scale=scale,
                 step=step + 1,
             )
-        after = {name: updated[name][0] if name in updated else optim.norm(array) for name, array in arrays.items()}
+        pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its second moment
+        updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
+        after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})
+        after = {name: updated[name][0] if name in updated else after[name] for name in arrays}
         check_finite("parameter", after, group_of)
         check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, group_of)
         return size
@@ -171,6 +176,11 @@ class AdamW:
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     """Returns whether a part of the flattened name matches one of the patterns."""
     return any(fnmatchcase(part, pattern) for part in name.split(".") for pattern in patterns)
+
+
+def norms_by_name(arrays: dict[str, Array]) -> dict[str, float]:
+    """Returns the norm of each array. On a device, all of them are waited for once."""
+    return dict(zip(arrays, optim.norms_of(list(arrays.values())), strict=True))
 
 
 def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
@@ -184,7 +194,7 @@ def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
 def check_parameters(what: str, params: Params, group_of: GroupOf) -> None:
     """Raises NonFinite for the first parameter that is not finite. Buffers are ignored: they follow from the
     parameters."""
-    norms = {name: optim.norm(array) for name, array in flatten(params) if is_parameter(name)}
+    norms = norms_by_name({name: array for name, array in flatten(params) if is_parameter(name)})
     check_finite(what, norms, group_of)
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
-from rotrnn.ops import optim
 from rotrnn.training.loader import Loader
-from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters
+from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import Model, State
@@ -84,7 +83,7 @@ class Stepper:
                 reports[name] = reports.get(name, 0.0) + value
         if not math.isfinite(loss):
             check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
-            norms = {name: optim.norm(grad) for name, grad in reversed(total.items())}
+            norms = norms_by_name(dict(reversed(total.items())))
             fine = f"the loss is {loss}, every parameter is finite"
             check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")

@@ -7,6 +7,7 @@ and those that it does (driven).
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> We
 
 def unstack(kind: str, maps: Maps, rows: Array) -> Params:
     """Rows of stacked weights, or of their gradients, by the names of their maps, ``kind_name``."""
-    ends = np.cumsum([one.width for one in maps.values()])
+    ends = list(itertools.accumulate(one.width for one in maps.values()))
     return {f"{kind}_{name}": part for name, part in zip(maps, np.split(rows, ends[:-1]), strict=False)}
 
 

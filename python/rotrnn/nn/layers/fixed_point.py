@@ -378,7 +378,7 @@ class FixedPointRNN(Recurrent):
         through = depth.backward(dh, saved.before, saved.iterate, lengths)
         dh0 = through.dh0
         if dhT is not None:
-            dh0 = np.where(lengths[:, None] > 0, dh0, dhT)
+            dh0 = np.where(beside(np.asarray(lengths > 0)[:, None], dh0), dh0, dhT)
         dx = dy * params["D"]
 
         def affine(dz: Array, weight: str, bias: str | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -104,14 +104,22 @@ class RotRNN(LinearRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
+    conditioned: ClassVar[str | None] = "B"
+
+    def condition(self, value: Array) -> Any:
+        """1 / trace(B^T B), summed over heads: B of a head must not be zero, since it is divided by its norm."""
+        return (1 / np.einsum("hwd,hwd->h", value, value)).sum()
+
+    def condition_message(self, value: Array) -> str:
+        head = int(np.argmin(np.einsum("hwd,hwd->h", value, value)))
+        return f"of head {head} is zero, expected a nonzero matrix"
+
     def fold(self, params: Params) -> Folded[System]:
         B = params["B"]
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
         gamma = np.exp(-decay)
         trace = np.einsum("hwd,hwd->h", B, B)
-        if not trace.all():
-            raise ValueError(f"RotRNN: parameter B of head {int(np.argmin(trace))} is zero, expected a nonzero matrix")
         if self.normalise == "input":
             xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
             modulus = gamma

@@ -1,0 +1,144 @@
+"""One door: everything runs on a device whose arrays refuse every silent conversion (strict.py)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from cases import CASES
+from cases.table import Case
+from rotrnn import AdamW, Context, ModelSettings, build_model
+from rotrnn.nn import LAYERS
+from rotrnn.nn.layer import astype, flatten, unflatten
+from strict import STRICT, SilentConversion, StrictArray, counted, to_device, to_host
+
+EPS = np.finfo(np.float64).eps
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_runs_on_the_device(case: Case) -> None:
+    """Forward and backward give the CPU's results, to rounding: NumPy's loops depend on where arrays lie."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    args = case.make(rng)
+    outputs = case.forward(args)
+    cotangents = tuple(rng.standard_normal(out.shape).astype(out.dtype) for out in outputs)
+    grads = case.backward(args, outputs, cotangents)
+    there = {name: to_device(value) for name, value in args.items()}
+    outputs_there = case.forward(there)
+    grads_there = case.backward(there, outputs_there, tuple(map(to_device, cotangents)))
+    for got, expected in zip((*outputs_there, *grads_there.values()), (*outputs, *grads.values()), strict=True):
+        assert isinstance(got, StrictArray)
+        assert got.dtype == expected.dtype
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        np.testing.assert_allclose(to_host(got), expected, rtol=0, atol=8 * case.terms * EPS * scale)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rotrnn": {"d_state": 8, "heads": 2},
+    "rnn": {"d_state": 8},
+    "lstm": {"d_state": 8},
+    "attention": {"heads": 2},
+    "selective_rotrnn": {"d_state": 8, "heads": 2},
+    "rope_memory": {"d_state": 4, "length": 16},
+    "wrope_memory": {"d_state": 4, "length": 16},
+}
+B, T, CLASSES = 3, 9, 4
+
+STEP = {
+    "nn/module.py: Module.check_params": 1,  # whether all parameters are finite
+    "ops/pointwise.py: _indices": 3,  # whether tokens (forward and backward) and labels are in range
+    "ops/pointwise.py: cross_entropy": 1,  # the loss
+    "ops/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
+}
+"""The synchronisations of a training step, for any number of parameters and layers."""
+
+
+def training_step(layer: str, ctx: Context, device: bool, n_layers: int, **more: Any) -> tuple[Any, Any]:
+    """Forward, loss, backward and update of a classifier; (logits, parameters after it)."""
+    settings = ModelSettings(layer=layer, d_model=8, n_layers=n_layers, **more)
+    model = build_model(settings, SETTINGS.get(layer, {"d_state": 4}), head="classifier", vocab=5, n_classes=CLASSES)
+    rng = np.random.default_rng(0)
+    params = astype(model.init(rng), np.float64)
+    tokens, labels = rng.integers(0, 5, (B, T)), rng.integers(0, CLASSES, B)
+    if device:
+        params, tokens, labels = to_device(params), to_device(tokens), to_device(labels)
+    moments = {f"{kind}.{name}": np.zeros_like(value) for kind in "mv" for name, value in flatten(params)}
+    logits, saved = model.forward(params, tokens, ctx)
+    loss = model.loss(logits, labels)
+    grads = model.backward(params, saved, loss.dlogits)
+    AdamW(lr=1e-3).update(params, grads, moments, lambda name: "global", 0, 10)
+    return logits, params
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_training_step_runs_on_the_device(layer: str, fused: bool) -> None:
+    """Of every layer, ragged, with dropout; its synchronisations are few, and none is of a parameter."""
+    lengths = np.array([9, 4, 0])
+    ctx = Context(lengths, train=True, seed=5, step=3, fused=fused)
+    logits, params = training_step(layer, ctx, False, 2, dropout=0.1)
+    with counted() as seen:
+        logits_there, params_there = training_step(layer, ctx, True, 2, dropout=0.1)
+    waits = dict(seen)
+    steps = waits.pop("ops/device.py: to_host")
+    iterates = hasattr(LAYERS[layer], "max_iterations")
+    assert waits == {name: count for name, count in STEP.items() if name != "ops/device.py: to_host"}
+    assert steps >= STEP["ops/device.py: to_host"] if iterates else steps == STEP["ops/device.py: to_host"]
+    np.testing.assert_allclose(to_host(logits_there), logits, rtol=1e-9, atol=1e-9)
+    for (name, got), (_, expected) in zip(flatten(params_there), flatten(params), strict=True):
+        np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_synchronisations_do_not_grow_with_the_model() -> None:
+    counts = []
+    for n_layers in (1, 4):
+        with counted() as seen:
+            training_step("lru", Context(train=True), True, n_layers)
+        counts.append(dict(seen))
+    assert counts[0] == counts[1] == STEP
+
+
+def test_arrays_of_two_devices_are_an_error_that_names_both() -> None:
+    a, x = np.full(3, 0.5), np.ones((2, 4, 3))
+    with pytest.raises(TypeError, match=r"diagonal_scan: a is on the CPU \(ndarray\) and x on the strict device"):
+        rotrnn.diagonal_scan(a, to_device(x))
+    with pytest.raises(TypeError, match=r"diagonal_scan: a is on the strict device \(StrictArray\) and x on the CPU"):
+        rotrnn.diagonal_scan(to_device(a), x)
+    with pytest.raises(TypeError, match="diagonal_scan: out is on the CPU and x on the strict device"):
+        rotrnn.diagonal_scan(to_device(a), to_device(x), out=x.copy())
+    layer = rotrnn.LRU(3, 4)
+    params = layer.init(np.random.default_rng(0))
+    with pytest.raises(TypeError, match="on the strict device"):
+        layer.forward(params, to_device(x))
+
+
+def test_the_test_device_refuses_what_a_device_would() -> None:
+    """A stand-in that let things through would prove nothing."""
+    x, plain = to_device(np.ones(3)), np.ones(3)
+    for attempt in (
+        lambda: np.asarray(x),
+        lambda: x + plain,
+        lambda: plain + x,
+        lambda: np.concatenate([x, plain]),
+        lambda: x.__setitem__(0, plain[:1]),
+        lambda: x[np.array([0, 1])],
+        lambda: STRICT.kernels.copy(y=plain, x=x, n=3),
+    ):
+        with pytest.raises(SilentConversion):
+            attempt()
+    with counted() as seen:
+        assert float(x.sum()) == 3
+        assert bool(x[0])
+        assert isinstance(x * 2, StrictArray)
+    assert sum(seen.values()) == 2
+
+
+def test_nested_parameters_come_back() -> None:
+    params = {"a": {"b": np.arange(3.0)}, "c": np.ones(2)}
+    again = to_host(to_device(params))
+    assert unflatten(dict(flatten(again))).keys() == params.keys()
+    np.testing.assert_array_equal(again["a"]["b"], params["a"]["b"])
