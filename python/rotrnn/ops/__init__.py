@@ -1,176 +1,52 @@
-"""Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out."""
+"""Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out.
 
-from rotrnn.ops.attention import AttentionGrads, attention, attention_backward, rotary, rotary_backward
-from rotrnn.ops.bank import BankGrads, bank_step, diagonal_bank, diagonal_bank_backward
-from rotrnn.ops.block import (
-    BlockGrads,
-    BlockResult,
-    ChannelNorm,
-    Gating,
-    RowNorm,
-    residual_block,
-    residual_block_backward,
-)
-from rotrnn.ops.conv import CausalConvGrads, causal_conv, causal_conv_backward
-from rotrnn.ops.dense import DenseGrads, dense, dense_backward
-from rotrnn.ops.linear_layer import LinearLayerGrads, System, linear_layer, linear_layer_backward
-from rotrnn.ops.memory import HistoryReadGrads, history_read, history_read_backward, wrope_angle
-from rotrnn.ops.mixer import (
-    MixGrads,
-    dplr_mix,
-    dplr_mix_backward,
-    householder_mix,
-    householder_mix_backward,
-    kronecker_mix,
-    kronecker_mix_backward,
-    low_rank_mix,
-    low_rank_mix_backward,
-)
-from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
-from rotrnn.ops.pointwise import (
-    EmbeddingGrads,
-    GluGrads,
-    NormGrads,
-    batch_norm,
-    batch_norm_backward,
-    batch_norm_inference,
-    batch_norm_inference_backward,
-    batch_norm_statistics,
-    binary_cross_entropy,
-    cross_entropy,
-    dropout,
-    dropout_backward,
-    embedding,
-    embedding_backward,
-    exp,
-    exp_backward,
-    gelu,
-    gelu_backward,
-    glu,
-    glu_backward,
-    last_pool,
-    last_pool_backward,
-    layer_norm,
-    layer_norm_backward,
-    mask_padding,
-    mean_pool,
-    mean_pool_backward,
-    sigmoid,
-    sigmoid_backward,
-    silu,
-    silu_backward,
-    softplus,
-    softplus_backward,
-    tanh,
-    tanh_backward,
-)
-from rotrnn.ops.rnn import LstmGrads, LstmResult, RnnGrads, lstm, lstm_backward, rnn, rnn_backward
-from rotrnn.ops.scan import (
-    DiagonalScanGrads,
-    RotationScanGrads,
-    diagonal_scan,
-    diagonal_scan_backward,
-    rotation_scan,
-    rotation_scan_backward,
-)
-from rotrnn.ops.selective import SelectiveScanGrads, selective_scan, selective_scan_backward
-from rotrnn.ops.window import WindowState, tiir_scan
+Each module lists its public names in its ``__all__``.
+"""
+
+from rotrnn.ops.attention import *  # noqa: F403
+from rotrnn.ops.attention import __all__ as _attention
+from rotrnn.ops.bank import *  # noqa: F403
+from rotrnn.ops.bank import __all__ as _bank
+from rotrnn.ops.block import *  # noqa: F403
+from rotrnn.ops.block import __all__ as _block
+from rotrnn.ops.conv import *  # noqa: F403
+from rotrnn.ops.conv import __all__ as _conv
+from rotrnn.ops.dense import *  # noqa: F403
+from rotrnn.ops.dense import __all__ as _dense
+from rotrnn.ops.linear_layer import *  # noqa: F403
+from rotrnn.ops.linear_layer import __all__ as _linear_layer
+from rotrnn.ops.memory import *  # noqa: F403
+from rotrnn.ops.memory import __all__ as _memory
+from rotrnn.ops.mixer import *  # noqa: F403
+from rotrnn.ops.mixer import __all__ as _mixer
+from rotrnn.ops.orthogonal import *  # noqa: F403
+from rotrnn.ops.orthogonal import __all__ as _orthogonal
+from rotrnn.ops.pointwise import *  # noqa: F403
+from rotrnn.ops.pointwise import __all__ as _pointwise
+from rotrnn.ops.rnn import *  # noqa: F403
+from rotrnn.ops.rnn import __all__ as _rnn
+from rotrnn.ops.scan import *  # noqa: F403
+from rotrnn.ops.scan import __all__ as _scan
+from rotrnn.ops.selective import *  # noqa: F403
+from rotrnn.ops.selective import __all__ as _selective
+from rotrnn.ops.window import *  # noqa: F403
+from rotrnn.ops.window import __all__ as _window
 
 __all__ = [
-    "AttentionGrads",
-    "BankGrads",
-    "BlockGrads",
-    "BlockResult",
-    "CausalConvGrads",
-    "ChannelNorm",
-    "DenseGrads",
-    "DiagonalScanGrads",
-    "EmbeddingGrads",
-    "Gating",
-    "GluGrads",
-    "HistoryReadGrads",
-    "LinearLayerGrads",
-    "LstmGrads",
-    "LstmResult",
-    "MixGrads",
-    "NormGrads",
-    "RnnGrads",
-    "RotationScanGrads",
-    "RowNorm",
-    "SelectiveScanGrads",
-    "System",
-    "WindowState",
-    "attention",
-    "attention_backward",
-    "bank_step",
-    "batch_norm",
-    "batch_norm_backward",
-    "batch_norm_inference",
-    "batch_norm_inference_backward",
-    "batch_norm_statistics",
-    "binary_cross_entropy",
-    "causal_conv",
-    "causal_conv_backward",
-    "cross_entropy",
-    "dense",
-    "dense_backward",
-    "diagonal_bank",
-    "diagonal_bank_backward",
-    "diagonal_scan",
-    "diagonal_scan_backward",
-    "dplr_mix",
-    "dplr_mix_backward",
-    "dropout",
-    "dropout_backward",
-    "embedding",
-    "embedding_backward",
-    "exp",
-    "exp_backward",
-    "gelu",
-    "gelu_backward",
-    "glu",
-    "glu_backward",
-    "history_read",
-    "history_read_backward",
-    "householder_mix",
-    "householder_mix_backward",
-    "kronecker_mix",
-    "kronecker_mix_backward",
-    "last_pool",
-    "last_pool_backward",
-    "layer_norm",
-    "layer_norm_backward",
-    "linear_layer",
-    "linear_layer_backward",
-    "low_rank_mix",
-    "low_rank_mix_backward",
-    "lstm",
-    "lstm_backward",
-    "mask_padding",
-    "mean_pool",
-    "mean_pool_backward",
-    "orthogonal",
-    "orthogonal_backward",
-    "residual_block",
-    "residual_block_backward",
-    "rnn",
-    "rnn_backward",
-    "rotary",
-    "rotary_backward",
-    "rotation_scan",
-    "rotation_scan_backward",
-    "selective_scan",
-    "selective_scan_backward",
-    "sigmoid",
-    "sigmoid_backward",
-    "silu",
-    "silu_backward",
-    "softplus",
-    "softplus_backward",
-    "tanh",
-    "tanh_backward",
-    "tiir_scan",
-    "wrope_angle",
+    *_attention,
+    *_bank,
+    *_block,
+    *_conv,
+    *_dense,
+    *_linear_layer,
+    *_memory,
+    *_mixer,
+    *_orthogonal,
+    *_pointwise,
+    *_rnn,
+    *_scan,
+    *_selective,
+    *_window,
 ]
 
 

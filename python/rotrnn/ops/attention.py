@@ -11,6 +11,8 @@ from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
 
+__all__ = ["AttentionGrads", "attention", "attention_backward", "rotary", "rotary_backward"]
+
 
 class AttentionGrads(NamedTuple):
     """Gradients of `attention`: of q (B, T, D), of k and v (B, S, D)."""

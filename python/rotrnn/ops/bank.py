@@ -14,6 +14,8 @@ from rotrnn.ops.linear_layer import check_precision, complex_of, planes
 from rotrnn.ops.pointwise import flip
 from rotrnn.ops.window import ages
 
+__all__ = ["BankGrads", "bank_step", "diagonal_bank", "diagonal_bank_backward"]
+
 
 class BankSaved(NamedTuple):
     """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D).

@@ -31,6 +31,8 @@ from rotrnn.ops.linear_layer import (
 )
 from rotrnn.ops.pointwise import check_dropout
 
+__all__ = ["BlockGrads", "BlockResult", "ChannelNorm", "Gating", "RowNorm", "residual_block", "residual_block_backward"]
+
 GATE_KINDS = {name: kind for name, kind in GATE.items() if name != "none"}
 WEIGHTS = tuple(NO_WEIGHTS)
 

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
 
+__all__ = ["CausalConvGrads", "causal_conv", "causal_conv_backward"]
+
 
 class CausalConvGrads(NamedTuple):
     """Gradients of `causal_conv`: of x (B, T, D), w (D, K), bias (D,), state (B, K-1, D)."""

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from rotrnn.ops.boundary import Array, Boundary
 
+__all__ = ["DenseGrads", "dense", "dense_backward"]
+
 
 class DenseGrads(NamedTuple):
     """Gradients of `dense`: of x (..., D), of w (O, D), of bias (O,)."""

@@ -20,6 +20,8 @@ from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
 
+__all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
+
 
 class System(NamedTuple):
     """What engine 1 runs, or the gradients of it.

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.device import empty_like
 
+__all__ = ["HistoryReadGrads", "history_read", "history_read_backward", "wrope_angle"]
+
 FORMS = ("uniform", "warped", "blend", "blend_printed")
 
 

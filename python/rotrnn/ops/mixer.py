@@ -14,6 +14,18 @@ from rotrnn.ops.device import empty_like
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
 
+__all__ = [
+    "MixGrads",
+    "dplr_mix",
+    "dplr_mix_backward",
+    "householder_mix",
+    "householder_mix_backward",
+    "kronecker_mix",
+    "kronecker_mix_backward",
+    "low_rank_mix",
+    "low_rank_mix_backward",
+]
+
 HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = (MIXER[name] for name in ("householder", "dplr", "low_rank", "kronecker"))
 
 

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from rotrnn._cpu import ORTHOGONAL_LARGEST as LARGEST
 from rotrnn.ops.boundary import Array, Boundary
 
+__all__ = ["orthogonal", "orthogonal_backward"]
+
 
 def orthogonal(M: npt.ArrayLike) -> Array:
     """Rotation matrices from free square matrices: ``P = expm(M - M^T)``, in SO(n).

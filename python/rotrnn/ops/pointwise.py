@@ -20,6 +20,44 @@ from rotrnn.ops.device import device_of
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
 
+__all__ = [
+    "EmbeddingGrads",
+    "GluGrads",
+    "NormGrads",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_inference",
+    "batch_norm_inference_backward",
+    "batch_norm_statistics",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "dropout",
+    "dropout_backward",
+    "embedding",
+    "embedding_backward",
+    "exp",
+    "exp_backward",
+    "gelu",
+    "gelu_backward",
+    "glu",
+    "glu_backward",
+    "last_pool",
+    "last_pool_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "mask_padding",
+    "mean_pool",
+    "mean_pool_backward",
+    "sigmoid",
+    "sigmoid_backward",
+    "silu",
+    "silu_backward",
+    "softplus",
+    "softplus_backward",
+    "tanh",
+    "tanh_backward",
+]
+
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """What int64 holds without loss."""
 

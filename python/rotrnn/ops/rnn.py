@@ -14,6 +14,8 @@ from rotrnn._cpu import CELL
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
 
+__all__ = ["LstmGrads", "LstmResult", "RnnGrads", "lstm", "lstm_backward", "rnn", "rnn_backward"]
+
 ACTIVATIONS = tuple(name for name in CELL if name != "lstm")
 
 

@@ -10,6 +10,15 @@ import numpy.typing as npt
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 from rotrnn.ops.device import device_of, empty
 
+__all__ = [
+    "DiagonalScanGrads",
+    "RotationScanGrads",
+    "diagonal_scan",
+    "diagonal_scan_backward",
+    "rotation_scan",
+    "rotation_scan_backward",
+]
+
 LANES = REAL + COMPLEX
 MOST = 2**62
 """Steps of the longest window: longer ones are the same, and no int64."""

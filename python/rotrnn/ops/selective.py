@@ -13,6 +13,8 @@ from rotrnn.ops.device import empty_like
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
+__all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
+
 
 class SelectiveScanGrads(NamedTuple):
     """Gradients of `selective_scan`, each of its argument's shape; dskip is None without skip."""

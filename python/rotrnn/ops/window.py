@@ -10,6 +10,8 @@ import numpy.typing as npt
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 from rotrnn.ops.device import beside
 
+__all__ = ["WindowState", "tiir_scan"]
+
 LANES = REAL + COMPLEX
 
 
