@@ -390,6 +390,70 @@ KERNEL(layer_norm_backward) {
     return ROT_OK;
 }
 
+/* ---------------------------------------------------------------------------------------------------- RMS norm */
+
+static void rms_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    const real *restrict scale = j->channel[0];
+    (void)chunk;
+    for (int64_t row = first; row < first + rows; row++) {
+        real *restrict y = j->out[0] + row * D;
+        const real *restrict x = j->in[0] + row * D;
+        const real square = row_squares(x, 0, D) / (real)D, rstd = (real)(1 / sqrt((double)(square + j->eps)));
+        for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
+        j->row_out[0][row] = rstd;
+    }
+}
+
+/* y (B,T,D), rstd (B,T; not written at padding); x (B,T,D), scale (D). Layer norm with mean 0 and no bias:
+ *   y = x rstd scale,   rstd = 1 / sqrt(mean x^2 + eps), over the D channels of each row. */
+KERNEL(rms_norm_forward) {
+    each_chunk(rms_norm_rows, &(job){.B = B,
+                                     .T = T,
+                                     .D = D,
+                                     .lengths = lengths,
+                                     .out = {y},
+                                     .in = {x},
+                                     .channel = {scale},
+                                     .row_out = {rstd},
+                                     .eps = (real)eps});
+    return ROT_OK;
+}
+
+static void rms_norm_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    const int64_t D = j->D;
+    real *restrict dscale = j->sums + chunk * D;
+    const real *restrict scale = j->channel[0];
+    zero_row(dscale, D);
+    for (int64_t row = first; row < first + rows; row++) {
+        real *restrict dx = j->out[0] + row * D;
+        const real *restrict dy = j->in[0] + row * D, *restrict x = j->in[1] + row * D;
+        const real rstd = j->row_in[0][row];
+        double product = 0;
+        for (int64_t d = 0; d < D; d++) {
+            const real xhat = layer_norm_xhat(x[d], 0, rstd);
+            dscale[d] += dy[d] * xhat;
+            product += (double)(dy[d] * scale[d] * xhat);
+        }
+        const real mean = (real)(product / (double)D);
+        for (int64_t d = 0; d < D; d++)
+            dx[d] = layer_norm_step_adjoint(dy[d] * scale[d], layer_norm_xhat(x[d], 0, rstd), rstd, 0, mean);
+    }
+}
+
+/* dx (B,T,D), dscale (D); dy, x (B,T,D), scale (D), rstd (B,T) as forward wrote it. With xhat = x rstd and g = dy
+ * scale: dx = rstd (g - xhat <g xhat>),  <> the mean over channels;   dscale = sum dy xhat  over all valid rows. */
+KERNEL(rms_norm_backward) {
+    job j = {.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .channel = {scale}};
+    j.row_in[0] = rstd;
+    j.sums = new_sums(&j, 1);
+    if (!j.sums) return ROT_NO_MEMORY;
+    each_chunk(rms_norm_backward_rows, &j);
+    merge(dscale, j.sums, B * chunks_of(&j), D, D, 1);
+    pool_give(j.sums);
+    return ROT_OK;
+}
+
 /* --------------------------------------------------------------------------------------------------- embedding */
 
 static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {

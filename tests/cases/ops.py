@@ -386,6 +386,23 @@ def layer_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
     )
 
 
+def rms_norm_case(shape: tuple[int, ...], lengths: Any = None) -> Case:
+    def backward(dy: Any, x: Any, scale: Any) -> tuple[Any, ...]:
+        _, rstd = pointwise.rms_norm(x, scale, lengths=lengths)
+        return pointwise.rms_norm_backward(dy, x, scale, rstd, lengths=lengths)
+
+    return pointwise_case(
+        "rms_norm",
+        {"x": shape, "scale": shape[2:]},
+        lambda *args: pointwise.rms_norm(*args, lengths=lengths)[0],
+        backward,
+        lambda x, scale: scale * x / np.sqrt((x * x).sum(2, keepdims=True) / max(shape[2], 1) + 1e-5),
+        lengths=lengths,
+        terms=sum(shape) + shape[0] * shape[1] + 30,
+        linear=(("scale",),),
+    )
+
+
 def dropout_case(shape: tuple[int, int, int], over_time: bool, lengths: Any = None) -> Case:
     places = None if lengths is None else 2**32 - 2 - 3 * np.arange(shape[0])
     key = {"seed": 2**40 + 5, "step": 7, "site": 3, "over_time": over_time, "lengths": lengths, "places": places}
@@ -573,6 +590,7 @@ POINTWISE = [
     *(batch_norm_case(shape, lengths) for shape, lengths in PLACES if shape[0] * shape[1] > 1),
     *(batch_norm_inference_case(shape, lengths) for shape, lengths in PLACES),
     *(layer_norm_case(shape, lengths) for shape, lengths in (*PLACES[:1], *PLACES[2:], ((2, 3, 2), None))),
+    *(rms_norm_case(shape, lengths) for shape, lengths in PLACES),
     *(
         embedding_case(B, T, V, D, lengths)
         for B, T, V, D, lengths in (
@@ -615,6 +633,7 @@ OPS_LARGE = [
     batch_norm_case(CHANNELS),
     batch_norm_inference_case(CHANNELS),
     layer_norm_case(CHANNELS),
+    rms_norm_case(CHANNELS),
     embedding_case(4, 300, 3, 33, (300, 299, 0, 7)),
     embedding_case(2, 1, 2, 40_000),
     embedding_case(4, 300, 5, 1030, (300, 299, 0, 7)),

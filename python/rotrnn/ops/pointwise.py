@@ -24,6 +24,7 @@ __all__ = [
     "EmbeddingGrads",
     "GluGrads",
     "NormGrads",
+    "RmsNormGrads",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_inference",
@@ -48,6 +49,8 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
+    "rms_norm",
+    "rms_norm_backward",
     "sigmoid",
     "sigmoid_backward",
     "silu",
@@ -629,6 +632,76 @@ def layer_norm_backward(
         "lengths": args.lengths(lengths),
     }
     args.kernels.layer_norm_backward(**grads._asdict(), **given, **args.sizes("B T D"))
+    return grads
+
+
+class RmsNormGrads(NamedTuple):
+    """Gradients of `rms_norm`: of x (B, T, D), of scale (D,)."""
+
+    dx: Array
+    dscale: Array
+
+
+def rms_norm(
+    x: npt.ArrayLike, scale: npt.ArrayLike, *, eps: float = 1e-5, lengths: npt.ArrayLike | None = None
+) -> tuple[Array, Array]:
+    """Root mean square normalisation over the channels of each step (Zhang and Sennrich 2019, eq. 4).
+
+    ``y = scale x rstd``, ``rstd = 1 / sqrt(mean(x^2) + eps)``: `layer_norm` without mean and bias.
+
+    Parameters
+    ----------
+    x : (B, T, D)
+    scale : (D,)
+    eps : float
+        Added to the mean of squares.
+
+    Returns
+    -------
+    y : (B, T, D)
+    rstd : (B, T)
+        For `rms_norm_backward`; arbitrary at padding.
+    """
+    args = Boundary("rms_norm")
+    ax, ascale = args.common(args.array("x", x, "B T D"), args.array("scale", scale, "D"))
+    y: Array = np.empty_like(ax)
+    rstd = args.empty(ax.shape[:2], ax.dtype)
+    steps = args.lengths(lengths)
+    args.kernels.rms_norm_forward(y=y, rstd=rstd, x=ax, scale=ascale, lengths=steps, **args.sizes("B T D"), eps=eps)
+    return y, rstd
+
+
+def rms_norm_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    rstd: npt.ArrayLike,
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> RmsNormGrads:
+    """Adjoint of `rms_norm`.
+
+    With ``xhat = x rstd``, ``g = dy scale`` and < > the mean over the channels of a step:
+    ``dx = rstd (g - xhat <g xhat>)``; ``dscale = sum dy xhat`` over all valid steps.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of `y`.
+    x, scale, lengths
+        As given to `rms_norm`.
+    rstd : (B, T)
+        As it returned it.
+    """
+    args = Boundary("rms_norm_backward")
+    arrays = {"dy": dy, "x": x, "scale": scale, "rstd": rstd}
+    forms = ("B T D", "B T D", "D", "B T")
+    checked = args.common(
+        *(args.array(name, one, form) for (name, one), form in zip(arrays.items(), forms, strict=True))
+    )
+    given = dict(zip(arrays, checked, strict=True))
+    grads = RmsNormGrads(np.empty_like(given["x"]), np.empty_like(given["scale"]))
+    args.kernels.rms_norm_backward(**grads._asdict(), **given, lengths=args.lengths(lengths), **args.sizes("B T D"))
     return grads
 
 
