@@ -193,7 +193,7 @@ class Passing(BitTagger):
 @pytest.mark.parametrize("curve", ["length", "prefix"])
 def test_bits_are_those_of_a_loop(batch, curve):
     """A step is right if all of its bits that count are right; a step without such bits is ignored."""
-    split, model = Bits(), Passing(Dense(1, 1), ResidualStack(()), Dense(1, 1))
+    split, model = Bits(), Passing(Dense(CLASSES, 1), ResidualStack(()), Dense(1, CLASSES))
     task = Task("bits", split, split, split, CLASSES, None, CLASSES, head="bits", curve=curve)
     found = evaluate(model, {}, task, split, batch=batch, dtype="float64")
     places = [place for place in np.ndindex(N, T, CLASSES) if split.labels[place] >= 0]
