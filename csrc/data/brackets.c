@@ -1,9 +1,9 @@
-/* Modular arithmetic with brackets (Delétang et al. 2023; Grazzi et al. 2025): expressions of an exact number of
- * tokens.
+/* Modular arithmetic with brackets (Delétang et al. 2023; Grazzi et al. 2025): expressions of
+ * an exact number of tokens.
  *
- * Ids for modulus m: the digits 0 .. m-1, then + - * ( ) = and padding. An expression of n tokens is, for n = 1 to 4,
- * d, -d, (d) or (-d) of a digit d, else (left op right): left has 1 to n-4 tokens, right the n - 3 - left that remain,
- * op is one of the first `operators` of + - *; all uniform.
+ * Ids for modulus m: the digits 0 .. m-1, then + - * ( ) = and padding. For n = 1 to 4, an expression of n tokens is d,
+ * -d, (d) or (-d) with a digit d. Longer ones are (left op right): left has 1 to n-4 tokens, right the remaining
+ * n - 3 - left, and op is one of the first `operators` of + - *. All choices are uniform.
  */
 #include "kernels.h"
 #include "philox.h"
@@ -11,7 +11,7 @@
 enum { PLUS, MINUS, TIMES, OPEN, CLOSE, EQUALS, PAD }; /* ids above the digits */
 enum { SERIAL = 1 << 14 };
 
-/* Writes n >= 1 tokens; returns their value, from 0 to m-1. Nests to a depth of n / 4. */
+/* Writes n >= 1 tokens and returns their value, from 0 to m-1. Recursion depth is at most n / 4. */
 static int64_t expression(int64_t *tokens, int64_t n, philox_stream *random, int64_t m, int64_t operators) {
     if (n < 5) {
         const int64_t digit = philox_below(philox_draw(random), (uint32_t)m);
@@ -36,9 +36,9 @@ static int64_t expression(int64_t *tokens, int64_t n, philox_stream *random, int
     }
 }
 
-/* tokens, labels (n,T), sizes (n): an expression of t - 3 tokens, `=`, the digit 0 in the place of its value, and
- * padding from sizes[i] = t - 1 on; the value is the label of `=`, other places have -1. t is uniform on low .. high
- * <= T, but 5 at least. */
+/* tokens, labels (n,T), sizes (n): an expression of t - 3 tokens, `=`, the digit 0 in place of the value, and
+ * padding from sizes[i] = t - 1 on. The value is the label of `=`; other labels are -1. t is uniform on low .. high <=
+ * T, but at least 5. */
 KERNEL(brackets_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {

@@ -1,12 +1,12 @@
-/* Patterns of random bits that are to be repeated some steps later, when a cue asks for them: `length` steps of
- * pattern, `delay` empty ones, the cue in a channel of its own, `length` steps for the answer. */
+/* Patterns of random bits to be repeated after a delay: `length` steps of pattern, `delay` empty steps, the cue in a
+ * channel of its own, and `length` steps for the answer. */
 #include "kernels.h"
 #include "philox.h"
 
 enum { SERIAL = 1 << 14 };
 
-/* inputs (n,T,K+1), labels (n,T,K), T = 2 length + delay + 1, K <= 32: a row's pattern is that of its stream, one word
- * drawn a step. Inputs are zero but for the pattern and the cue; labels are -1 before the answer. */
+/* inputs (n,T,K+1), labels (n,T,K), T = 2 length + delay + 1, K <= 32: a row's pattern comes from its stream, one
+ * word per step. Inputs are zero except for the pattern and the cue; labels are -1 before the answer. */
 KERNEL(delayed_copy) {
     const int64_t cue = length + delay, T = cue + 1 + length;
 #pragma omp parallel for schedule(static) if (n * T * bits > SERIAL)

@@ -2,7 +2,7 @@
  *
  * An expression is a string of tokens in prefix order, `[MAX 3 [MIN 1 2 ] ]`: ids 0 to 9 are the digits, then come
  * the four operators and the closing bracket. As text it is binarised to the left and fully parenthesised: an operator
- * of n arguments is paired with the first, that pair with the second, ..., and last with `]`; each pair is `( l r )`.
+ * is paired with its first argument, that pair with the second, ..., and finally with `]`; each pair is `( l r )`.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@ static const char SYMBOLS[UNKNOWN][MAX_SYMBOL + 1] = {"0", "1",    "2",    "3", 
 
 typedef struct {
     int op;
-    int64_t arguments, count[DIGITS]; /* how many arguments there are, and how many of each value */
+    int64_t arguments, count[DIGITS]; /* number of arguments, and of arguments with each value */
 } node;
 
 static int ranked(const node *f, int64_t rank) {
@@ -63,14 +63,14 @@ static int value_of(const uint8_t *tokens, int64_t n) {
 
 /* ---- sampling ---- */
 
-/* A random expression of min_length < length < max_length, or 0 if this stream's is not. Above max_depth a node is an
- * operator with probability 1/4, of 2 to max_args arguments; else, and at max_depth always, a digit. */
+/* A random expression of min_length < length < max_length, or 0 if this stream's length is outside. Below max_depth
+ * a node is an operator with probability 1/4, with 2 to max_args arguments; else, and always at max_depth, a digit. */
 static int64_t sample_tree(uint8_t *tokens, philox_stream *s, int64_t max_depth, int64_t max_args, int64_t min_length,
                            int64_t max_length) {
-    int64_t missing[MAX_DEPTH]; /* arguments that each open operator still waits for */
+    int64_t missing[MAX_DEPTH]; /* number of arguments that each open operator still needs */
     int64_t n = 0, depth = 0;
     do {
-        if (n + 1 + depth >= max_length) return 0; /* this token and the brackets to close are too many already */
+        if (n + 1 + depth >= max_length) return 0; /* this token and the closing brackets are too many */
         if (depth + 1 < max_depth && philox_uniform(philox_draw(s)) <= (real)0.25) {
             tokens[n++] = (uint8_t)(MIN + philox_below(philox_draw(s), 4));
             missing[depth++] = 2 + philox_below(philox_draw(s), (uint32_t)max_args - 1);
@@ -85,8 +85,8 @@ static int64_t sample_tree(uint8_t *tokens, philox_stream *s, int64_t max_depth,
     return n > min_length ? n : 0;
 }
 
-/* tokens (n,max_length), lengths (n), values (n): candidates first .. first+n-1 of this seed; those whose length is not
- * strictly between the limits get length 0. max_depth <= MAX_DEPTH, max_args >= 2. */
+/* tokens (n,max_length), lengths (n), values (n): candidates first .. first+n-1 of this seed. Candidates whose length
+ * is not strictly between the limits have length 0. max_depth <= MAX_DEPTH, max_args >= 2. */
 KERNEL(listops_sample) {
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t i = 0; i < n; i++) {
@@ -107,10 +107,8 @@ static int symbol_id(const uint8_t *text, int64_t size) {
     return id;
 }
 
-/* What the reader waits for; the numbers are known to tasks/listops.py. */
-
-/* tokens (size), result (4): number of tokens, value, what was expected and not found (or EXPECTED_NOTHING) and where;
- * text (size). */
+/* tokens (size), result (4): number of tokens, value, what was expected but not found (EXPECTED_NOTHING if the text is
+ * valid), and where; text (size). */
 KERNEL(listops_parse) {
     int64_t missing[MAX_DEPTH];
     int64_t n = 0, depth = 0, parentheses = 0, at = 0;
@@ -162,8 +160,8 @@ static uint8_t *put(uint8_t *end, int id) {
     return memcpy(end - size, SYMBOLS[id], size);
 }
 
-/* text (8 n), its tail from start[0] on being the expression and one space more; tokens (n). Goes from the last token
- * to the first: an operator's parentheses stand before it, and their number is known once its arguments are seen. */
+/* text (8 n), where the expression and a space fill the tail from start[0] on; tokens (n). Runs from the last token to
+ * the first, because an operator's parentheses come before it and their number depends on its arguments. */
 KERNEL(listops_render) {
     int64_t arguments[MAX_DEPTH];
     int depth = 0;

@@ -1,9 +1,9 @@
 /* Pathfinder (Linsley et al. 2018), the images of Long Range Arena's Pathfinder and Path-X (Tay et al. 2021).
  *
- * Two long contours of paddles are drawn, then short ones that distract, then two markers: on both ends of one long
- * contour, or on an end of each. Every paddle is tried against the room that others took; a pair of long contours is
- * thrown away whole as soon as a paddle of it does not fit. The pictures come from tasks/paddles.py. They have 8 bits,
- * so all is done in integers, but for moves, which are single additions: any instruction set gives the same image.
+ * Two long contours of paddles are drawn, then short distractors, then two markers: on both ends of one long contour,
+ * or on one end of each. Every paddle must fit beside those already drawn; if one does not, the pair of long contours
+ * is discarded. The pictures of paddles come from tasks/paddles.py. They have 8 bits, so everything is computed in
+ * integers except moves, which are single additions: every instruction set gives the same image.
  */
 
 #include <math.h>
@@ -17,14 +17,14 @@
 
 enum { DEGREES = 360, WHITE = 255, MARKER_SHADE = 20 };
 enum { PAIRS = 1 << 20, DISTRACTOR_TRIES = 5, PADDLE_TRIES = 3 };
-enum { FREE = 76 };         /* the most that may be taken where a contour starts: 0.3 of 255 */
-enum { CROSSING = 459 };    /* what two paddles take of one pixel, when that is too much: 1.8 of 255 */
-enum { SPARSE = 100 };      /* a distractor is tried while one pixel of so many is free */
-enum { DEAD_END = 427819 }; /* weight of all ends that is too little: 1e-4 of 255 * 2^24 */
+enum { FREE = 76 };         /* a contour starts only where at most this is taken: 0.3 of 255 */
+enum { CROSSING = 459 };    /* too much for two paddles to take of one pixel: 1.8 of 255 */
+enum { SPARSE = 100 };      /* distractors are tried while one pixel in so many is free */
+enum { DEAD_END = 427819 }; /* too little total weight of all ends: 1e-4 of 255 * 2^24 */
 enum { MAX_ENDS = 256 };
 enum { MAX_WINDOW = 256, WORDS = MAX_WINDOW / 64 };
 
-/* One bit a pixel, with a word of zeros on both sides of a row. */
+/* One bit per pixel, with a word of zeros on both sides of a row. */
 typedef uint64_t bits[MAX_WINDOW][WORDS + 2];
 
 /* Paddle `way` starts at pixel (y,x): as rows of pathfinder_out's paddles. */
@@ -32,7 +32,7 @@ typedef struct {
     int64_t way, y, x;
 } placed;
 
-/* A contour that grows: its last paddle, and the pivot around which that lies. */
+/* A contour while it grows: its last paddle, and the pivot of that paddle. */
 typedef struct {
     placed last;
     int64_t y, x;
@@ -42,7 +42,7 @@ typedef struct {
     const pathfinder_in *in;
     philox_stream random;
     placed *paddles;
-    uint8_t *taken, *before; /* (window,window) how much of each pixel is taken, of 255; the same, to go back to */
+    uint8_t *taken, *before; /* (window,window) how much of each pixel is taken, of 255; a copy to restore */
     uint16_t *shades;        /* (window,window) */
 } image;
 
@@ -50,7 +50,7 @@ typedef struct {
 
 static bool inside(int64_t y, int64_t x, int64_t w) { return y >= 0 && y < w && x >= 0 && x < w; }
 
-/* Steps end at the next pixel in the direction of the axes. */
+/* A step is rounded up to the next pixel along the axis. */
 static int64_t stepped(int64_t at, double by) { return (int64_t)ceil((double)at + by); }
 
 /* The part of a picture (side,side) with its pixel (cy,cx) at (y,x) that lies in the window. */
@@ -105,14 +105,14 @@ static void paint(image *m, const uint8_t *picture, patch at, int64_t side, int6
 
 static int64_t from_edge(int64_t y, int64_t x, int64_t w) { return least(least(y, w - 1 - y), least(x, w - 1 - x)); }
 
-/* A band along the edges is taken too. */
+/* Marks a band along the edges as taken. */
 static void band(bits b, int64_t w, int64_t width) {
     for (int64_t y = 0; y < w; y++)
         for (int64_t x = 0; x < w; x++)
             if (from_edge(y, x, w) < width) b[y][1 + x / 64] |= 1ull << x % 64;
 }
 
-/* The taken pixels, and how many are not. */
+/* The taken pixels; returns the number of others. */
 static int64_t taken_bits(bits b, const uint8_t *taken, int64_t w) {
     int64_t count = 0;
     memset(b, 0, sizeof(bits));
@@ -125,7 +125,7 @@ static int64_t taken_bits(bits b, const uint8_t *taken, int64_t w) {
     return count;
 }
 
-/* The pixels with none of the probes around them taken (beyond the window none is), and how many there are. */
+/* The pixels around which no probe is taken (none is outside the window); returns their number. */
 static int64_t free_bits(bits free, bits taken, const int64_t *probes, int64_t count, int64_t w) {
     int64_t found = 0;
     for (int64_t y = 0; y < w; y++)
@@ -146,7 +146,7 @@ static int64_t free_bits(bits free, bits taken, const int64_t *probes, int64_t c
     return found;
 }
 
-/* The set bit number n, row by row. */
+/* Position of the n-th set bit, row by row. */
 static void nth_bit(int64_t *y, int64_t *x, bits b, int64_t n, int64_t w) {
     for (*y = 0;; ++*y)
         for (int64_t k = 1; 64 * (k - 1) < w; k++) {
@@ -202,7 +202,7 @@ static bool start_beside(image *m, contour *c, placed other) {
     return false;
 }
 
-/* The most that is taken of the pixels within the margin around one. */
+/* The largest taken value within the margin around a pixel. */
 static int64_t taken_around(const image *m, int64_t y, int64_t x) {
     const int64_t w = m->in->window, r = m->in->margin;
     uint8_t found = 0;
@@ -217,8 +217,8 @@ static int64_t taken_around(const image *m, int64_t y, int64_t x) {
     return found;
 }
 
-/* One more paddle: it ends on a circle around the next pivot, the straighter the likelier, where there is room. What
- * the paddle before it takes counts from now on. */
+/* Adds a paddle that ends on a circle around the next pivot. Ends are drawn with weights: higher for straighter
+ * contours and for free space. The pixels of the paddle before it count as taken from now on. */
 static bool extend(image *m, contour *c) {
     const pathfinder_in *const in = m->in;
     const int64_t *const weights = in->weights + c->last.way * in->C;
@@ -255,7 +255,7 @@ static bool draw_pair(image *m, const uint8_t *frame, bits start_from) {
             if (i && !extend(m, &c[k])) return false;
             m->paddles[2 * i + k] = c[k].last;
         }
-    take(m, c[1].last); /* the first contour's last paddle takes nothing: so it is in the original */
+    take(m, c[1].last); /* as in the original, the first contour's last paddle takes nothing */
     return true;
 }
 
@@ -270,7 +270,7 @@ static bool draw_distractor(image *m, placed *paddles, bits taken) {
     return true;
 }
 
-/* What is taken now, to try the next distractor with; how many pixels are free. */
+/* Collects the taken pixels for the next distractor; returns the number of free ones. */
 static int64_t survey(image *m, bits taken) {
     const int64_t w = m->in->window, free = taken_bits(taken, m->taken, w);
     band(taken, w, 1);
@@ -278,7 +278,7 @@ static int64_t survey(image *m, bits taken) {
     return free;
 }
 
-/* As many of the distractors as find room; how many. */
+/* Draws as many distractors as fit; returns their number. */
 static int64_t draw_distractors(image *m) {
     const pathfinder_in *const in = m->in;
     const int64_t pixels = in->window * in->window;
@@ -307,7 +307,7 @@ static void paint_paddles(image *m, int64_t from, int64_t to, int64_t shade) {
         paint(m, m->in->lines + m->paddles[i].way * S * S, paddle_patch(m, m->paddles[i]), S, shade);
 }
 
-/* Which of a marker's E pictures along an axis: near the edges each is its own. */
+/* Index of a marker's picture, of E along an axis: near the edges each position has its own. */
 static int64_t marker_at(int64_t at, int64_t E, int64_t w) { return most(least(at, E / 2), at - (w - E)); }
 
 static void paint_marker(image *m, placed tip) {
@@ -315,7 +315,7 @@ static void paint_marker(image *m, placed tip) {
     paint(m, m->in->markers + (cy * E + cx) * E * E, patch_at(tip.y, tip.x, cy, cx, E, w), E, MARKER_SHADE);
 }
 
-/* Shades from the least to the most become 0 to 255, halves the next. */
+/* Maps shades from the least to the largest to 0 to 255; halves are rounded up. */
 static void save(uint8_t *pixels, const uint16_t *shades, int64_t n) {
     uint16_t low = shades[0], high = shades[0];
     for (int64_t i = 0; i < n; i++) {
@@ -327,7 +327,7 @@ static void save(uint8_t *pixels, const uint16_t *shades, int64_t n) {
         pixels[i] = (uint8_t)(((uint32_t)(shades[i] - low) * (2 * WHITE) + range) / (2 * range));
 }
 
-/* Image number `number`; false if no pair of contours fitted. */
+/* Draws image number `number`; returns false if no pair of contours fits. */
 static bool draw_image(image *m, uint8_t *pixels, int64_t *facts, uint64_t number, const uint8_t *frame,
                        bits start_from) {
     const pathfinder_in *const in = m->in;
@@ -335,7 +335,7 @@ static bool draw_image(image *m, uint8_t *pixels, int64_t *facts, uint64_t numbe
     const philox_stream random = {.seed = (uint64_t)in->seed, .number = number};
     m->random = random;
     const int64_t label = below(m, 2);
-    philox_draw(&m->random); /* what the margin was chosen by, before this */
+    philox_draw(&m->random); /* the word that chose the margin */
     int64_t pairs = 0;
     do {
         if (pairs++ == PAIRS) return false;

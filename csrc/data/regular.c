@@ -4,8 +4,8 @@
  *   REGULAR_PARITY      bits; the number of ones, modulo 2
  *   REGULAR_EVEN_PAIRS  bits; the number of places where a bit differs from the next, modulo 2
  *   REGULAR_CYCLE       steps 0 left, 1 stay, 2 right on a cycle of m places; where they lead to from place 0
- *   REGULAR_ARITHMETIC  digit op digit op ... digit modulo m, ops m, m + 1, m + 2 being + - *, of which * binds closer;
- * the value. Strings have odd length: one of an even length asked for is shorter by one.
+ *   REGULAR_ARITHMETIC  digit op digit op ... digit modulo m, where tokens m, m + 1, m + 2 are + - *, and * has
+ * precedence; the value. Strings have odd length: an even length is reduced by one.
  */
 #include "kernels.h"
 #include "philox.h"
@@ -28,7 +28,7 @@ static int64_t cycle(int64_t *tokens, int64_t n, philox_stream *random, int64_t 
 }
 
 static int64_t arithmetic(int64_t *tokens, int64_t n, philox_stream *random, int64_t m) {
-    int64_t sum = 0, product = tokens[0] = below(random, m); /* the term that is not over yet, apart */
+    int64_t sum = 0, product = tokens[0] = below(random, m); /* product: the term not yet added */
     for (int64_t t = 1; t < n; t += 2) {
         const int64_t op = below(random, OPERATORS), digit = below(random, m);
         tokens[t] = m + op;
@@ -43,8 +43,8 @@ static int64_t arithmetic(int64_t *tokens, int64_t n, philox_stream *random, int
     return (sum + product) % m;
 }
 
-/* tokens, labels (n,T), sizes (n): a string of length[i] tokens, or where `length` is NULL of low to high, uniformly;
- * the last one's label is the class, other places have -1; tokens after it are 0. */
+/* tokens, labels (n,T), sizes (n): strings of length[i] tokens, or of a uniform length from low to high if `length` is
+ * NULL. The label of the last token is the class, other labels are -1; tokens after it are 0. */
 KERNEL(regular_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {

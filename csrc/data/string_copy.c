@@ -1,10 +1,11 @@
-/* Strings to copy (Jelassi, Brandfonbrener, Kakade, Malach 2024), one character a token: with letters a, b, ... = 0, 1,
- * ..., letters-1 come `$`, `|` and `.`. An example for a string s and, but for COPY_COPY, a stretch q of it:
+/* Strings to copy (Jelassi, Brandfonbrener, Kakade, Malach 2024), one token per character: the letters a, b, ... are 0,
+ * 1,
+ * ..., letters-1, then come `$`, `|` and `.`. An example for a string s and, except in COPY_COPY, a substring q of it:
  *
  *   COPY_COPY       $s|s.           the first letters of s, or all
- *   COPY_PREFIX     $q|s|r.         what follows q in s, where it first occurs: the first letters of it, or all
+ *   COPY_PREFIX     $q|s|r.         what follows the first occurrence of q in s: its first letters, or all
  *   COPY_SUFFIX     $s|qr.          the same
- *   COPY_DUPLICATE  $s|s.           where a stretch of s stands in another one's place too, unless they overlap
+ *   COPY_DUPLICATE  $s|s.           where one substring of s is replaced by a copy of another, unless they overlap
  *
  * The answer is what comes after the prompt, `.` included.
  */
@@ -13,28 +14,28 @@
 #include "kernels.h"
 #include "philox.h"
 
-enum { START, SEPARATOR, END }; /* ids above letters */
+enum { START, SEPARATOR, END }; /* ids above the letters */
 enum { MAX_EXAMPLE = 3 * COPY_MAX_LENGTH + 4 };
 enum { SERIAL = 1 << 14 };
 
-/* What all examples have in common: the variant, the letters of q, those of an answer (0 for all there are). */
+/* Settings of all examples: the variant, and numbers of letters of q and of an answer (0 for all). */
 typedef struct {
     int64_t letters, variant, gram, answer;
 } form;
 
 typedef struct {
-    int64_t size, prompt; /* tokens in all, those before the answer */
+    int64_t size, prompt; /* number of tokens, and of those before the answer */
     uint8_t tokens[MAX_EXAMPLE];
 } example;
 
-/* Where the stretch s[at .. at+gram-1] first occurs. */
+/* Index of the first occurrence of the substring s[at .. at+gram-1]. */
 static int64_t first_place(const uint8_t *s, int64_t at, int64_t gram) {
     int64_t place = 0;
     while (memcmp(s + place, s + at, (size_t)gram) != 0) place++;
     return place;
 }
 
-/* Puts the stretch at `source` wherever the one at `target` is, from left to right, each after the end of the last. */
+/* Replaces each occurrence of the substring at `target` by the one at `source`, left to right, without overlap. */
 static void duplicate(uint8_t *s, int64_t length, int64_t source, int64_t target, int64_t gram) {
     uint8_t stale[COPY_MAX_LENGTH], fresh[COPY_MAX_LENGTH];
     memcpy(stale, s + target, (size_t)gram);
@@ -85,13 +86,12 @@ static void sample(example *e, philox_stream *random, const form *f, int64_t len
     put(e, &end, 1);
 }
 
-/* The label of a place is the token after it, where that one is among answer[first .. last-1] of the example at `row`,
- * else -1. */
+/* Sets the label of each token of the row whose next token is among first .. last-1 of the example. */
 static void label(int64_t *labels, const example *e, int64_t first, int64_t last) {
     for (int64_t t = first; t < last; t++) labels[t - 1] = e->tokens[t];
 }
 
-/* tokens, labels (n,T): each row examples one after the other, the last of them cut where the row ends. Answers of
+/* tokens, labels (n,T): each row holds examples one after another, the last one cut at the row's end. Answers of
  * whole examples are labelled. Strings are of `low` to `high` <= COPY_MAX_LENGTH letters. */
 KERNEL(copy_rows) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
@@ -115,8 +115,8 @@ KERNEL(copy_rows) {
     return ROT_OK;
 }
 
-/* tokens, labels (n,T), sizes (n): one example a row, of a string of length[i] <= COPY_MAX_LENGTH letters, then `.` up
- * to T, which must have room for the longest. Answers are labelled, less their last `.`. */
+/* tokens, labels (n,T), sizes (n): one example per row, of a string of length[i] <= COPY_MAX_LENGTH letters, then `.`
+ * up to T, which must not be less than the longest example. Answers are labelled, except their last `.`. */
 KERNEL(copy_strings) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)

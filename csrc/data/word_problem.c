@@ -1,23 +1,23 @@
-/* Word problems of finite groups (Merrill, Petty, Sabharwal 2024): sequences of elements, and the products so far.
+/* Word problems of finite groups (Merrill, Petty, Sabharwal 2024): sequences of elements, and their running products.
  *
- * Row i of the sequences of one length needs no other row. Where there are few sequences, N = order^T < 2^62, row i is
- * the sequence whose digits are those of p(i) in base `order`, for a random permutation p of 0 .. N-1: no two rows are
- * the same. Where there are more, elements are drawn from stream (T, i), and it is improbable that any two are.
+ * Row i of the sequences of one length does not depend on other rows. If there are few sequences, N = order^T < 2^62,
+ * row i has the digits of p(i) in base `order`, for a random permutation p of 0 .. N-1, so no two rows are equal. If
+ * there are more, elements are drawn from stream (T, i), and equal rows are improbable.
  */
 #include "kernels.h"
 #include "philox.h"
 
 enum { ROUNDS = 8, SERIAL = 1 << 13, THINGS = 12 };
 
-/* A word of stream `stream` for each number < 2^32. */
+/* A random word of stream `stream` for each x < 2^32. */
 static uint64_t scramble(uint64_t x, uint64_t seed, uint64_t stream) {
     uint32_t words[4 * PHILOX_LANES];
     philox_at(words, seed, stream, x);
     return words[0];
 }
 
-/* Permutes 0 .. count-1 by a Feistel network over the 2 half bits that hold count-1, gone through again until its
- * value is below count: four times at most on average. A permutation for each stream, a multiple of 2^8. */
+/* Permutes 0 .. count-1 by a Feistel network over the 2 half bits that hold count-1, repeated until the value is
+ * below count: at most four times on average. Each stream, a multiple of 2^8, has its own permutation. */
 static uint64_t permuted(uint64_t i, uint64_t count, uint64_t seed, uint64_t stream) {
     int half = 1;
     while ((count - 1) >> (2 * half)) half++;
@@ -34,7 +34,7 @@ static uint64_t permuted(uint64_t i, uint64_t count, uint64_t seed, uint64_t str
     return i;
 }
 
-/* elements (n,T): rows row[0..n-1] of the sequences of length T under the key `seed`; 0 <= row < 2^48, and row < count,
+/* elements (n,T): rows row[0..n-1] of the sequences of length T with the key `seed`; 0 <= row < 2^48, and row < count,
  * which is order^T, or 0 if that is not below 2^62. 0 < T < 2^16. */
 KERNEL(word_sample) {
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
@@ -55,9 +55,9 @@ KERNEL(word_sample) {
     return ROT_OK;
 }
 
-/* Permutations of n things are numbered in lexicographic order: written with factorials as places, a number has for
- * each position how many of the things that come later are smaller. Numbers 2k and 2k+1 differ by the last two things
- * alone, so that one of them is even: it has number k among the even ones. */
+/* Permutations of n things are numbered in lexicographic order: in the factorial number system, the digit
+ * at a position counts the later things that are smaller. Numbers 2k and 2k+1 differ only in the last two things, so
+ * one of them is an even permutation: number k among the even ones. */
 static void permutation(int64_t *p, int64_t number, int64_t n, int64_t kind) {
     int64_t smaller[THINGS], left[THINGS], inversions = 0;
     if (kind == GROUP_ALTERNATING) number *= 2;

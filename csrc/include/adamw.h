@@ -12,7 +12,7 @@
 #define ROT_SQRT sqrtf
 #endif
 
-/* What all numbers of an array share at step t; made in double precision, then rounded. */
+/* Constants of step t, the same for every element of an array; computed in double precision, then rounded. */
 typedef struct {
     real scale;         /* of the gradient, for clipping */
     real beta1, fresh1; /* 1 - beta1 */

@@ -1,4 +1,4 @@
-/* Whole numbers by which work is cut, and steps in the order they are taken. */
+/* Helpers that split work into pieces, and walks over time steps in either direction. */
 #ifndef ROT_CUTS_H
 #define ROT_CUTS_H
 
@@ -7,23 +7,23 @@
 ROT_INLINE int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 ROT_INLINE int64_t most(int64_t x, int64_t y) { return x > y ? x : y; }
 
-/* How many pieces of at most `size` cover n. */
+/* ceil(n / size): the number of pieces of at most `size` that cover n. */
 ROT_INLINE int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* Parts that n things are summed in: one for every `each` of them, from 1 to `limit` parts. */
+/* Number of partial sums for n terms: one per `each` terms, at least 1 and at most `limit`. */
 ROT_INLINE int64_t parts_of(int64_t n, int64_t each, int64_t limit) { return least(most(n / each, 1), limit); }
 
-/* The valid steps of sequence b; lengths (B) or NULL for T of each. */
+/* Number of valid steps of sequence b; lengths (B), or NULL if every sequence has T. */
 ROT_INLINE int64_t steps_of(const int64_t *lengths, int64_t b, int64_t T) { return lengths ? lengths[b] : T; }
 
-/* Steps in the order they are taken: the k-th begins at first + k stride, counted in rows or in numbers. */
+/* A walk over time steps: the k-th begins at first + k stride, counted in rows or in elements. */
 typedef struct {
     ptrdiff_t first, stride;
     int64_t steps;
 } walk;
 
-/* Those of tile i, at most `tile` of them, of sequence b with `all` valid steps, in rows of (B*T). Time runs from all-1
- * down with `reverse`, and tiles are counted in the order they are taken. */
+/* The walk over tile i (at most `tile` steps) of sequence b, which has `all` valid steps; in rows of (B*T). With
+ * `reverse`, time runs from all-1 down to 0. Tiles are numbered in the order of the walk. */
 ROT_INLINE walk walk_of(int64_t b, int64_t i, int64_t tile, int64_t all, int64_t T, bool reverse) {
     const int64_t done = i * tile;
     const walk w = {b * T + (reverse ? all - 1 - done : done), reverse ? -1 : 1, least(most(all - done, 0), tile)};

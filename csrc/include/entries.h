@@ -1,5 +1,5 @@
-/* The list of kernels as the extension module reads it: made from csrc/kernels.list (csrc/generate.py writes list.c).
- * Knows nothing of Python.
+/* The table of kernels that the extension module reads. csrc/generate.py writes it (list.c) from csrc/kernels.list.
+ * Does not depend on Python.
  */
 #ifndef ROT_ENTRIES_H
 #define ROT_ENTRIES_H
@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 enum { ROT_READ, ROT_WRITE, ROT_INT, ROT_FLOAT };       /* kinds of arguments */
-enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_FLOAT64 };  /* types of arrays; the first is the one of the call */
-enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 }; /* of one kernel, at most; list.c checks them */
+enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_FLOAT64 };  /* dtypes of arrays; ROT_CALLS: that of the call */
+enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 }; /* limits for one kernel; list.c checks them */
 
 typedef struct {
-    const char *name, *shape; /* shape: as the list has it, for messages */
-    size_t place;             /* in the kernel's struct of arguments */
+    const char *name, *shape; /* shape: as written in the list, for messages */
+    size_t place;             /* offset in the kernel's struct of arguments */
     int kind, dtype;
     bool optional;
 } rot_argument;
@@ -23,7 +23,7 @@ typedef struct {
     const char *name;
     const rot_argument *arguments;
     int count;
-    void (*sizes)(int64_t *sizes, const void *args); /* how many numbers each array must have, from the whole numbers */
+    void (*sizes)(int64_t *sizes, const void *args); /* computes each array's size from the integers */
     size_t bytes;
 } rot_kernel;
 

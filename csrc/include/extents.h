@@ -1,4 +1,4 @@
-/* What csrc/kernels.list says sizes of arrays with. */
+/* Functions that csrc/kernels.list uses in the shapes of arrays. */
 #ifndef ROT_EXTENTS_H
 #define ROT_EXTENTS_H
 
@@ -9,7 +9,7 @@
 #include "mixer.h"
 #include "sizes.h"
 
-/* The product of what is given, or -1 if it overflows or one is negative: no array has that size. */
+/* The product of the arguments, or -1, which no array's size equals, if it overflows or an argument is negative. */
 #define EXTENT(...) extent((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static inline int64_t extent(const int64_t *factors, size_t count) {
@@ -19,7 +19,7 @@ static inline int64_t extent(const int64_t *factors, size_t count) {
     return product;
 }
 
-/* Of one token's mixer (mixer.h): its vectors u, its gains alpha, and what is prepared from u. */
+/* Sizes for one token of a mixer (mixer.h): its vectors u, its gains alpha, and what is precomputed from u. */
 static inline int64_t mixer_vectors(int64_t form, int64_t R, int64_t D) {
     const mixer m = {form, R, D};
     return mixer_u(m);

@@ -1,7 +1,8 @@
-/* Steps of what runs on a whole register of channels on the CPU, and on one channel a thread on a device.
+/* Steps that the CPU runs on a register of channels at a time, and a device on one channel per thread.
  *
- * A template, without a guard: steps.h includes it for `real`, vector.h for a register of them, `vec`. `number` is that
- * type, OF(bank_step) the step's name for it: bank_step, bank_step_vec. What all channels share is a `real`.
+ * A template without an include guard: steps.h includes it for `real`, and vector.h for `vec`, a register of them.
+ * `number` is that type, and OF(bank_step) the name of its function: bank_step, bank_step_vec. A value that all
+ * channels share is a `real`.
  */
 #ifndef number
 #include "steps.h"
@@ -11,7 +12,7 @@
  *
  *   h_t = a h_{t-1} + u_t      y_t = Re sum_n c_n h_{n,t} + skip u_t
  *
- * Adjoint, with q_{t+1} what comes into h_t from later steps:
+ * Adjoint, with q_{t+1} the gradient that reaches h_t from later steps:
  *
  *   g_t = conj(c) dy_t + q_{t+1}      du_t = Re sum_n g_{n,t} + skip dy_t      q_t = conj(a) g_t
  *   da += g_t conj(h_{t-1})           dc += dy_t conj(h_t) */
@@ -19,7 +20,7 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_step)(OF(cplx) a, OF(cplx) h_prev, number u) 
     const OF(cplx) h = {a.re * h_prev.re + (u - a.im * h_prev.im), a.re * h_prev.im + a.im * h_prev.re};
     return h;
 }
-/* What a state adds to y. */
+/* A state's term of y. */
 ROT_ALWAYS_INLINE number OF(bank_output)(OF(cplx) c, OF(cplx) h) { return c.re * h.re - c.im * h.im; }
 
 ROT_ALWAYS_INLINE OF(cplx) OF(bank_state_adjoint)(OF(cplx) c, OF(cplx) q_next, number dy) {
@@ -45,13 +46,13 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cpl
  *
  *   h_t = e_t h_{t-1} + u_t B_{t,s}      y_t = sum_s h_{s,t} C_{t,s} + skip x_t
  *
- * in two parts, for backward needs the first by itself: moved_t = e_t h_{t-1}, then h_t = moved_t + u_t B_{t,s}.
- * Adjoint, with q_{t+1} what comes into h_t from the step after it:
+ * in two parts, because backward needs the first alone: moved_t = e_t h_{t-1}, then h_t = moved_t + u_t B_{t,s}.
+ * Adjoint, with q_{t+1} the gradient that reaches h_t from the next step:
  *
  *   g_t = q_{t+1} + dy_t C_{t,s}    q_t = e_t g_t    du_t += g_t B_{t,s}    dB_{t,s} += g_t u_t    dC_{t,s} += dy_t h_t
- *   of e_t, by way of de_t e_t = g_t moved_t:    ddelta_t += g_t moved_t A_s    dA_s += g_t moved_t delta_t
+ *   through e_t, with de_t e_t = g_t moved_t:    ddelta_t += g_t moved_t A_s    dA_s += g_t moved_t delta_t
  *
- * The sums over states, channels and steps are the caller's; `x += y z` of two numbers needs no name. */
+ * The caller sums over states, channels and steps. */
 ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev) { return e * h_prev; }
 ROT_ALWAYS_INLINE number OF(selective_step)(number moved, number u, real b) { return moved + u * b; }
 ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { return y + h * c; }
@@ -59,7 +60,7 @@ ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { retu
 ROT_ALWAYS_INLINE number OF(selective_state_adjoint)(number q_next, number dy, real c) { return q_next + dy * c; }
 ROT_ALWAYS_INLINE number OF(selective_past_adjoint)(number e, number g) { return g * e; }
 ROT_ALWAYS_INLINE number OF(selective_input_adjoint)(number du, number g, real b) { return du + g * b; }
-/* What is multiplied by A for ddelta and by delta for dA. */
+/* The gradient of the exponent delta A: times A it is the term of ddelta, times delta that of dA. */
 ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved) { return g * moved; }
 
 /* Layer norm (Ba et al. 2016) of a row of D channels, <> the mean over them:

@@ -1,8 +1,8 @@
 /* Philox-4x32-10, a counter-based random number generator, for host and device.
  *
  * J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011: a keyed
- * bijection of 128-bit counters whose output for counters 0, 1, 2, ... is a random stream. There is no state: the
- * number at any place of any stream is computed where it is needed, by any thread, on any device.
+ * bijection of 128-bit counters whose output for counters 0, 1, 2, ... is a random stream. There is no state: any
+ * thread, on any device, can compute the number at any index of any stream.
  */
 #ifndef ROT_PHILOX_H
 #define ROT_PHILOX_H
@@ -15,9 +15,9 @@
 
 #include "real.h"
 
-/* As many counters side by side as a register has 64-bit lanes, word k of each in the low halves of v[k]. High halves
- * are arbitrary: the product of low halves ignores them and is one instruction, which gcc does not find by itself (12
- * takes three in its place, and twice the time; clang does). On a device there is one lane: threads run side by side.
+/* As many counters as a register has 64-bit lanes. Word k of each counter is in the low half of a lane of v[k]; the
+ * high halves are arbitrary. Multiplying the low halves is one instruction, which clang finds and gcc does not (gcc 12
+ * uses three, and takes twice the time). On a device there is one lane per thread.
  */
 #if defined(__CUDACC__)
 typedef uint64_t philox_word;
@@ -37,7 +37,7 @@ typedef struct {
     philox_word v[4];
 } philox_lanes;
 
-/* Builtins, where the compiler has them: the header of the intrinsics takes longer to read than a kernel to compile. */
+/* Builtins where the compiler has them: including the header of intrinsics takes longer than compiling a kernel. */
 #if defined(__has_builtin) && !defined(__CUDACC__)
 #define ROT_HAS_BUILTIN(name) __has_builtin(name)
 #else
@@ -75,7 +75,7 @@ ROT_INLINE philox_lanes philox_rounds(philox_lanes c, uint32_t key0, uint32_t ke
     return c;
 }
 
-/* words (PHILOX_LANES, 4): the words of each counter, two by two as the low and high half of 64 bits. */
+/* words (PHILOX_LANES, 4): the words of each counter, written in pairs as the halves of 64 bits. */
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of 64 bits comes first");
 ROT_INLINE void philox_store(uint32_t *words, philox_lanes c) {
     const philox_word first = (c.v[0] & 0xFFFFFFFFu) | c.v[1] << 32, second = (c.v[2] & 0xFFFFFFFFu) | c.v[3] << 32;
@@ -89,7 +89,7 @@ ROT_INLINE void philox_store(uint32_t *words, philox_lanes c) {
     memcpy(words, pairs, sizeof pairs);
 }
 
-/* words (PHILOX_LANES, 4): blocks `index`, `index` + 1, ... of stream `stream` under the key `seed`. */
+/* words (PHILOX_LANES, 4): blocks `index`, `index` + 1, ... of stream `stream` with the key `seed`. */
 ROT_INLINE void philox_at(uint32_t *words, uint64_t seed, uint64_t stream, uint64_t index) {
     static const uint64_t LANES[] = {0, 1, 2, 3, 4, 5, 6, 7};
     philox_word first;
@@ -100,14 +100,14 @@ ROT_INLINE void philox_at(uint32_t *words, uint64_t seed, uint64_t stream, uint6
     philox_store(words, philox_rounds(counters, (uint32_t)seed, (uint32_t)(seed >> 32)));
 }
 
-/* Words drawn one after the other: blocks 0, 1, ... of stream `number` under the key `seed`. Starts as {.seed,
- * .number}.
+/* Draws one word after another, from blocks 0, 1, ... of stream `number` with the key `seed`. Initialise with
+ * {.seed, .number}.
  */
 enum { PHILOX_WORDS = 4 * PHILOX_LANES };
 
 typedef struct {
     uint64_t seed, number, drawn;
-    uint32_t words[PHILOX_WORDS]; /* the last few drawn */
+    uint32_t words[PHILOX_WORDS]; /* the block drawn last */
 } philox_stream;
 
 ROT_INLINE uint32_t philox_draw(philox_stream *s) {

@@ -2,17 +2,17 @@
  *
  * Each kernel file is compiled once per dtype (ROT_DTYPE: f32, f64; scans also c64, c128) and once per
  * instruction set (ROT_ISA: base, avx2, avx512, or neon). `real` is the scalar, `lane` the scalar or complex number
- * that a kernel walks over, and K(scan_forward) the variant's own name, e.g. scan_forward_f32_avx2.
+ * that a kernel works on, and K(scan_forward) the name in this variant, e.g. scan_forward_f32_avx2.
  *
- * Letters of the whole project, one meaning each; all but K are sizes of arrays:
+ * Letters have one meaning in the whole project; all but the macro K are sizes of arrays:
  *   B  sequences of a batch           T  time steps                   D  channels, the model's width
  *   N  state lanes: of a sequence, or of each channel where channels have states of their own
  *   P  planes of a head               L  real lanes of N planes, 2N   H  heads
  *   R  reflections of a mixer         M  rows of a matrix (B*T)       C  classes
  *   S  keys that queries attend to    V  rows of an embedding table
- *   G  matrices of a stack, or gates of a cell                        K  the variant's name, as above
- * Matrices of a paper keep its letters where they are written out (A, B, C of the selective scan; P, C, S of window.c);
- * other sizes have names: directions, taps, columns, window.
+ *   G  matrices of a stack, or gates of a cell                        K  the variant's name (above)
+ * Matrices of a paper keep the paper's letters (A, B, C of the selective scan; P, C, S of window.c). Other sizes have
+ * names: directions, taps, columns, window.
  *
  * All headers compile as C11, as C++17 and as device code: no compound literals, no designated initialisers, no VLAs.
  */
@@ -27,8 +27,8 @@
 #define restrict __restrict /* the same promise in gcc, clang and nvcc */
 #endif
 
-/* ROT_INLINE: a function for host and device. ROT_ALWAYS_INLINE: one that is inlined whatever the compiler thinks of
- * its size, for what works on registers. */
+/* ROT_INLINE: a function for host and device. ROT_ALWAYS_INLINE: the same, inlined whatever its size, for functions
+ * that work on registers. */
 #ifdef __CUDACC__
 #define ROT_INLINE        static __host__ __device__ __forceinline__
 #define ROT_ALWAYS_INLINE static __host__ __device__ __forceinline__
@@ -64,7 +64,7 @@ typedef double real;
 typedef float real;
 #endif
 
-/* A complex number is a struct: `_Complex` multiplies through __mulsc3, and a struct compiles under nvcc. */
+/* A complex number is a struct: `_Complex` multiplies by calling __mulsc3, and nvcc compiles a struct. */
 typedef struct {
     real re, im;
 } cplx;
@@ -75,7 +75,7 @@ typedef cplx lane;
 typedef real lane;
 #endif
 
-/* What a kernel returns; module.c turns it into a Python exception. */
+/* Status codes of kernels; module.c raises the matching Python exception. */
 enum { ROT_OK = 0, ROT_NO_MEMORY = 1, ROT_OUT_OF_RANGE = 2, ROT_EXHAUSTED = 3 };
 
 #endif

@@ -5,10 +5,10 @@
 #include "cuts.h"
 #include "kernels.h"
 
-/* How many tiles of so many steps T steps take; -1 if that makes no sense. */
+/* Number of tiles of `tile` steps that cover T steps; -1 if `tile` is not positive. */
 static inline int64_t tiles(int64_t T, int64_t tile) { return tile > 0 ? pieces_of(T, tile) : -1; }
 
-/* Gates of a cell: its weights are (gates N, N). */
+/* Number of gates of a cell, whose weights are (gates N, N). */
 static inline int64_t gates_of(int64_t cell) { return cell == CELL_LSTM ? 4 : 1; }
 
 #endif

@@ -1,6 +1,6 @@
-/* One step of each recurrence, norm, gate and cell, and its adjoint: the formulas, once, for host and device. Kernels
- * walk over the data and call these. Elementwise functions are in vmath.h, AdamW in adamw.h, rows of a mixer in
- * mixer.h.
+/* One step of each recurrence, norm, gate and cell, and its adjoint, for host and device. Every formula is written
+ * once, here; kernels loop over the data and call it. Elementwise functions are in vmath.h, AdamW in adamw.h, rows of
+ * a mixer in mixer.h.
  *
  * Gradients of complex numbers are stored as dz = dL/dRe z + i dL/dIm z, so h = a b gives da = dh conj(b).
  */
@@ -24,7 +24,7 @@ ROT_INLINE cplx cplx_add(cplx a, cplx b) {
     return r;
 }
 
-/* Of a plane, in kernels of real lanes too:  h_t = a_t h_{t-1} + x_t  and its adjoint, as of lanes below. */
+/* h_t = a_t h_{t-1} + x_t  of a plane, also in kernels of real lanes. The adjoint is that of lanes, below. */
 ROT_INLINE cplx plane_step(cplx a, cplx h_prev, cplx x) { return cplx_fma(a, h_prev, x); }
 ROT_INLINE cplx plane_step_adjoint(cplx a_next, cplx g_next, cplx dh) { return cplx_fma_conj(a_next, g_next, dh); }
 ROT_INLINE cplx plane_transition_adjoint(cplx g, cplx h_prev, cplx da) { return cplx_fma_conj(h_prev, g, da); }
@@ -72,15 +72,15 @@ ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, re
     return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
 }
 
-/* What scales the input of a Fixed-Point RNN so that each step in depth contracts (its Theorem 3.2), its own adjoint;
- * without `scaled` the input enters as it is. */
+/* Scales the input of a Fixed-Point RNN so that each step in depth is a contraction (Theorem 3.2 of the paper). It is
+ * its own adjoint. Without `scaled` the input is unchanged. */
 ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 - lam) * x : x; }
 
-/* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite at zero. */
+/* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite if f is zero. */
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
 #define RESIDUAL_FLOOR 1e-8
 
-/* What the selective scan makes of delta, x and A before its step (number_steps.h), and the adjoint of u:
+/* Transition and input of the selective scan's step (number_steps.h) from delta, x and A, and the adjoint of u:
  *   e = exp(delta A)   u = delta x      ddelta += x du   dx = delta du + skip dy */
 ROT_INLINE real selective_transition(real delta, real A) { return vmath_exp(delta * A); }
 ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
@@ -109,10 +109,10 @@ ROT_INLINE glu_parts glu_adjoint(real dy, real value, real gate) {
  *
  *   i, f, o = s(z_i), s(z_f), s(z_o)   g = tanh(z_g)   c_t = f c_{t-1} + i g   h_t = o tanh(c_t)
  *
- * Adjoint, with dh the whole gradient of h_t and q_{t+1} what comes into c_t from c_{t+1}:
+ * Adjoint, with dh the total gradient of h_t and q_{t+1} the gradient that reaches c_t from c_{t+1}:
  *
  *   dc = q_{t+1} + dh o (1 - tanh(c_t)^2)   q_t = dc f
- *   di = dc g   df = dc c_{t-1}   dg = dc i   do = dh tanh(c_t),   each by its function's adjoint to dz */
+ *   di = dc g   df = dc c_{t-1}   dg = dc i   do = dh tanh(c_t),   then dz by each function's adjoint */
 typedef struct {
     real i, f, g, o;
 } lstm_gates;

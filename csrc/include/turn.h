@@ -1,8 +1,7 @@
-/* Threads that do pieces of work in turn: each waits until the pieces before its own are done.
+/* Threads that take turns: each waits until all earlier pieces of work are done.
  *
- * For loops with schedule(static, 1): each thread takes its pieces in order, so the piece that others wait for is
- * always in the hands of a thread that need not wait. (OpenMP's `ordered` would do, but libgomp has it last to the end
- * of the iteration.)
+ * For loops with schedule(static, 1): each thread takes its pieces in order, so the thread that holds the next piece
+ * never waits. (OpenMP's `ordered` would do, but libgomp extends it to the end of the iteration.)
  */
 #ifndef ROT_TURN_H
 #define ROT_TURN_H
@@ -10,9 +9,9 @@
 #include <sched.h>
 #include <stdint.h>
 
-typedef int64_t rot_turn; /* how many pieces are done; read and written atomically, by these two alone */
+typedef int64_t rot_turn; /* number of pieces done; access it only by these two functions, which are atomic */
 
-/* Waits until `count` pieces are done. It spins first, since the wait is mostly a few microseconds, then yields. */
+/* Waits until `count` pieces are done. Spins first, since most waits are a few microseconds, then yields. */
 static inline void await(const rot_turn *turn, int64_t count) {
     enum { LOOKS = 10000 };
     for (int64_t looks = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) < count; looks++)

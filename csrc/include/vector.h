@@ -1,5 +1,5 @@
-/* Numbers side by side, as many as a register of this instruction set holds, and the steps of number_steps.h on them.
- * On a device there is one: threads run side by side instead. */
+/* Vectors as long as a register of this instruction set, and the steps of number_steps.h on them. On a device a vector
+ * has one number, and each thread works on its own. */
 #ifndef ROT_VECTOR_H
 #define ROT_VECTOR_H
 
@@ -18,7 +18,7 @@ enum { VECTOR_BYTES = 16 };
 #endif
 enum { LANES = VECTOR_BYTES / sizeof(real) };
 
-/* May lie anywhere: a load through a pointer to it takes any LANES numbers of an array. */
+/* An unaligned vector: a load through a pointer to it takes any LANES consecutive numbers of an array. */
 #if defined(__CUDACC__)
 typedef real vec;
 #else

@@ -1,13 +1,13 @@
-/* exp, tanh, sigmoid, ReLU, GELU, SiLU and softplus of one real, each with its slope or its adjoint, for host and
- * device; written so that compilers vectorise loops over them. `f_adjoint(dy, ...)` is dy f'(x).
+/* exp, tanh, sigmoid, ReLU, GELU, SiLU and softplus of one real, each with its derivative or its adjoint, for
+ * host and device; written so that compilers vectorise loops over them. `f_adjoint(dy, ...)` is dy f'(x).
  *
- * All stand on one core. With n = round(x / ln 2) and r = x - n ln 2, |r| <= ln 2 / 2,
+ * All use one exponential. With n = round(x / ln 2) and r = x - n ln 2, |r| <= ln 2 / 2,
  *
  *     e^x = 2^n (1 + p(r)),     p(r) = e^r - 1 = r + r^2 q(r)
  *
  * where q is the Chebyshev interpolant of (e^r - 1 - r) / r^2: relative error of p 5e-10 (float), 5e-19 (double).
- * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that lets NaN pass. e^x below
- * 2^-125.5 (float) or 2^-1021.5 (double) is zero: it is never subnormal, which would be slow.
+ * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that passes NaN on. e^x below
+ * 2^-125.5 (float) or 2^-1021.5 (double) is zero, because subnormal results would be slow.
  */
 #ifndef ROT_VMATH_H
 #define ROT_VMATH_H
@@ -95,10 +95,10 @@ ROT_INLINE real vmath_tanh(real x) {
     return ROT_COPYSIGN(expm1 / (expm1 + 2), x);
 }
 
-/* By y = tanh(x):  dy (1 - y^2), in a form that keeps what is small near |y| = 1. */
+/* From y = tanh(x):  dy (1 - y^2), in a form that stays accurate near |y| = 1. */
 ROT_INLINE real tanh_adjoint(real dy, real y) { return dy * (1 - y) * (1 + y); }
 
-/* v s(x), s(x) = 1 / (1 + e^-x): e^-x may overflow to infinity, and then v / infinity is the zero it should be. */
+/* v s(x), s(x) = 1 / (1 + e^-x): e^-x may overflow to infinity, and v / infinity is then the correct 0. */
 ROT_INLINE real vmath_gated(real v, real x) { return v / (1 + vmath_exp(-x)); }
 
 ROT_INLINE real sigmoid(real x) { return vmath_gated(1, x); }
@@ -114,14 +114,14 @@ ROT_INLINE sigmoid_parts vmath_sigmoid_parts(real x) {
     return s;
 }
 
-/* s' = s(x) s(-x): by x, and, where only y = s(x) was kept, by y. */
+/* s' = s(x) s(-x): from x, and, where only y = s(x) was saved, from y. */
 ROT_INLINE real sigmoid_adjoint(real dy, real x) {
     const sigmoid_parts s = vmath_sigmoid_parts(x);
     return dy * (s.on * s.off);
 }
 ROT_INLINE real sigmoid_adjoint_by_y(real dy, real y) { return dy * y * (1 - y); }
 
-/* max(x, 0), and its adjoint by y = max(x, 0); NaN passes. */
+/* max(x, 0), and its adjoint from y = max(x, 0); NaN is passed on. */
 ROT_INLINE real relu(real x) { return x < 0 ? 0 : x; }
 ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
 
@@ -133,7 +133,7 @@ ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
 
 ROT_INLINE real gelu(real x) { return vmath_gated(x < -64 ? -64 : x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
-/* GELU and its slope together, by one exponential. */
+/* GELU and its derivative together, from one exponential. */
 typedef struct {
     real value, slope;
 } gelu_parts;
@@ -182,7 +182,7 @@ ROT_INLINE real vmath_log1p(real e) {
     return 2 * (z + z * (w * q));
 }
 
-/* log(1 + e^x), which neither overflows nor loses what is small; its slope is s(x). */
+/* log(1 + e^x) without overflow, and accurate where it is small; its derivative is s(x). */
 ROT_INLINE real softplus(real x) { return (x > 0 ? x : 0) + vmath_log1p(vmath_exp(-ROT_ABS(x))); }
 ROT_INLINE real softplus_adjoint(real dy, real x) { return vmath_gated(dy, x); }
 

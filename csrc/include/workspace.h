@@ -10,8 +10,9 @@
 
 #include "pool.h"
 
-/* WORKSPACE(type, n, m, ...): memory for n*m*... items, aligned to a cache line, to be returned by pool_give; NULL if
- * there is none or the number of bytes overflows. Sizes are not negative. Kernels multiply sizes only after this check.
+/* WORKSPACE(type, n, m, ...): memory for n*m*... items, aligned to a cache line, to be freed by pool_give; NULL if
+ * there is none or the number of bytes overflows. Sizes must not be negative. Kernels multiply sizes only after this
+ * check.
  */
 #define WORKSPACE(type, ...)                                                                                           \
     workspace((const int64_t[]){(int64_t)sizeof(type), __VA_ARGS__},                                                   \
@@ -24,7 +25,7 @@ static inline void *workspace(const int64_t *factors, size_t count) {
     return pool_take(bytes);
 }
 
-/* The calling thread's number in a parallel loop, and the most threads of one: to index memory of each thread's own. */
+/* The calling thread's number in a parallel loop, and the largest number of threads: to index per-thread memory. */
 static inline int64_t thread_number(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();

@@ -1,12 +1,12 @@
 /* Causal multi-head attention, softmax(q k^T / sqrt(Dh)) v for each head, and its adjoint, in memory linear in T.
  *
- * Scores are made a tile at a time, KEYS keys by QUERIES queries, and are never stored: forward carries each query's
- * running maximum m and sum (Milakov and Gimelshein 2018), backward makes them again (Dao et al. 2022). Tiles hold keys
- * as rows and queries as columns, in the panels of gemm_tile.h: so a tile of probabilities is itself the packed matrix
- * of the next product, keys and values are read where they lie, and every loop over a row is one over queries.
+ * Scores are computed a tile at a time, KEYS keys by QUERIES queries, and never stored: forward keeps each query's
+ * running maximum m and sum (Milakov and Gimelshein 2018), backward recomputes them (Dao et al. 2022). Tiles hold keys
+ * as rows and queries as columns, in the panels of gemm_tile.h. So a tile of probabilities is already the packed matrix
+ * of the next product, keys and values are read in place, and the loop over a row is a loop over queries.
  *
- * A query walks its keys from its own backwards, so that its first tile always has a key for it. Query t of sequence b
- * is at place past[b] + t of its keys, and sees those at places up to its own, the last `window` of them.
+ * A query visits its keys from its own backwards, so that its first tile always has a key that it sees. Query t of
+ * sequence b is at position past[b] + t of its keys, and sees those up to its own position, the last `window` of them.
  */
 #include <assert.h>
 #include <math.h>
@@ -18,9 +18,9 @@
 #include "workspace.h"
 
 enum {
-    QUERIES = 64,    /* of a tile: a whole number of panels of every instruction set */
+    QUERIES = 64,    /* of a tile: whole panels on every instruction set */
     KEYS = 64,       /* not fewer: see above */
-    MAX_GROUPS = 64, /* tasks with a room of their own */
+    MAX_GROUPS = 64, /* tasks with a workspace of their own */
     SERIAL = 1 << 14,
 };
 static_assert(QUERIES % NR == 0 && KEYS >= QUERIES, "a tile is whole panels, and holds its queries' own keys");
@@ -38,7 +38,7 @@ static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, in
     return s;
 }
 
-/* A tile's queries: `count` of them from step t on, of one head of sequence b; the first is at `place`. */
+/* A tile's queries: `count` of them from step t on, of one head of sequence b; the first is at position `place`. */
 typedef struct {
     int64_t b, h, t, count, place;
 } queries;
@@ -49,14 +49,14 @@ static queries queries_of(const shape *s, int64_t b, int64_t h, int64_t t) {
     return q;
 }
 
-/* The first key that any of them sees, and one beyond the last. */
+/* The first key that any of the queries sees, and one past the last. */
 static int64_t first_key(const shape *s, queries q) { return s->window ? most(q.place - s->window + 1, 0) : 0; }
 static int64_t end_key(queries q) { return q.place + q.count; }
 
 static int64_t query_row(const shape *s, queries q) { return (q.b * s->T + q.t) * s->D + q.h * s->Dh; }
 static int64_t key_row(const shape *s, queries q, int64_t key) { return (q.b * s->S + key) * s->D + q.h * s->Dh; }
 
-/* Panels that hold `count` queries, and how many columns of the p-th are worked on: whole vectors. */
+/* Number of panels for `count` queries, and of columns to compute in the p-th, a multiple of the vector length. */
 static int64_t panels_of(int64_t count) { return pieces_of(count, NR); }
 static int64_t lanes_of(int64_t count, int64_t p) { return vectors_for(least(count - p * NR, NR)) * LANES; }
 
@@ -106,7 +106,7 @@ static void pack_rows(real *packed, const real *x, const shape *s, int64_t count
     }
 }
 
-/* Scores of keys from `first` on that a query does not see become -infinity. */
+/* Sets the scores of keys (from `first` on) that a query does not see to -infinity. */
 static void mask(real *tile, const shape *s, queries q, int64_t first, int64_t keys) {
     const int64_t last_of_all = first + keys - 1, window = s->window ? s->window : INT64_MAX;
     const bool causal = last_of_all > q.place, far = end_key(q) - 1 - first >= window;
@@ -119,7 +119,7 @@ static void mask(real *tile, const shape *s, queries q, int64_t first, int64_t k
             }
 }
 
-/* norm <- max(norm, scores), by which e^(norm before - norm) = shrink;  scores <- e^(score - norm);
+/* norm <- max(norm, scores),  shrink = e^(old norm - norm);  scores <- e^(score - norm);
  * total <- total shrink + scores;  sum <- sum shrink */
 ROT_ALWAYS_INLINE void softmax_lanes(real *restrict tile, real *restrict norm, real *restrict total, real *restrict sum,
                                      int64_t keys, int64_t Dh, const int64_t lanes) {
@@ -142,7 +142,7 @@ ROT_ALWAYS_INLINE void softmax_lanes(real *restrict tile, real *restrict norm, r
         for (int64_t j = 0; j < lanes; j++) sum[d * NR + j] *= shrink[j];
 }
 
-/* A constant number of lanes leaves no loop over them. */
+/* With a constant number of lanes the compiler removes the loop over them. */
 static void softmax(real *tile, real *norm, real *total, real *sum, int64_t keys, int64_t Dh, int64_t lanes) {
     if (lanes == NR)
         softmax_lanes(tile, norm, total, sum, keys, Dh, NR);
@@ -150,7 +150,7 @@ static void softmax(real *tile, real *norm, real *total, real *sum, int64_t keys
         softmax_lanes(tile, norm, total, sum, keys, Dh, lanes);
 }
 
-/* What one task works in: panels of (Dh, QUERIES) each, tiles of (panel, KEYS, NR), rows packed, and vectors. */
+/* Workspace of a task: panels of (Dh, QUERIES) each, tiles of (panel, KEYS, NR), packed rows, and vectors. */
 typedef struct {
     real *q, *sum, *tile, *dy, *dtile, *q_rows, *dy_rows, *norm, *total, *factor;
 } room;
@@ -284,7 +284,7 @@ KERNEL(attention_backward) {
     if (!rooms) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
-        for (int64_t i = group; i < B * H; i += groups) { /* a head's keys get their sums from all of its queries */
+        for (int64_t i = group; i < B * H; i += groups) { /* a task per head: all its queries add to its keys */
             const queries head = queries_of(&s, i / H, i % H, 0);
             for (int64_t key = 0; key < S; key++) {
                 memset(dk + key_row(&s, head, key), 0, (size_t)s.Dh * sizeof(real));

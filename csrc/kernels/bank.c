@@ -1,13 +1,14 @@
-/* A bank of diagonal recurrences of its own for every channel, and its adjoint:
+/* A separate bank of diagonal recurrences for every channel, and its adjoint:
  *
  *   h_{d,n,t} = a_{d,n} h_{d,n,t-1} + u_{t,d}     y_{t,d} = Re sum_n c_{d,n} h_{d,n,t} + skip_d u_{t,d}
  *
- * The D N states of a step never reach memory: SIMD across channels, a few n at a time in registers over a tile of
- * steps, input and output of the tile in cache. Forward keeps the states before each tile; backward makes those within
- * a tile again. Threads over (sequence, block of channels), backward over (slot of sequences, block): how work is cut
- * depends on the shapes alone, partial sums add in order, so results are the same bits for any number of threads.
+ * The D N states of a step are never written to memory: SIMD across channels, a few n at a time in registers over a
+ * tile of steps, with the tile's input and output in cache. Forward saves the states before each tile; backward
+ * recomputes those within a tile. Threads work on (sequence, block of channels), in backward on (slot of sequences,
+ * block). The division of work depends on the shapes alone and partial sums are added in order, so results have the
+ * same bits for any number of threads.
  *
- * Complex numbers come and go as (re, im) pairs. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor
+ * Complex numbers are stored as (re, im) pairs. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor
  * counted, and are written as zero. `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
 #include <string.h>
@@ -23,10 +24,10 @@ enum {
     GROUP = 4,                     /* states of a channel in registers, forward */
     GROUP_BACK = 2,                /* and backward */
     SLOTS = 16,                    /* partial sums of the gradients of a, c and skip */
-    SERIAL = 65536,                /* states of all steps below which threads do not pay */
+    SERIAL = 65536,                /* total number of states below which one thread is used */
 };
 
-/* The coefficients of a state as rows of a block, and the rows of a state or of its sums. */
+/* Rows of a block: the coefficients of a state, and the parts of a state or of its sums. */
 enum { A_RE, A_IM, C_RE, C_IM, COEFFICIENTS };
 enum { RE, IM, PARTS };
 
@@ -79,7 +80,7 @@ static real *pack_coefficients(const real *restrict a, const real *restrict c, c
     return packed;
 }
 
-/* A state of each channel, or a coefficient of it. */
+/* A complex state or coefficient, of LANES channels. */
 ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) { return (cplx_vec){load(rows), load(rows + CHANNELS)}; }
 ROT_ALWAYS_INLINE void store_pair(real *rows, cplx_vec h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
 
@@ -97,7 +98,7 @@ ROT_ALWAYS_INLINE bank bank_of(const real *rows, const int count) {
     return k;
 }
 
-/* y += Re sum_i c_i h_i over the steps u, states (count, PARTS, CHANNELS) brought forward. */
+/* y += Re sum_i c_i h_i over the steps of u; advances states (count, PARTS, CHANNELS). */
 ROT_ALWAYS_INLINE void run_states(vec *restrict y, real *restrict states, const real *restrict coefficients,
                                   const vec *restrict u, int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
@@ -115,7 +116,7 @@ ROT_ALWAYS_INLINE void run_states(vec *restrict y, real *restrict states, const 
 }
 
 static void run(vec *y, real *states, const real *coefficients, const vec *u, int64_t steps, int64_t count) {
-    switch (count) { /* a constant in each, so that states stay in registers */
+    switch (count) { /* constant counts keep the states in registers */
     case 4: run_states(y, states, coefficients, u, steps, 4); break;
     case 3: run_states(y, states, coefficients, u, steps, 3); break;
     case 2: run_states(y, states, coefficients, u, steps, 2); break;
@@ -164,14 +165,15 @@ KERNEL(bank_forward) {
     return ROT_OK;
 }
 
-/* The adjoint over a tile, the latest step first. q is what comes into h from later steps: g_t = conj(c) dy_t + q, and
- * q <- conj(a) g_t for the step before. du += Re sum g; sums (count, COEFFICIENTS, LANES) of da and dc overwritten. */
+/* The adjoint over a tile, last step first. q is the gradient that reaches h from later steps:
+ * g_t = conj(c) dy_t + q, and q <- conj(a) g_t for the step before. du += Re sum g; sums (count, COEFFICIENTS, LANES)
+ * of da and dc overwritten. */
 ROT_ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, vec *restrict sums,
                                       const real *restrict carries, int64_t carry_row, int64_t lanes,
                                       const real *restrict coefficients, const vec *restrict u, const vec *restrict dy,
                                       int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
-    cplx_vec past[MOST_STEPS + 1][GROUP_BACK]; /* the states before each step, and the last */
+    cplx_vec past[MOST_STEPS + 1][GROUP_BACK]; /* the state before each step, and the last one */
     for (int i = 0; i < count; i++) {
         past[0][i] = (cplx_vec){{0}, {0}};
         memcpy(&past[0][i].re, carries + (i * PARTS + RE) * carry_row, (size_t)lanes * sizeof(real));

@@ -1,15 +1,18 @@
-/* A whole residual block in one pass over tiles of time, and its adjoint; or its linear layer alone.
+/* A whole residual block, or a linear layer alone, in one pass over tiles of time, and its adjoint.
  *
  *   xn = norm(x)     v = W_in xn     h_t = a h_{t-1} + v_t     y = W_out h + skip xn
  *   z = mask GELU(y)     out = x + mask value s(gate),   value = W_v z + b_v,  gate = W_g z + b_g
  *
- * All but the scan is pointwise in time, and the scan needs only its carry: so everything between x and out stays in a
- * tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile. With
- * two directions, the one backwards in time runs first and alone, for its carries.
+ * All but the scan is pointwise in time, and the scan needs only its carry, so everything between x and out stays in
+ * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile.
+ * With two directions, the scan that runs backwards in time comes first, in a pass of its own that saves its carries.
  *
- * With many sequences, each runs tile by tile on one thread. With few, the tiles of one run side by side, and only the
- * scan goes from tile to tile in turn: it is a small part of a tile's work, so that dozens of threads stay busy.
- * Which, and where every partial sum goes, depends on the shapes alone: the same bits for any number of threads.
+ * With many sequences, each runs tile by tile on one thread. With few, the tiles of a sequence run in parallel and only
+ * the scan goes from tile to tile in turn; it is a small part of a tile's work, so dozens of threads stay busy. Which
+ * of the two is used, and where each partial sum goes, depends on the shapes alone: results have the same bits for any
+ * number of threads.
+ *
+ * csrc/kernels.list describes the arguments.
  */
 
 #include <stdbool.h>
@@ -23,25 +26,25 @@
 
 enum {
     SLOTS = 16,       /* partial sums of every gradient */
-    SERIAL = 1 << 19, /* products below which threads do not pay */
+    SERIAL = 1 << 19, /* multiplications below which one thread is used */
 };
 
-/* ------------------------------------------------------------------------------------------------ what a call holds */
+/* ------------------------------------------------------------------------------------------------ state of a call */
 
 /* Weights as panels (gemm_tile.h): `in` is for products with W_in^T, `in_t` with W_in, and so on. */
 typedef struct {
     real *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
 } panels;
 
-/* One tile's arrays, (tile,D) or (tile,L). Those of forward serve backward in turn: y holds GELU's slope, value and
- * gate their own gradients, z the gradient of xn. */
+/* One tile's arrays, (tile,D) or (tile,L). Backward reuses those of forward: y for GELU's derivative, value and gate
+ * for their own gradients, z for the gradient of xn. */
 typedef struct {
     real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
     row_moments *moments; /* (tile), of the row norm */
 } room;
 
-/* A slot's part of the gradients; those of vectors in double, each tile's sum added to them. One piece of memory of
- * partial_bytes, which begins with dw_in; the same array of the next slot lies that much further on. */
+/* A slot's part of the gradients; those of vectors are double, and each tile's sum is added to them. They are one block
+ * of memory of partial_bytes, which begins with dw_in; the same array of the next slot is partial_bytes further on. */
 typedef struct {
     real *dw_in, *dw_out, *dw_value, *dw_gate;
     double *da, *dskip, *d_norm_sum, *d_norm_product, *db_value, *db_gate;
@@ -51,9 +54,9 @@ typedef struct {
 typedef struct {
     const block_in *b;
     int64_t tiles, slots;      /* of T steps; of partial sums */
-    int64_t tasks, threads;    /* sequences, slots or tiles that can be worked on side by side, and threads that do */
+    int64_t tasks, threads;    /* sequences, slots or tiles that can run in parallel, and threads used */
     bool backward, full, drop; /* full: the gate has its `value` */
-    bool few;                  /* tiles of a sequence side by side, instead of sequences */
+    bool few;                  /* the tiles of a sequence run in parallel, instead of sequences */
     dropout_key keys[2];
     panels w;
     room *rooms;       /* (threads) */
@@ -77,7 +80,7 @@ static tile_of tile_at(const block_in *b, int64_t sequence, int64_t i) {
     return tile;
 }
 
-/* Hands out pieces of one allocation, each starting a cache line; with `memory` NULL it only counts. */
+/* Divides one allocation into arrays aligned to cache lines; with `memory` NULL it only counts the bytes. */
 typedef struct {
     char *memory;
     int64_t bytes;
@@ -131,7 +134,7 @@ static void take_panels(const call *c, pieces *p, const real *w, int64_t in, int
     if (p->memory) pack(*panel_t, w, out, in, in, 1);
 }
 
-/* All that the call works with, in memory of the size that this returns; NULL just for that size. */
+/* Lays out the call's workspace in `memory`, and returns its size; NULL computes the size only. */
 static int64_t lay_out(call *c, char *memory) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
@@ -158,7 +161,7 @@ static int64_t lay_out(call *c, char *memory) {
     return p.bytes;
 }
 
-/* False if there is no memory. */
+/* Returns false if there is no memory. */
 static bool open_call(call *c, const block_in *b, bool backward) {
     const int64_t tiles = pieces_of(b->T, b->tile);
     *c = (call){.b = b, .tiles = tiles, .backward = backward, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
@@ -233,7 +236,7 @@ static void gelu_rows(real *restrict z, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) z[i] = gelu(y[i]);
 }
 
-/* z = GELU(y), with its slope there */
+/* z = GELU(y), slope = GELU'(y) */
 static void gelu_and_slope_rows(real *restrict z, real *restrict slope, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         const gelu_parts g = gelu_and_slope(y[i]);
@@ -270,7 +273,7 @@ static void step_row(cplx *restrict h, const cplx *restrict a, const cplx *restr
     for (int64_t j = 0; j < n; j++) h[j] = plane_step(a[j], prev[j], h[j]);
 }
 
-/* h <- the states, in place of v; `start` is the state before the tile. Returns where the state after it lies. */
+/* h <- the states, in place of v; `start` is the state before the tile. Returns a pointer to the last state. */
 static const real *scan_tile(const block_in *b, real *h, const real *start, int64_t rows, bool reverse) {
     for (int64_t s = 0; s < rows; s++) {
         real *const row = h + (reverse ? rows - 1 - s : s) * b->L;
@@ -291,7 +294,7 @@ static void adjoint_row(cplx *restrict g, cplx *restrict c, cplx *restrict da, c
     }
 }
 
-/* `start` is the state before the tile, `c` (L) the gradient with respect to that after it, and then before it. */
+/* `start` is the state before the tile; c (L) is the gradient of the state after it, and on return of `start`. */
 static void adjoint_tile(const block_in *b, real *g, const real *h, const real *start, real *c, const partial *sums,
                          int64_t rows, bool reverse) {
     real *const da = sums->scratch;
@@ -307,7 +310,7 @@ static void adjoint_tile(const block_in *b, real *g, const real *h, const real *
 
 /* ------------------------------------------------------------------------------------------------------ one tile */
 
-/* xn: x's own rows without a norm */
+/* xn: the rows of x itself without a norm */
 static const real *normed(const call *c, tile_of t, const room *r) {
     return c->b->norm ? r->norm : c->b->x + t.first * c->b->D;
 }
@@ -330,14 +333,14 @@ static int64_t carry_at(const call *c, int64_t k, tile_of t) {
     return ((k * c->b->B + t.b) * c->tiles + t.i) * c->b->L;
 }
 
-/* h[1] <- the states of backwards in time, from v in h[0] and the saved carries. */
+/* h[1] <- the states of the reverse direction, from v in h[0] and the saved carries. */
 static void reverse_states(const call *c, tile_of t, const room *r, const real *carries) {
     const block_in *const b = c->b;
     copy_row(r->h[1], r->h[0], t.rows * b->L);
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
 }
 
-/* y = W_out h + skip xn; y may lie in memory that is not in cache: it is written once. */
+/* y = W_out h + skip xn; y is written once, as it may not be in cache. */
 static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
     scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
@@ -345,7 +348,7 @@ static void layer_output(const call *c, tile_of t, const room *r, real *y) {
         product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
 }
 
-/* gate = W_g z + b_g, and the full form's value = W_v z + b_v */
+/* gate = W_g z + b_g, and for the full form value = W_v z + b_v */
 static void gate_products(const call *c, tile_of t, const room *r) {
     const int64_t D = c->b->D;
     const gemm_view z = {r->z, D, 1};
@@ -379,7 +382,7 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
     if (moments) moments_rows(moments + (t.b * c->tiles + t.i) * 3 * D, y, t.rows, D);
 }
 
-/* The gradient of the output's rows: dy's own, or in the room, with what is to be added. */
+/* The gradient of the output's rows: those of dy, or their sum with what `later` adds, in the room's buffer. */
 static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
     const int64_t D = c->b->D, at = t.first * D;
     if (!in->later_y) return in->dy + at;
@@ -388,8 +391,8 @@ static const real *incoming(const call *c, tile_of t, const room *r, const block
     return r->dy;
 }
 
-/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was kept,
- * or is made from the states again. */
+/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was
+ * saved (`kept`), or is recomputed from the states. */
 static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept,
                          const partial *sums) {
     const block_in *const b = c->b;
@@ -424,7 +427,7 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     if (b->gate == GATE_HALF2) add_row(r->dz, r->value, n);
 }
 
-/* From dy to g = W_out^T dz of direction 0, with what of W_out's and skip's gradients the tile gives. */
+/* From dy to g = W_out^T dz of direction 0; adds the tile's terms of the gradients of W_out and skip. */
 static void enter_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
@@ -441,7 +444,7 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
     product(r->g, L, NULL, 0, (gemm_view){r->dz, D, 1}, c->w.out_t[0], t.rows, D, L);
 }
 
-/* dxn = before + W_in^T g, with the tile's part of W_in's gradient; g is the gradient of v in one direction. */
+/* dxn = before + W_in^T g, with g the gradient of v in one direction; adds the tile's term of W_in's gradient. */
 static void add_input_adjoint(const call *c, tile_of t, const room *r, const real *before, real *dxn,
                               const partial *sums) {
     const block_in *const b = c->b;
@@ -451,7 +454,7 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
     product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
 }
 
-/* dx's rows from dxn, the gradient of xn, and dy */
+/* The rows of dx from dxn, the gradient of xn, and dy */
 static void leave_adjoint(const call *c, tile_of t, const room *r, const block_adjoint_in *in, const real *dxn,
                           real *dx, const partial *sums) {
     const block_in *const b = c->b;
@@ -476,7 +479,7 @@ static void leave_adjoint(const call *c, tile_of t, const room *r, const block_a
 
 /* ---------------------------------------------------------------------------------------------------- a sequence */
 
-/* `rooms` are those of the threads that work on this sequence. */
+/* `rooms`: the workspaces of the threads that work on this sequence. */
 static void forward_sequence(const call *c, int64_t sequence, const room *rooms, const block_out *out, real *moments) {
     const block_in *const b = c->b;
     const int64_t tiles = valid_tiles(b, sequence);
@@ -502,8 +505,8 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
     zero_padding(out->y, sequence, valid_steps(b, sequence), b->T, b->D);
 }
 
-/* Direction 0 comes first and does all but what belongs to direction 1's own scan and input; each against the order of
- * its scan. With few sequences tile after tile goes to the next slot, each slot's tiles in turn. */
+/* Direction 0 comes first and does everything but direction 1's own scan and input; each runs opposite to its scan.
+ * With few sequences, consecutive tiles go to consecutive slots, and the tiles of a slot are added in turn. */
 static void backward_sequence(const call *c, int64_t sequence, const room *rooms, int64_t slot,
                               const block_adjoint_in *in, const block_adjoint_out *out) {
     const block_in *const b = c->b;
@@ -558,7 +561,7 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
     merge_moments(out->mean, out->var, parts, rows, count, b->D);
 }
 
-/* See block.h; with out->mean, at least one step of all sequences is valid. */
+/* With out->mean, at least one step of the batch must be valid. */
 KERNEL(block_forward) {
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
@@ -567,7 +570,7 @@ KERNEL(block_forward) {
     int64_t *const rows = out->mean ? WORKSPACE(int64_t, parts) : NULL;
     const bool memory = !out->mean || (moments && rows);
     if (memory) {
-        if (moments) zero_row(moments, parts * 3 * b->D); /* there may be tiles without rows */
+        if (moments) zero_row(moments, parts * 3 * b->D); /* some tiles may have no rows */
 #pragma omp parallel for schedule(dynamic) num_threads((int)c.threads) if (!c.few && c.threads > 1)
         for (int64_t s = 0; s < b->B; s++) forward_sequence(&c, s, c.rooms + thread_number(), out, moments);
         if (moments) moments_of_output(&c, out, moments, rows);
@@ -600,7 +603,6 @@ static void merge_double(const call *c, real *restrict out, const double *restri
     }
 }
 
-/* See block.h. */
 KERNEL(block_backward) {
     call c;
     if (!open_call(&c, b, true)) return ROT_NO_MEMORY;

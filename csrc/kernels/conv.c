@@ -1,8 +1,8 @@
 /* Causal depthwise convolution  y_t = bias + sum_{k<taps} w_k x_{t-(taps-1)+k}  over (B, T, D), and its adjoint.
  *
  * With the taps-1 inputs before the first one (`state`) in front, the inputs of a sequence are z_0, z_1, ..., and
- * y_t = bias + sum_k w_k z_{t+k}. A task is a sequence and a run of RUN steps; sums over steps are taken within a run,
- * and the runs' sums are added in order: the same bits for any number of threads.
+ * y_t = bias + sum_k w_k z_{t+k}. A task is a sequence and a run of RUN steps. Sums over steps are taken within a run,
+ * and the runs' sums are added in order, so results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */
@@ -20,7 +20,7 @@ typedef struct {
     int64_t taps, D;
 } inputs;
 
-/* z_i, or NULL for a zero. */
+/* z_i, or NULL if it is zero. */
 static const real *input_at(inputs z, int64_t i) {
     const int64_t before = z.taps - 1;
     return i >= before ? z.x + (i - before) * z.D : z.state ? z.state + i * z.D : NULL;
@@ -64,8 +64,7 @@ KERNEL(conv_forward) {
     return ROT_OK;
 }
 
-/* dz (D) <- sum_k w_k dy_{i-k} over the steps there are, and the gradient of the final state, of which z_i is row
- * i - all. */
+/* dz (D) <- sum_k w_k dy_{i-k} over the valid steps, plus row i - all of dfinal if z_i is in the final state. */
 static void input_adjoint(real *restrict dz, const real *restrict dy, const real *restrict dfinal,
                           const real *restrict weights, int64_t i, int64_t all, int64_t taps, int64_t D) {
     copy_or_zero_row(dz, dfinal && i >= all ? dfinal + (i - all) * D : NULL, D);
@@ -78,7 +77,7 @@ static void input_adjoint(real *restrict dz, const real *restrict dy, const real
 KERNEL(conv_backward) {
     const int64_t runs = pieces_of(T, RUN), tail = (taps - 1) * D, size = (taps + 1) * D;
     real *const weights = WORKSPACE(real, taps, D);
-    real *const sums = WORKSPACE(real, 1 + B * runs, taps + 1, D); /* of dw as (taps,D), then dbias; the total first */
+    real *const sums = WORKSPACE(real, 1 + B * runs, taps + 1, D); /* dw (taps,D), then dbias; the total comes first */
     if (!weights || !sums) {
         pool_give(weights), pool_give(sums);
         return ROT_NO_MEMORY;

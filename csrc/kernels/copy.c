@@ -1,10 +1,10 @@
-/* A plain copy, y = x with ordinary stores: the benchmarks' baseline of memory bandwidth. */
+/* A plain copy, y = x with ordinary stores: the benchmarks' baseline for memory bandwidth. */
 #include <string.h>
 
 #include "kernels.h"
 
-/* y (n) = x (n), one stretch a thread. The empty asm keeps the compiler from making it one memcpy, which would switch
- * to streaming stores for large n. */
+/* y (n) = x (n), one contiguous part per thread. The empty asm keeps the compiler from calling memcpy, which would use
+ * streaming stores for large n. */
 KERNEL(copy) {
     enum { LINE = 256 / sizeof(real) };
 #pragma omp parallel for schedule(static)

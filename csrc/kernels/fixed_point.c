@@ -1,8 +1,8 @@
-/* Fixed points in depth  y = F(y)  of sequences (B, T, D): `relax`, the damped step that follows any F, and
- * `depth_pass`, a whole iteration of the vector-state Fixed-Point RNN; each in one pass over memory.
+/* Fixed points in depth  y = F(y)  of sequences (B, T, D): `relax`, the damped step after any F, and
+ * `depth_pass`, a whole iteration of the vector-state Fixed-Point RNN, each in one pass over memory.
  *
- * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written; a sequence that has converged comes
- * with length 0. Maxima do not depend on order, so results are the same bits for any number of threads.
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written; a sequence that has converged is
+ * passed with length 0. Maxima do not depend on order, so results have the same bits for any number of threads.
  */
 #include <float.h>
 
@@ -13,7 +13,7 @@
 
 enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
 
-/* Magnitudes as integers: in the order of the numbers, then infinity, then NaN, so that a maximum keeps NaN. */
+/* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
 #if ROT_DOUBLE
 typedef int64_t magnitude;
 static const magnitude WITHOUT_SIGN = INT64_MAX;
@@ -36,7 +36,7 @@ static inline real number_of(magnitude bits) {
 
 static inline magnitude larger(magnitude a, magnitude b) { return a > b ? a : b; }
 
-/* How far apart an iterate and its image are, and how large the image is: maxima over steps and channels. */
+/* Distance of an iterate from its image, and magnitude of the image: maxima over steps and channels. */
 typedef struct {
     magnitude apart, size;
 } spread;
@@ -46,12 +46,12 @@ static void widen(spread *s, spread other) {
     s->size = larger(s->size, other.size);
 }
 
-/* The least positive size that is divided by: none that matters, or that of the authors' code. */
+/* The smallest divisor: negligible, or that of the authors' code. */
 #define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
 
 static real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
 
-/* One number's damped step, and what it adds to the residual. */
+/* The damped step of one number; updates the residual's maxima. */
 static inline real relax(spread *widest, real y, real f, real s) {
     widest->apart = larger(widest->apart, magnitude_of(y - f));
     widest->size = larger(widest->size, magnitude_of(f));
@@ -67,12 +67,12 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
     return widest;
 }
 
-/* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of y as it was, the maxima over a
- * sequence's steps and channels; with `each_step`, the largest of its steps' own, over max |f| + RESIDUAL_FLOOR. NaN if
- * anything was, 0 without a step. f (B,T,D), s (B). */
+/* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of the old y, with maxima over a
+ * sequence's steps and channels. With `each_step`, the largest residual of a step, where the divisor is
+ * max |f| + RESIDUAL_FLOOR. NaN if any value is NaN, 0 if there are no steps. f (B,T,D), s (B). */
 KERNEL(relax) {
     const int64_t rows = PIECE / (D + 1) + 1, pieces = pieces_of(T, rows);
-    spread *const widest = WORKSPACE(spread, B, pieces); /* with each_step, a residual in the place of `apart` */
+    spread *const widest = WORKSPACE(spread, B, pieces); /* with each_step, `apart` holds a residual */
     if (!widest) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t i = 0; i < B * pieces; i++) {
@@ -97,7 +97,7 @@ KERNEL(relax) {
     return ROT_OK;
 }
 
-/* w (M, mixer_prepared) of u (M, ...): what mixers of M tokens take, made once for all iterations. */
+/* w (M, mixer_prepared) from u (M, ...): what M tokens' mixers precompute once for all iterations. */
 KERNEL(mixer_prepare) {
     const mixer m = {form, R, D};
 #pragma omp parallel for schedule(static) if (M * mixer_u(m) > SERIAL)
@@ -105,8 +105,8 @@ KERNEL(mixer_prepare) {
     return ROT_OK;
 }
 
-/* Prefetches the row of n numbers at x, which is used AHEAD steps from now: the hardware prefetcher does not follow so
- * many streams, and a row's cache lines must come in the direction of the walk. */
+/* Prefetches the row of n numbers at x, used AHEAD steps later. The hardware prefetcher does not follow so many
+ * streams, and a row's cache lines must be fetched in the direction of the walk. */
 static void prefetch_row(const real *x, int64_t n, bool down) {
     for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
 }
@@ -116,7 +116,7 @@ static void apart_row(real *restrict v, const real *restrict x, const real *rest
     for (int64_t i = 0; i < n; i++) v[i] = x[i] - y[i];
 }
 
-/* v <- w <- (1 - lam) y, or y where it is not scaled */
+/* v <- w <- (1 - lam) y, or y if not scaled */
 static void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
                        bool scaled) {
     for (int64_t i = 0; i < n; i++) v[i] = w[i] = depth_input(lam[i], y[i], scaled);
@@ -134,7 +134,7 @@ static spread depth_row(real *restrict y, real *restrict h, const real *restrict
     return widest;
 }
 
-/* h <- lam h + x + (w - v), lam NULL being none, then y <- s h + (1 - s) y. */
+/* h <- lam h + x + (w - v), without lam h if lam is NULL, then y <- s h + (1 - s) y. */
 static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict x,
                                 const real *restrict w, const real *restrict v, real s, int64_t n) {
     spread widest = {0, 0};
@@ -146,13 +146,13 @@ static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *
     return widest;
 }
 
-/* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as of `relax`, where
+/* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as in `relax`, where
  *
  *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - lam_t if `scaled`, else 1,
  *
- * or, `adjoint`, its adjoint in y about x, the gradient of F's input to come:  F_t = lam_{t+1} F_{t+1} + x_t +
- * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q of w as mixer_prepare wrote
- * it and alpha, of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
+ * or, with `adjoint`, its adjoint in y, where x is the gradient that comes in:  F_t = lam_{t+1} F_{t+1} + x_t +
+ * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q is that of alpha and w
+ * (from mixer_prepare), of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
 KERNEL(depth_pass) {
     const mixer m = {form, R, D};
     const int64_t room = mixer_scratch(m) + 3 * D, w_size = w_varying ? mixer_prepared(m) : 0;

@@ -1,7 +1,8 @@
-/* The products of activations with weights: y = x w^T + bias, and dw = dy^T x, dbias = sum of dy.
+/* Products of activations with weights: y = x w^T + bias, and dw = dy^T x, dbias = sum of dy.
  *
- * Not a general BLAS. Weights are packed once per call (gemm_tile.h); rows are cut into blocks by the shapes alone and
- * every sum has one order, so that, unlike a BLAS, the result is the same bits for any number of threads.
+ * Not a general BLAS. Weights are packed once per call (gemm_tile.h); the division of rows into blocks depends on the
+ * shapes alone and every sum has one order, so that, unlike a BLAS, results have the same bits for any number of
+ * threads.
  */
 #include <string.h>
 
@@ -13,9 +14,9 @@
 enum {
     ROWS = 20 * MR,   /* rows of one task of matmul */
     CHUNK = 256,      /* rows of x packed at a time in the weight gradient */
-    GROUP_ROWS = 512, /* least rows that get a partial sum of their own */
+    GROUP_ROWS = 512, /* smallest number of rows with their own partial sum */
     MAX_GROUPS = 16,
-    SERIAL = 1 << 19, /* products below which threads do not pay */
+    SERIAL = 1 << 19, /* multiplications below which one thread is used */
 };
 
 /* One row y (out) = x (in) w^T + bias (out) or NULL, w (out,in): packing w would cost more than the product. */
@@ -90,7 +91,7 @@ KERNEL(matmul_weight_grad) {
     return ROT_OK;
 }
 
-/* y (G,M,d_out) = x (G,M,d_in) w (G,d_in,d_out), each of the G pairs on its own. */
+/* y (G,M,d_out) = x (G,M,d_in) w (G,d_in,d_out), G independent products. */
 KERNEL(matmul_stack) {
     const int64_t size = packed_columns(d_out) * d_in, blocks = pieces_of(M, ROWS);
     real *const packed = WORKSPACE(real, G, packed_columns(d_out), d_in);

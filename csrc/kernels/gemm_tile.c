@@ -20,7 +20,7 @@ ROT_ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int6
 
 ROT_ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                                     const real *panel, int64_t depth, const int vectors, int64_t rows) {
-    switch (rows) { /* the number of rows is a constant in each, so that the sums stay in registers */
+    switch (rows) { /* a constant number of rows keeps the sums in registers */
     case 6: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 6); break;
     case 5: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 5); break;
     case 4: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 4); break;
@@ -30,8 +30,7 @@ ROT_ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, i
     }
 }
 
-/* The same for a panel with `columns` < NR, or at an edge; a function of its own, to keep the code of whole panels
- * small. */
+/* The same for a panel with `columns` < NR, or at an edge. A separate function keeps the code of whole panels small. */
 __attribute__((noinline)) static void narrow_tile(real *y, int64_t y_row, const real *start, int64_t start_row,
                                                   gemm_view x, const real *panel, int64_t depth, int64_t rows,
                                                   int64_t columns) {
@@ -55,7 +54,7 @@ void K(gemm_product)(real *y, int64_t y_row, const real *start, int64_t start_ro
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
             if (width == NR) {
-                /* the next rows of y, in case they are not in cache: the hardware prefetcher does not guess them */
+                /* prefetch the next rows of y: the hardware prefetcher does not foresee them */
                 for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
                     for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
                 tile_vectors(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, NV, mr);

@@ -1,7 +1,7 @@
 /* The one kernel of all matrix products: a register tile of MR rows by NR columns over packed panels.
  *
  * y = start + x w, where w (depth, columns) was packed into panels of NR columns. Every element of y is one sum in the
- * order of depth, whatever rows and columns are worked on together, so results do not depend on how work is cut.
+ * order of depth, whatever rows and columns are computed together, so results do not depend on the division of work.
  */
 #ifndef ROT_GEMM_TILE_H
 #define ROT_GEMM_TILE_H
@@ -22,7 +22,7 @@ enum { NV = 1 };
 enum { NR = NV * LANES, MR = 6 };
 enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
 
-/* Room that a packed matrix takes, in numbers. */
+/* Number of columns of a packed matrix, a multiple of NR. */
 static inline int64_t packed_columns(int64_t columns) { return pieces_of(columns, NR) * NR; }
 
 /* panels[p][k][NR] <- w(k, p*NR ...), zero beyond the last column; w(k, n) = w[k*row + n*column]. */
@@ -50,7 +50,7 @@ typedef struct {
     int64_t row, step;
 } gemm_view;
 
-/* Vectors in which `columns` <= NR of a panel are worked on: all, or half, or one, whichever is enough. */
+/* Number of vectors to compute for `columns` <= NR of a panel: all, half or one, whichever is enough. */
 static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
 /* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y, w packed. `start` is y

@@ -1,8 +1,8 @@
-/* Functions of a base and of what came one step earlier, each of a range of columns, and their adjoints:
+/* Functions of a base and of a lagged input, each of a range of columns, and their adjoints:
  *
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *
- * base and late are (B,T,columns), first (B,columns); late and first may be NULL, for zero. Functions:
+ * base and late are (B,T,columns), first (B,columns); late and first may be NULL, which means zero. Functions:
  *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),
  *   LAGGED_UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
@@ -15,7 +15,7 @@
 
 enum { ROWS = 64, SERIAL = 32768 };
 
-/* One range of columns, and how many steps of each sequence count. */
+/* One range of columns, and the number of valid steps of each sequence. */
 typedef struct {
     const real *base, *late, *first;
     const int64_t *lengths;
@@ -97,8 +97,8 @@ KERNEL(lagged_forward) {
     return ROT_OK;
 }
 
-/* The same of all ranges with late = y V^T, the product within the pass: y (B,T,E), v (columns,E). `out` holds one
- * range after the other, each (B,T,width); their widths sum to columns. */
+/* The same for all ranges, with late = y V^T computed in the same pass: y (B,T,E), v (columns,E). `out` holds one range
+ * after the other, each (B,T,width); their widths sum to columns. */
 KERNEL(lagged_product) {
     const range whole = {base, NULL, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
     const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
@@ -143,7 +143,7 @@ KERNEL(lagged_product) {
 }
 
 /* The range's columns of dbase (B,T,columns), dlate (B,T,columns) or NULL and dfirst (B,columns) or NULL, overwritten:
- *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, zero at the last step,   dfirst = dbase_0. */
+ *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, 0 at the last step,   dfirst = dbase_0. */
 KERNEL(lagged_backward) {
     const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
     const int64_t pieces = pieces_of(T, ROWS);

@@ -1,10 +1,10 @@
-/* Channel mixers  y_t = o_t + Q_t (x_t - o_t)  about an origin o (zero if NULL), and their adjoints; Q is that of a
- * form of mixer.h, and is never formed.
+/* Channel mixers  y_t = o_t + Q_t (x_t - o_t)  about an origin o (zero if NULL), and their adjoints. Q has one of the
+ * forms of mixer.h, and is never formed as a matrix.
  *
- * The M = B*T tokens are cut into groups by the shapes alone; the gradients of constant u and alpha sum in order within
- * a group, then over groups, so results are the same bits for any number of threads. `u_varying`: u is (B,T,...), else
- * that of one token; `alpha_varying`: so is alpha. `lengths` (B) or NULL: tokens at t >= lengths[b] are neither read
- * nor counted, and are written as zero.
+ * The M = B*T tokens are divided into groups by the shapes alone; the gradients of constant u and alpha are summed in
+ * order within a group, then over groups, so results have the same bits for any number of threads. `u_varying`: u is
+ * (B,T,...), else that of one token; `alpha_varying`: so is alpha. `lengths` (B) or NULL: tokens at t >= lengths[b] are
+ * neither read nor counted, and are written as zero.
  */
 #include "mixer.h"
 #include "kernels.h"

@@ -1,6 +1,6 @@
 /* Channel mixers, a token at a time: v <- Q v and its adjoint. mixer.c walks over tokens with them.
  *
- * Q is made of what `prepare` derives from u, and of gains alpha:
+ * Q depends on vectors u and gains alpha; mixer_prepare computes what depends on u alone:
  *   MIXER_HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
  *   MIXER_DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   MIXER_LOW_RANK      Q = sum_i alpha_i w_i w_i^T
@@ -17,7 +17,7 @@
 #include "kernels.h"
 #include "lanes.h"
 
-/* Of a function that takes the compiler long, and the call no time beside its loops: compiled once a file. */
+/* A function that takes long to compile, compiled once per file: the time of a call is negligible beside its loops. */
 #define APART __attribute__((noinline, unused)) static
 
 enum { MIX_SUMS = 128 / sizeof(real) };
@@ -26,15 +26,15 @@ typedef struct {
     int64_t form, R, D;
 } mixer;
 
-/* Squared norms from MIX_SMALL to MIX_LARGE are exact to rounding; a vector beyond is scaled by MIX_GROW or MIX_SHRINK
- * first. */
+/* Squared norms from MIX_SMALL to MIX_LARGE are exact to rounding; a vector outside that range is first scaled by
+ * MIX_GROW or MIX_SHRINK. */
 #if ROT_DOUBLE
 static const real MIX_SMALL = 0x1p-900, MIX_LARGE = 0x1p900, MIX_GROW = 0x1p800, MIX_SHRINK = 0x1p-600;
 #else
 static const real MIX_SMALL = 0x1p-100f, MIX_LARGE = 0x1p100f, MIX_GROW = 0x1p100f, MIX_SHRINK = 0x1p-70f;
 #endif
 
-/* Several sums side by side, for a loop that can be vectorised in the order that it is written in. */
+/* a . b in several partial sums, so that the loop can be vectorised without reordering. */
 static inline real dot(const real *restrict a, const real *restrict b, int64_t n) {
     real sum[MIX_SUMS] = {0};
     int64_t j = 0;
@@ -92,10 +92,9 @@ static inline int64_t mixer_scratch(mixer m) {
     return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
 }
 
-/* ------------------------------------------------------------------------------------ Householder, MIXER_DPLR, low
- * rank */
+/* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
 
-/* Each of these is made of the one step  v <- v - 2 g s w  of steps.h; low rank's has gain -alpha / 2, and no v. */
+/* All three use the step  v <- v - 2 g s w  of steps.h; low rank has gain -alpha / 2, and v = 0. */
 static inline real mixer_unit(mixer m) { return m.form == MIXER_LOW_RANK ? (real)-0.5 : 1; }
 
 /* v <- v - 2 gain w s */
@@ -131,8 +130,8 @@ static inline void add_direction(real *restrict du, const real *restrict v, cons
     for (int64_t j = 0; j < D; j++) du[j] += inverse * reflect_direction_adjoint(v[j], g[j], w[j], gain, s, q);
 }
 
-/* g (D) <- Q^T g; du and dalpha are added to; v (D) is what Q was given; scratch (R (D + 1)).
- * With q_i = w_i . g and s_i = w_i . v, each term by itself. */
+/* g (D) <- Q^T g; du and dalpha are added to; v (D) is the input of Q; scratch (R (D + 1)).
+ * With q_i = w_i . g and s_i = w_i . v, each term on its own. */
 static inline void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                                real *scratch, mixer m) {
     const real *const inverse = w + m.R * m.D;
@@ -144,12 +143,12 @@ static inline void adjoint_sum(real *g, real *du, real *dalpha, const real *v, c
     apply_sum(g, scratch, w, alpha, m);
 }
 
-/* Likewise of the product: reflection after reflection, each with what it was given. */
+/* The same for the product: one reflection after another, each with its own input. */
 static inline void adjoint_product(real *g, real *du, real *dalpha, const real *x, const real *w, const real *alpha,
                                    real *scratch, mixer m) {
     const int64_t R = m.R, D = m.D;
     real *const v = scratch, *const s = scratch + R * D;
-    for (int64_t i = R - 1; i >= 0; i--) { /* v_i, what reflection i was given, becomes v_{i-1} */
+    for (int64_t i = R - 1; i >= 0; i--) { /* v_i, the input of reflection i, becomes v_{i-1} */
         copy_row(v + i * D, i == R - 1 ? x : v + (i + 1) * D, D);
         if (i < R - 1) reflect_row(v + i * D, w + (i + 1) * D, alpha[i + 1], s[i + 1], D);
         s[i] = dot(w + i * D, v + i * D, D);
@@ -164,7 +163,7 @@ static inline void adjoint_product(real *g, real *du, real *dalpha, const real *
 
 /* -------------------------------------------------------------------------------------------------------- Kronecker */
 
-/* W (n,n), 1/|rows of U U^T| (n), U (n,n), of which the upper triangle comes by rows:  W = rownormalise(U U^T). */
+/* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows:  W = rownormalise(U U^T). */
 APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
     real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
     zero_row(U, n * n);
@@ -225,7 +224,7 @@ static inline void apply_kronecker_transposed(real *restrict v, const real *w, c
             add_scaled(v + i * b, -2 * alpha[i] * outer[i * b + k] * alpha[a + k], right_w + k * b, b);
 }
 
-/* g <- Q^T g; du and dalpha are added to; v is what Q was given. With Y = Left^T X Right^T, dY = -2 g:
+/* g <- Q^T g; du and dalpha are added to; v is the input of Q. With Y = Left^T X Right^T, dY = -2 g:
  *   dgained = W_left dY,  dinner = diag(left) dgained diag(right),  dX = dinner W_right
  *   dW_left = gained dY^T,  dW_right = dinner^T X */
 static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
@@ -257,7 +256,7 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
     adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }
 
-/* ------------------------------------------------------------------------------------------------- of any form */
+/* ---------------------------------------------------------------------------------------------------- any form */
 
 static inline void mixer_prepare(real *w, const real *u, mixer m) {
     if (m.form == MIXER_KRONECKER) {

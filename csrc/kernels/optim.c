@@ -1,6 +1,7 @@
-/* The optimiser's walks over one array of n numbers: AdamW's update in place, and the Euclidean norm.
+/* The optimiser's passes over an array of n numbers: AdamW's update in place, and the Euclidean norm.
  *
- * Blocks of one size whatever the number of threads, and each sum in one order: the same bits for any number.
+ * The size of blocks and the order of sums do not depend on the number of threads, so results have the same bits for
+ * any number.
  */
 #include <math.h>
 
@@ -11,7 +12,7 @@
 
 enum {
     BLOCK = 16384,
-    SERIAL = 8, /* blocks up to which threads do not pay */
+    SERIAL = 8, /* number of blocks up to which one thread is used */
     SUMS = 16,
 };
 
@@ -40,8 +41,8 @@ static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
     return sqrt(total);
 }
 
-/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant: |p|
- * and |v| after it, summed as `norm` does. */
+/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant:
+ * |p| and |v| after the update, summed as in `norm`. */
 KERNEL(adamw) {
     const double t = (double)step;
     const adamw_rule rule = {

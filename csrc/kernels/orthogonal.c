@@ -1,8 +1,8 @@
-/* Rotations P = expm(M - M^T) of square matrices, and the adjoint; in double whatever the dtype.
+/* Rotations P = expm(M - M^T) of square matrices, and the adjoint; computed in double for every dtype.
  *
- * Products alone, each matrix by one thread in one order: unlike LAPACK's, the same bits for any number of threads.
- * Matrices lie padded in the workspace, rows to a multiple of TILE and columns to one of DOUBLES; what is in the
- * padding never reaches a result.
+ * Only matrix products, each matrix by one thread in one order: unlike LAPACK's, results have the same bits for any
+ * number of threads. Matrices are padded in the workspace, rows to a multiple of TILE and columns to one of DOUBLES;
+ * the padding does not affect results.
  */
 #include <math.h>
 #include <string.h>
@@ -15,12 +15,12 @@
 enum {
     DOUBLES = VECTOR_BYTES / sizeof(double),
     TILE = 4,         /* rows of a product made at once */
-    TERMS = 20,       /* of the exponential series: at norm 1 the rest and its derivative are below 1e-17 */
-    SERIAL = 1 << 15, /* numbers of a product of all matrices below which threads do not pay */
+    TERMS = 20,       /* of the exponential series: at norm 1 the remainder and its derivative are below 1e-17 */
+    SERIAL = 1 << 15, /* numbers of all products below which one thread is used */
 };
 typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 
-/* What one matrix takes: its size n, and buffers (rows, row); `next` and `dnext` are where E and dE are made anew. */
+/* Workspace of one matrix: its size n, and buffers (rows, row); `next` and `dnext` receive the new E and dE. */
 typedef struct {
     int64_t n, rows, row;
     double *A, *X, *E, *next, *dA, *dX, *dE, *dnext;
@@ -85,7 +85,7 @@ static void swap(double **x, double **y) {
     *y = other;
 }
 
-/* How often A = -A^T is halved until |A|_2 <= 1. Eigenvalues +-iw add 2 w^4 to |X|_F^2, X = A^2, so
+/* Number of halvings of A = -A^T until |A|_2 <= 1. Eigenvalues +-iw add 2 w^4 to |X|_F^2, X = A^2, so
  * |A|_2 <= (|X|_F^2 / 2)^(1/4). */
 static int halvings(const task *t) {
     double sum = 0;
@@ -97,8 +97,8 @@ static int halvings(const task *t) {
 
 /* E = expm(A) for A = -A^T, and dE, its Frechet derivative in direction dA, if asked for. A and dA are overwritten.
  *
- * Scaling and squaring of the series sum_k A^k / k!, by Horner in X = A^2 with two terms as one coefficient. The
- * derivative is carried along by the product rule. */
+ * Scaling and squaring of the series sum_k A^k / k!, by Horner's rule in X = A^2 with two terms per coefficient.
+ * The derivative follows by the product rule. */
 static void expm(task *t, bool derivative) {
     double inverse[TERMS] = {1}; /* of k! */
     for (int k = 1; k < TERMS; k++) inverse[k] = inverse[k - 1] / k;
@@ -143,7 +143,7 @@ static void load_skew(const task *t, const real *restrict m, double sign) {
             t->A[i * t->row + j] = sign * ((double)m[i * t->n + j] - (double)m[j * t->n + i]);
 }
 
-/* E <- E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2: squares what E lacks of being orthogonal. */
+/* E <- E (3 I - E^T E) / 2 = E + E (I - E^T E) / 2, which squares the error I - E^T E of orthogonality. */
 static void newton(task *t) {
     for (int64_t i = 0; i < t->n; i++)
         for (int64_t j = 0; j < t->n; j++) t->A[i * t->row + j] = t->E[j * t->row + i];
@@ -154,7 +154,7 @@ static void newton(task *t) {
     swap(&t->E, &t->next);
 }
 
-/* Whether the series can be scaled back without losing more than a Newton step restores; false for NaN. */
+/* Whether squaring back loses no more than a Newton step restores; false for NaN. */
 static bool in_range(const real *M, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (!(fabs((double)M[i]) <= ORTHOGONAL_LARGEST)) return false;
@@ -181,8 +181,9 @@ KERNEL(orthogonal_forward) {
 
 /* dM = L - L^T with L the Frechet derivative of expm at (M - M^T)^T in direction dP; dM, dP, M (G,n,n).
  *
- * That derivative is the adjoint of the one at M - M^T. The Newton step needs none of its own: it is the identity on
- * orthogonal matrices, and what dP has across them, P times a symmetric matrix, leaves L symmetric and cancels. */
+ * That derivative is the adjoint of the one at M - M^T. The Newton step needs no adjoint of its own: it is the
+ * identity on orthogonal matrices, and the part of dP normal to them, P times a symmetric matrix, adds a symmetric
+ * matrix to L, which cancels in L - L^T. */
 KERNEL(orthogonal_backward) {
     if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);

@@ -1,8 +1,8 @@
-/* The generator of philox.h as a kernel, for tests and for draws in Python. */
+/* The generator of philox.h as a kernel, for tests and for random numbers in Python. */
 #include "philox.h"
 #include "kernels.h"
 
-/* out (n,4); counter (n,4), key (n,2): 32-bit words held in int64. Counter i goes through lane i modulo their number.
+/* out (n,4); counter (n,4), key (n,2): 32-bit words held in int64. Counter i uses lane i modulo the number of lanes.
  */
 KERNEL(philox) {
     for (int64_t i = 0; i < n; i++) {

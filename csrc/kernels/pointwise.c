@@ -1,8 +1,9 @@
-/* Functions of each place alone, norms, dropout, embedding, pooling and the loss; forward and backward side by side.
+/* Elementwise functions, norms, dropout, embedding, pooling and the loss, each forward next to its backward.
  *
  * Arrays are (B, T, D). `lengths` (B) or NULL: rows at t >= lengths[b] are neither read nor counted, and are zero in
- * every output. One driver cuts each sequence into chunks of rows; sums over rows are taken within a chunk, and the
- * chunks' sums are added in order, in double. The cut depends on the shapes alone: the same bits for any threads.
+ * every output. One driver divides each sequence into chunks of rows; sums over rows are taken within a chunk, and
+ * the chunks' sums are added in order, in double. Chunks depend on the shapes alone, so results have the same bits for
+ * any number of threads.
  * Every output is overwritten.
  */
 #include <math.h>
@@ -14,7 +15,7 @@
 
 enum {
     CHUNK = 16384,  /* elements of one task */
-    SMALL = 32768,  /* elements below which threads do not pay */
+    SMALL = 32768,  /* elements below which one thread is used */
     RUN = 128,      /* rows of one partial sum of the embedding's gradient */
     MAX_ARRAYS = 3, /* of one kind in a job */
 };
@@ -22,7 +23,7 @@ enum {
 /* Arguments of one call, for its chunks of rows. */
 typedef struct {
     int64_t B, T, D;
-    const int64_t *lengths, *places; /* (B) or NULL; the latter of dropout */
+    const int64_t *lengths, *places; /* (B) or NULL; places: of dropout */
     int64_t longest;                 /* rows of a chunk at most, or 0 */
     real *out[MAX_ARRAYS];           /* (B,T,D); the driver zeroes their padding */
     const real *in[MAX_ARRAYS];      /* (B,T,D) */
@@ -68,7 +69,7 @@ static void each_chunk(body *f, const job *j) {
     }
 }
 
-/* Room for `count` rows of sums of every chunk. */
+/* Memory for `count` rows of sums for every chunk. */
 static real *new_sums(const job *j, int64_t count) { return WORKSPACE(real, j->B, chunks_of(j), count, j->D); }
 
 /* out[d] = factor * sum over c of sums[c*stride + d], for d < n <= COLUMNS. */
@@ -119,7 +120,7 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
     }
 }
 
-/* y, x (B,T,D); function 0..5 as above. */
+/* y, x (B,T,D); function: FUNCTION_EXP, ... */
 KERNEL(elementwise) {
     each_chunk(elementwise_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}, .function = function});
@@ -144,7 +145,8 @@ static void elementwise_backward_rows(const job *j, int64_t chunk, int64_t first
     }
 }
 
-/* dx, dy, x (B,T,D), of a function whose slope is taken at x: FUNCTION_GELU, FUNCTION_SILU or FUNCTION_SOFTPLUS. */
+/* dx, dy, x (B,T,D), of a function whose derivative is computed from x: FUNCTION_GELU, FUNCTION_SILU or
+ * FUNCTION_SOFTPLUS. */
 KERNEL(elementwise_backward) {
     each_chunk(elementwise_backward_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .function = function});
@@ -187,7 +189,7 @@ static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) 
     copy_row(AT(j->out[0]), AT(j->in[0]), rows * j->D);
 }
 
-/* y (B,T,D) is x with its padding zeroed. */
+/* y (B,T,D) is x with zeros in its padding. */
 KERNEL(mask_padding) {
     each_chunk(copy_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {x}});
     return ROT_OK;
@@ -216,9 +218,9 @@ static void scale_rows(const job *j, int64_t chunk, int64_t first, int64_t rows)
         for (int64_t d = 0; d < j->D; d++) y[r * j->D + d] = x[r * j->D + d] * by[d];
 }
 
-/* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The number of an element is that of Philox's counter
- * (i / 4, place, step, site) at i % 4: i runs over the (T,D) of its sequence, or over (D) with `over_time`; place is
- * places[b], or b without. */
+/* y = x mask / (1 - rate), y and x (B,T,D); its own adjoint. The random number of element i is word i % 4 of
+ * Philox's block for the counter (i / 4, place, step, site): i runs over the (T,D) of its sequence, or over (D) with
+ * `over_time`; place is places[b], or b if places is NULL. */
 KERNEL(dropout) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .places = places, .out = {y}, .in = {x}};
     j.key = dropout_key_of(rate, seed, step, site);
@@ -472,7 +474,7 @@ static void embedding_rows(const job *j, int64_t chunk, int64_t first, int64_t r
 
 /* y (B,T,D) = table[ids] + bias; ids (B,T), each a row of table (V,D), bias (D) or NULL. */
 KERNEL(embedding_forward) {
-    (void)V; /* which bounds the ids, as rotrnn.ops has checked */
+    (void)V; /* the ids are below V: checked by rotrnn.ops */
     each_chunk(
         embedding_rows,
         &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .channel = {bias}, .ids = ids, .table = table});
@@ -501,7 +503,7 @@ static void group_by_id(const grouping *g, const int64_t *ids, const int64_t *le
     g->first_run[V] = run;
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < steps_of(lengths, b, T); t++) g->rows[g->start[ids[b * T + t]]++] = b * T + t;
-    for (int64_t v = V; v > 0; v--) g->start[v] = g->start[v - 1]; /* each had moved on to the next one's */
+    for (int64_t v = V; v > 0; v--) g->start[v] = g->start[v - 1]; /* each had advanced to the start of the next */
     g->start[0] = 0;
 }
 
@@ -531,7 +533,7 @@ static int sum_by_id(real *restrict dtable, const real *restrict dy, const int64
 #pragma omp for schedule(static)
         for (int64_t v = 0; v < V; v++) {
             const int64_t runs = g.first_run[v + 1] - g.first_run[v];
-            if (runs == 1) continue; /* it is there */
+            if (runs == 1) continue; /* already written */
             for (int64_t lo = 0; lo < D; lo += COLUMNS)
                 merge_columns(dtable + v * D + lo, sums + g.first_run[v] * D + lo, runs, D, least(D - lo, COLUMNS), 1);
         }
@@ -549,8 +551,8 @@ static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64
     for (int64_t row = first; row < first + rows; row++) add_row(sums + j->ids[row] * D, j->in[0] + row * D, D);
 }
 
-/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid places that hold v. Where a table is small
- * beside the rows of a chunk, each chunk of RUN rows at most sums into one of its own, and dy is read in order. */
+/* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid steps with id v. If the table is small
+ * compared with a chunk, chunks of at most RUN rows have a table of sums each, and dy is read in order. */
 KERNEL(embedding_backward) {
     job j = {.B = B, .T = T, .D = D, .V = V, .lengths = lengths, .longest = RUN, .in = {dy}, .ids = ids};
     if (V > chunk_rows(&j) / 4) return sum_by_id(dtable, dy, ids, lengths, B, T, D, V);
@@ -600,7 +602,7 @@ static void spread_rows(const job *j, int64_t chunk, int64_t first, int64_t rows
         for (int64_t d = 0; d < D; d++) dx[r * D + d] = dy[d] * share;
 }
 
-/* dx (B,T,D): dy (B,D) shared equally among a sequence's valid rows. */
+/* dx (B,T,D): dy (B,D) divided equally among a sequence's valid rows. */
 KERNEL(mean_pool_backward) {
     each_chunk(spread_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .sequence = dy});
     return ROT_OK;

@@ -1,8 +1,8 @@
-/* Recurrences through a dense matrix: the simple recurrent network and the LSTM, and their adjoints.
+/* Dense recurrences, the simple recurrent network and the LSTM, and their adjoints.
  *
- * Sequential in time. The sequences of a block go side by side, so that a step is a matrix product (gemm_tile.h) of
- * their states with packed weights; threads take blocks. Sequences of a block are sorted by length: those that have a
- * k-th step come first. No sequence's result depends on which others are beside it.
+ * Sequential in time. The sequences of a block advance together, so that a step is a matrix product (gemm_tile.h) of
+ * their states with packed weights; threads work on blocks. Sequences of a block are sorted by length, longest first,
+ * so that those with a k-th step come first. A sequence's result does not depend on the others in its block.
  *
  * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)) or 4 (the LSTM's gates).
  */
@@ -14,16 +14,14 @@
 #include "sizes.h"
 #include "workspace.h"
 
-/* What a step makes of z_t. */
-
 enum {
-    ROWS = 4,         /* sequences of a block: as many as keep the arithmetic busy while weights come from cache */
-    SERIAL = 1 << 19, /* products below which threads do not pay */
+    ROWS = 4,         /* sequences of a block: enough arithmetic to hide reading the weights from cache */
+    SERIAL = 1 << 19, /* multiplications below which one thread is used */
 };
 
 static int64_t rows_of(int64_t B) { return B > 2 * ROWS ? ROWS : B > 1 ? (B + 1) / 2 : 1; }
 
-/* The sequences of a block and how many steps each has, the most first. */
+/* The sequences of a block and their numbers of steps, longest first. */
 typedef struct {
     int64_t count, b[ROWS], steps[ROWS];
 } block;
@@ -40,19 +38,19 @@ static block block_of(int64_t index, int64_t B, int64_t T, const int64_t *length
     return s;
 }
 
-/* How many sequences have a step k. */
+/* Number of sequences that have a step k. */
 static int64_t active_at(const block *s, int64_t k) {
     int64_t n = s->count;
     while (n > 0 && s->steps[n - 1] <= k) n--;
     return n;
 }
 
-/* Where in (B,T) step k of the block's r-th sequence lies. */
+/* Index in (B,T) of step k of the block's r-th sequence. */
 static int64_t place_of(const block *s, int64_t r, int64_t k, int64_t T, int64_t reverse) {
     return s->b[r] * T + (reverse ? s->steps[r] - 1 - k : k);
 }
 
-/* Of y (B,T,n), the sequences of a block. */
+/* Zeroes the padding of the block's sequences in y (B,T,n). */
 static void zero_padding_of(real *y, const block *s, int64_t T, int64_t n) {
     for (int64_t r = 0; r < s->count; r++) zero_padding(y, s->b[r], s->steps[r], T, n);
 }
@@ -66,7 +64,7 @@ static void activate(real *restrict h, const real *restrict z, int64_t N, int64_
         copy_row(h, z, N);
 }
 
-/* dz = g f'(z), by h = f(z) */
+/* dz = g f'(z), from h = f(z) */
 static void activate_adjoint(real *restrict dz, const real *restrict g, const real *restrict h, int64_t N,
                              int64_t cell) {
     if (cell == CELL_TANH)
@@ -77,7 +75,7 @@ static void activate_adjoint(real *restrict dz, const real *restrict g, const re
         copy_row(dz, g, N);
 }
 
-/* gates (4,N) <- those of z (4,N);  c and h move on a step */
+/* gates (4,N) <- those of z (4,N);  advances c and h by one step */
 static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, const real *restrict z, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
         const lstm_gates at = lstm_gates_of((lstm_gates){z[j], z[N + j], z[2 * N + j], z[3 * N + j]});
@@ -88,7 +86,7 @@ static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, 
     }
 }
 
-/* dh is the whole gradient of h_t; dc what comes into c_t from later steps, and then into c_{t-1}. */
+/* dh is the total gradient of h_t; dc is what reaches c_t from later steps on entry, and c_{t-1} on return. */
 static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *restrict dh, const real *restrict gates,
                               const real *restrict c, const real *restrict c_prev, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
@@ -99,7 +97,7 @@ static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *
     }
 }
 
-/* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Of the LSTM alone, else NULL: c (B,T,N), cT (B,N),
+/* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Only for the LSTM, else NULL: c (B,T,N), cT (B,N),
  * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o. */
 KERNEL(rnn_forward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
@@ -147,12 +145,12 @@ KERNEL(rnn_forward) {
 }
 
 /* dx (B,T,G N), dh0 (B,N), overwritten; dh (B,T,N), dhT (B,N) or NULL; w, c0, lengths as in forward; h, c, gates as it
- * wrote them. Of the LSTM alone, else NULL: dc0, dcT (or NULL), c, gates, c0.
+ * wrote them. Only for the LSTM, else NULL: dc0, dcT (or NULL), c, gates, c0.
  *
  *   g_t = dh_t + w^T dz_{t+1}   with boundary  g_{T-1} = dh_{T-1} + dhT
  *   dx_t = dz_t, the cell's adjoint of g_t,   dh0 = w^T dz_0   (dhT if there is no step)
  *
- * dw = sum dz_t h_{t-1}^T is left to the caller, who has matmul_weight_grad. */
+ * The caller computes dw = sum dz_t h_{t-1}^T by matmul_weight_grad. */
 KERNEL(rnn_backward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(N), G * N);

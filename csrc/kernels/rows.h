@@ -1,4 +1,4 @@
-/* Work on a few rows of (rows, D) that kernels share: channel and layer norm, moments, dropout. */
+/* Functions of a few rows (rows, D) that kernels share: channel and layer norm, moments, dropout. */
 #ifndef ROT_ROWS_H
 #define ROT_ROWS_H
 
@@ -31,10 +31,10 @@ static inline void add_statistics_adjoint(real *restrict dx, const real *restric
 
 enum { DRAW = 1024 }; /* random numbers drawn at once */
 
-/* Where sequence b of a call stands in the whole batch; places (B) or NULL. */
+/* Index of a call's sequence b in the whole batch; places (B) or NULL. */
 static inline int64_t batch_place(const int64_t *places, int64_t b) { return places ? places[b] : b; }
 
-/* One mask: what it is drawn from, and what it multiplies by where it does not zero. */
+/* A dropout mask: the key of its random numbers, and the factor of elements that are kept. */
 typedef struct {
     uint64_t seed, stream;
     uint32_t threshold;
@@ -49,11 +49,11 @@ static inline dropout_key dropout_key_of(double rate, int64_t seed, int64_t step
 }
 
 /* Draws for elements lo .. lo+n-1, n <= DRAW, of the sequence at `place` of its batch, 0 <= place < 2^32, lo+n <= 2^34:
- * scale where the random number reaches the threshold, else 0. Returns where in `drawn` (DRAW + 4) the first of them
- * lies. */
+ * scale where the random number reaches the threshold, else 0. Returns a pointer into `drawn` (DRAW + 4), to the
+ * first of them. */
 static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t place, int64_t lo,
                                     int64_t n) {
-    uint32_t words[DRAW + 4 * PHILOX_LANES]; /* a register's counters at a time: the last may be more than are used */
+    uint32_t words[DRAW + 4 * PHILOX_LANES]; /* whole registers of counters, so a few more than are used */
     const uint32_t threshold = key->threshold;
     const real scale = key->scale;
     const int64_t skip = lo % 4, used = skip + n;
@@ -67,8 +67,8 @@ static inline const real *draw_mask(real *restrict drawn, const dropout_key *key
 
 enum { COLUMNS = 64 }; /* columns whose sums are merged at once */
 
-/* part (3, D): the rounded mean m of some rows, and about it the sums of squares and of what rounding left; two passes
- * while the rows are in cache. */
+/* part (3, D): the rounded mean m of some rows, the sum of squares about m, and the sum about m that rounding leaves;
+ * two passes while the rows are in cache. */
 static inline void moments_rows(real *restrict part, const real *restrict x, int64_t rows, int64_t D) {
     real *restrict mean = part, *restrict squares = part + D, *restrict rest = part + 2 * D;
     memset(part, 0, (size_t)(3 * D) * sizeof(real));
@@ -111,7 +111,7 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
         }
         for (int64_t d = 0; d < width; d++) {
             mean[lo + d] = (real)m[d];
-            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may fall short of zero; NaN stays */
+            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may give less than zero; NaN stays */
         }
     }
 }

@@ -1,9 +1,10 @@
 /* Diagonal scan  h_t = a_t h_{t-1} + x_t  over (B, T, N), and its adjoint. Compiled for real and complex lanes.
  *
- * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). Where there are few of these and `a`
- * is constant, time is cut too, into segments of n steps: each is run from zero for its last state f alone; the true
- * states between them follow by  s <- a^n s + f,  and from these each is run again, while x is still in cache. The cut
- * depends on the shapes alone and every sum has one order, so results are the same bits for any number of threads.
+ * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). If there are few of these and `a` is
+ * constant, time is divided too, into segments of n steps: each is first run from zero to get its last state f; the
+ * true states between segments follow by  s <- a^n s + f,  and from these each is run again, while x is still in cache.
+ * The division depends on the shapes alone and every sum has one order, so results have the same bits for any number of
+ * threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
@@ -17,19 +18,19 @@
 #include "workspace.h"
 
 enum {
-    BLOCK = 16384 / sizeof(lane),    /* lanes of one task: mostly whole rows, for which memory is fastest */
-    NARROW = 1024 / sizeof(lane),    /* where only narrower blocks give tasks enough */
+    BLOCK = 16384 / sizeof(lane),    /* lanes of one task: mostly whole rows, which memory reads fastest */
+    NARROW = 1024 / sizeof(lane),    /* the same, if wider blocks give too few tasks */
     SPAN = 128 / sizeof(lane),       /* lanes of a row taken at a time */
     SUM_STEPS = 128,                 /* steps of one partial sum */
-    SEGMENT = 131072 / sizeof(lane), /* lanes of one segment, steps times lanes of its block, about */
-    SEGMENT_STEPS = 32,              /* its least steps */
-    FEW = 4,                         /* sequences times blocks of lanes below which time is cut */
-    SERIAL = 32768,                  /* lanes in all below which threads do not pay */
+    SEGMENT = 131072 / sizeof(lane), /* approximate size of a segment, steps times lanes of its block */
+    SEGMENT_STEPS = 32,              /* smallest number of steps of a segment */
+    FEW = 4,                         /* sequences times blocks of lanes below which time is divided */
+    SERIAL = 32768,                  /* total number of lanes below which one thread is used */
 };
 
 static const lane ZEROS[BLOCK];
 
-/* How the work is cut: blocks of so many lanes, segments of so many steps, a power of two unless there is but one. */
+/* Division of the work: lanes of a block, and steps of a segment, a power of two unless there is only one segment. */
 typedef struct {
     int64_t blocks, lanes, segments, steps;
 } cut;
@@ -44,8 +45,8 @@ static cut cut_of(int64_t B, int64_t T, int64_t N, int64_t varying) {
     return c;
 }
 
-/* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding that lie
- * in its range of time. The walk is in lanes. `first`: no segment comes before it; `last`: it ends with the last valid
+/* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding in its
+ * range of time. The walk is in lanes. `first`: no segment comes before it; `last`: it ends with the last valid
  * step, or there is none; `more`: a later segment has steps. */
 typedef struct {
     int64_t b, lo, n;
@@ -54,7 +55,7 @@ typedef struct {
     bool first, last, more;
 } piece;
 
-/* The i-th piece, with time running down through memory or not. */
+/* The i-th piece; `down`: time runs to lower addresses. */
 static piece piece_of(cut c, int64_t i, const int64_t *lengths, int64_t T, int64_t N, bool down) {
     const int64_t segment = i % c.segments, k = i / c.segments % c.blocks, b = i / c.segments / c.blocks;
     const int64_t lo = k * c.lanes, from = segment * c.steps, all = steps_of(lengths, b, T);
@@ -75,8 +76,8 @@ static void zero_padding_of(lane *rows, piece p, int64_t T, int64_t N) {
     zero_rows(rows + (p.b * T + p.padding) * N + p.lo, p.padding_end - p.padding, p.n, N);
 }
 
-/* The span of lanes that is i-th in a row of n. The hardware prefetcher follows a walk through memory in one direction:
- * so a walk down to lower addresses takes each row from its end, too. */
+/* The i-th span of lanes in a row of n. The hardware prefetcher follows a walk in one direction, so a walk to lower
+ * addresses takes each row from its end, too. */
 typedef struct {
     int64_t lo, lanes;
 } span;
@@ -96,7 +97,7 @@ static void step_row(lane *restrict h, const lane *restrict a, const lane *restr
                      int64_t n, bool down) {
     for (int64_t i = 0; i < n; i += SPAN) {
         const span s = span_of(i, n, down);
-        if (s.lanes == SPAN) /* a constant leaves no loop over lanes */
+        if (s.lanes == SPAN) /* with a constant there is no loop over lanes */
             step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, SPAN);
         else
             step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, s.lanes);
@@ -127,7 +128,7 @@ static void run_from_zero(lane *restrict state, const lane *restrict a, const la
     }
 }
 
-/* Powers a^n are kept in double: used for every segment, they may not lose what single steps do not. */
+/* Powers a^n are kept in double: they are used for every segment, and must not be less accurate than single steps. */
 #if ROT_COMPLEX
 typedef struct {
     double re, im;
@@ -155,8 +156,8 @@ static void powers_of(wide *restrict power, wide *restrict below, const lane *re
     }
 }
 
-/* carry <- a^n state + last. A product that is not finite is taken in single steps, as the recurrence takes it: a^n may
- * overflow where the state is zero, or vanish where it is infinite. */
+/* carry <- a^n state + last. If the product is not finite, it is computed in single steps, as in the recurrence: a^n
+ * may overflow where the state is zero, or underflow where it is infinite. */
 static void pass_on(lane *restrict carry, const lane *restrict state, const lane *restrict last, const lane *restrict a,
                     const wide *restrict power, int64_t steps, int64_t n) {
     bool finite = true;
@@ -235,15 +236,15 @@ static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, 
     }
 }
 
-/* The adjoint of the steps of p, the latest first: g enters as the gradient of the state after them, less the product
- * with the transition from there, and becomes that of the earliest. `start` is the state before the sequence. A varying
- * da is overwritten, the sum over the steps is added to a constant one. */
+/* The adjoint of the steps of p, last step first. On entry g is the gradient of the state after them, not yet
+ * multiplied by the transition from there; on return, that of the first step's state. `start` is the state before the
+ * sequence. A varying da is overwritten; to a constant one the sum over the steps is added. */
 static void run_backward(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a,
                          const lane *restrict dh, const lane *restrict h, const lane *restrict start, piece p,
                          bool varying) {
     lane run[BLOCK];
     zero_row(run, p.n);
-    const lane *a_next = p.first ? NULL : a + p.lo; /* dhT enters as it is */
+    const lane *a_next = p.first ? NULL : a + p.lo; /* dhT is added without a product */
     ptrdiff_t row = p.w.first;
     for (int64_t k = 1; k <= p.w.steps; k++, row += p.w.stride) {
         const lane *const h_prev = p.last && k == p.w.steps ? start : h + row + p.w.stride;
@@ -257,7 +258,7 @@ static void run_backward(lane *restrict g, lane *restrict dx, lane *restrict da,
     }
 }
 
-/* After the last step of the walk back: dh0 <- conj(a_0) g_0, or g if there was no step; zeros in padding. */
+/* After the last step of the backward walk: dh0 <- conj(a_0) g_0, or g if there is no step; zeros in padding. */
 static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *restrict g, const lane *restrict a, piece p,
                          int64_t T, int64_t N, bool varying) {
     zero_padding_of(dx, p, T, N);
@@ -272,7 +273,7 @@ static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *rest
  *   g_t = dh_t + conj(a_{t+1}) g_{t+1}     with boundary g_{T-1} = dh_{T-1} + dhT
  *   dx_t = g_t,   da_t = g_t conj(h_{t-1})  with h_{-1} = h0,   dh0 = conj(a_0) g_0   (dh0 = dhT if no steps)
  *
- * A constant `a` sums da over b and t: runs of SUM_STEPS, then segments, then b, always in that order. */
+ * For a constant `a`, da is summed over runs of SUM_STEPS, then segments, then b, always in that order. */
 KERNEL(scan_backward) {
     const cut c = cut_of(B, T, N, varying);
     const int64_t pieces = B * c.blocks * c.segments;
@@ -308,7 +309,7 @@ KERNEL(scan_backward) {
             if (p.more) run_from_zero(last, turned, dh, p);
             await(&turn, i);
             copy_row(g, p.first ? dhT ? dhT + p.b * N + p.lo : ZEROS : carry, p.n);
-            const wide *const moves = p.first ? below : power; /* dhT enters without a product */
+            const wide *const moves = p.first ? below : power; /* no product for dhT */
             if (p.more) pass_on(carry, g, last, turned + p.lo, moves + p.lo, c.steps - p.first, p.n);
             pass_turn(&turn, i + 1);
             run_backward(g, dx, sum, a, dh, h, h0 ? h0 + p.b * N + p.lo : ZEROS, p, false);

@@ -1,13 +1,14 @@
 /* Selective scan  h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T,  y_t = h_t C_t + skip x_t, and its adjoint.
  *
- * The state of a sequence is (D, N), held as (N, D): SIMD across channels. A task is a sequence and a group of
- * channels. It runs over tiles of SELECTIVE_TILE steps, in a tile over blocks of WIDTH channels, in a block over their
- * N states, and only there over time, with the state in registers: what is computed for each step, channel and state
- * stays in level 1 cache. Forward writes the states before each tile, backward recomputes the rest. How work is cut
- * depends on the shapes alone and every sum has one order, so results are the same bits for any number of threads.
+ * The state of a sequence is (D, S), stored as (S, D): SIMD across channels. A task is a sequence and a group of
+ * channels. It loops over tiles of SELECTIVE_TILE steps, within a tile over blocks of WIDTH channels, within a block
+ * over their S states, and innermost over time, with the state in registers: what is computed for each step, channel
+ * and state stays in level 1 cache. Forward saves the states before each tile, backward recomputes the rest. The
+ * division of work depends on the shapes alone and every sum has one order, so results have the same bits for any
+ * number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
- * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; tiles are counted in the order they are taken.
+ * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; tiles are numbered in the order of the walk.
  */
 #include <string.h>
 
@@ -19,14 +20,14 @@ enum {
     VECTORS = 2,             /* registers of a block */
     WIDTH = VECTORS * LANES, /* its channels */
     TILE = SELECTIVE_TILE,
-    TASKS = 16,     /* at least, if there are blocks enough */
-    SERIAL = 16384, /* numbers (B,T,D,N) below which threads do not pay */
+    TASKS = 16,     /* at least, if there are enough blocks */
+    SERIAL = 16384, /* numbers (B,T,D,S) below which one thread is used */
 };
 
 /* One number for each step of a tile and channel of a block. */
 typedef real tile_array[TILE * WIDTH] __attribute__((aligned(64)));
 
-/* The sizes of one call, and how its channels are cut: `padded` is D with the zeros that fill the last block. */
+/* Sizes of a call, and the division of its channels; `padded` is D rounded up to whole blocks. */
 typedef struct {
     int64_t B, T, D, N;
     const int64_t *lengths;
@@ -68,7 +69,7 @@ static span span_of(const plan *p, int64_t block) {
 static void load_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
     for (int64_t k = 0; k < w.steps; k++) {
         copy_row(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, s.n);
-        for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none: a call would take longer */
+        for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none, so no call of memset */
     }
 }
 
@@ -76,7 +77,7 @@ static void store_rows(real *restrict to, const real *restrict from, walk w, spa
     for (int64_t k = 0; k < w.steps; k++) copy_row(to + (w.first + k * w.stride) * D + s.lo, from + k * WIDTH, s.n);
 }
 
-/* to (N, padded) <- from (D, N), zero beyond D and from NULL. */
+/* to (S, padded) <- from (D, S); zero beyond D, and if `from` is NULL. */
 static void load_state(real *restrict to, const real *restrict from, const plan *p) {
     zero_row(to, p->N * p->padded);
     for (int64_t d = 0; from && d < p->D; d++)
@@ -88,7 +89,7 @@ static void store_state(real *restrict to, const real *restrict from, const plan
         for (int64_t s = 0; s < p->N; s++) to[d * p->N + s] = from[s * p->padded + d];
 }
 
-/* A as (N, padded), then skip (padded), or zeros. */
+/* A as (S, padded), then skip (padded), or zeros. */
 static void load_constants(real *restrict to, const real *restrict A, const real *restrict skip, const plan *p) {
     load_state(to, A, p);
     zero_row(to + p->N * p->padded, p->padded);
@@ -119,7 +120,7 @@ static void add_product(real *restrict z, const real *restrict x, const real *re
 static vec at(const real *row, int v) { return load(row + v * LANES); }
 static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
 
-/* One of the N states over a tile:  h <- e_k h + u_k b_k,  y_k += h c_k.  b and c lie `row` apart. */
+/* One of the S states over a tile:  h <- e_k h + u_k b_k,  y_k += h c_k.  Steps of b and c are `row` apart. */
 static void run_state(real *restrict y, real *restrict h, const real *restrict e, const real *restrict u,
                       const real *restrict b, const real *restrict c, int64_t row, int64_t steps) {
     vec state[VECTORS];
@@ -181,11 +182,11 @@ KERNEL(selective_forward) {
     return ROT_OK;
 }
 
-/* Two sums over the channels of a block for each step, each still spread over a register: first all dB, then all dC. */
+/* For each step, sums over a block's channels that are still spread over a register: first all dB, then all dC. */
 typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
-/* One state over a tile, first forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then back with g, which
- * enters as e_{k+1} g_{k+1} of the step after:
+/* One state over a tile: forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then backward with g, which on entry
+ * is e_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
  *   db_k = g_k . u_k,     dc_k = dy_k . h_k,     spread over a register each */
@@ -260,7 +261,7 @@ KERNEL(selective_backward) {
     const plan p = plan_of(lengths, batch, T, D, S, reverse);
     const int64_t size = S * p.padded, slab = T * S;
     const bool several = p.groups > 1;
-    /* g; sums of dA and dskip; what a group of several adds to dB and dC */
+    /* g; sums of dA and dskip; with several groups, each group's part of dB and dC */
     real *const states = WORKSPACE(real, batch, size), *const constants = WORKSPACE(real, S + 1, p.padded);
     real *const sums = WORKSPACE(real, batch, S + 1, p.padded);
     real *const parts = several ? WORKSPACE(real, 2, batch, p.groups, slab) : NULL;
@@ -280,7 +281,7 @@ KERNEL(selective_backward) {
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
         const int64_t b = task / p.groups, group = task % p.groups;
-        /* rows of (B*T, S): a task's own are those of its sequence */
+        /* rows of (B*T, S), of the task's sequence */
         real *const own_dB = several ? parts + (task - b) * slab : dB;
         real *const own_dC = several ? parts + ((batch * p.groups) + task - b) * slab : dC;
         if (several) {

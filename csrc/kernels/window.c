@@ -1,21 +1,22 @@
-/* Windowed scans over (B, T, N): the sum over the last `window` inputs, each aged by the transitions since,
+/* Windowed scans over (B, T, N): the sum over the last `window` inputs, each aged (multiplied) by the transitions
+ * since,
  *
  *   h_t = sum_{k<window} (prod_{i=t-k+1..t} a_i) x_{t-k},
  *
  * and its adjoint, in work that does not grow with the window. Compiled for real and complex lanes.
  *
- * Time is cut into blocks of `window` steps, so that a window begins in its end's own block or in the one before. At
- * step r of a block (from 0), with s a step of the block before and A_s = prod_{i>s} a_i there, what ages an input to
- * its end:
+ * Time is divided into blocks of `window` steps, so that a window begins in the block where it ends or in the one
+ * before. At step r of a block (from 0), let s be a step of the block before, and A_s = prod_{i>s} a_i over that block,
+ * the factor that ages an input from s to the block's end:
  *
  *   P_r = a_r P_{r-1} + x_r,  P_{-1} = 0      the inputs of this block
- *   C_r = a_r C_{r-1},        C_{-1} = 1      what ages the block before to step r
+ *   C_r = a_r C_{r-1},        C_{-1} = 1      ages the block before to step r
  *   S_r = sum_{s>r} A_s x_s                   the inputs of the block before that step r still sees
  *   h_r = P_r + C_r S_r
  *
  * Nothing is subtracted or divided, so an error, or a NaN, lasts no longer than its window, even with |a| = 1. Blocks
- * do not depend on each other: a task is a run of blocks, of a strip of lanes, of a sequence. The cut depends on the
- * shapes alone and every sum has one order: results are the same bits for any number of threads.
+ * do not depend on each other: a task is a run of blocks, of a strip of lanes, of a sequence. The division depends on
+ * the shapes alone and every sum has one order, so results have the same bits for any number of threads.
  *
  * `past` (B, window-1, N) or NULL for zeros: the inputs before the first step, the oldest first, each aged to just
  * before it. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
@@ -28,12 +29,12 @@
 #include "workspace.h"
 
 enum {
-    ROOM = 131072 / sizeof(lane),   /* lanes of one workspace, steps of a block times lanes of a piece, about */
+    ROOM = 131072 / sizeof(lane),   /* approximate size of a workspace, steps of a block times lanes of a piece */
     NARROW = 512 / sizeof(lane),    /* lanes of a piece, at least and */
     WIDE = 16384 / sizeof(lane),    /* at most */
-    PIECE = 1048576 / sizeof(lane), /* steps times lanes of a piece, about */
+    PIECE = 1048576 / sizeof(lane), /* approximate size of a piece, steps times lanes */
     SUM_STEPS = 128,                /* steps of one partial sum */
-    SERIAL = 32768,                 /* lanes in all below which threads do not pay */
+    SERIAL = 32768,                 /* total number of lanes below which one thread is used */
 };
 
 static const lane ZEROS[WIDE];
@@ -43,7 +44,7 @@ static const lane ONE = {1, 0};
 static const lane ONE = 1;
 #endif
 
-/* How the work is cut: strips of so many lanes, runs of so many blocks; `rows`: steps of the longest block. */
+/* Division of the work: lanes of a strip, blocks of a run; `rows`: steps of the longest block. */
 typedef struct {
     int64_t lanes, strips, blocks, runs, rows;
 } cut;
@@ -57,7 +58,7 @@ static cut cut_of(int64_t T, int64_t N, int64_t window) {
     return c;
 }
 
-/* One row of lanes a step, in scan order: that of step k begins k strides on. */
+/* A row of lanes for each step, in scan order: that of step k is k strides further on. */
 typedef struct {
     const lane *first;
     ptrdiff_t stride;
@@ -72,7 +73,7 @@ static lane *out_row(steps_out y, int64_t k) { return y.first + k * y.stride; }
 static steps_in in_from(steps_in x, int64_t k) { return (steps_in){in_row(x, k), x.stride}; }
 static steps_out out_from(steps_out y, int64_t k) { return (steps_out){out_row(y, k), y.stride}; }
 
-/* n lanes from lo on of sequence b, whose `steps` steps lie from `first` on, `stride` apart. */
+/* n lanes from lo on of sequence b, whose `steps` steps begin at `first`, `stride` apart. */
 typedef struct {
     int64_t b, lo, n, steps;
     ptrdiff_t first, stride;
@@ -91,7 +92,7 @@ static steps_out out_of(lane *y, strip s) { return (steps_out){y + s.first, s.st
 static steps_in transitions_of(const lane *a, strip s, int64_t varying) {
     return varying ? in_of(a, s) : (steps_in){a + s.lo, 0};
 }
-/* Of (B, window-1, N). */
+/* Offset of the strip in (B, window-1, N). */
 static ptrdiff_t past_offset(strip s, int64_t N, int64_t window) { return s.b * (window - 1) * N + s.lo; }
 static steps_in past_of(const lane *past, strip s, int64_t N, int64_t window) {
     return (steps_in){past ? past + past_offset(s, N, window) : NULL, N};
@@ -109,13 +110,13 @@ static void add_adjoint(lane *restrict sum, const lane *restrict a, const lane *
     for (int64_t j = 0; j < n; j++) sum[j] = lane_fma_conj(a[j], x[j], sum[j]);
 }
 
-/* The padding among the rows of time from <= t < to. */
+/* Zeroes the padding among the rows of time from <= t < to. */
 static void zero_padding_of(lane *y, strip s, int64_t from, int64_t to, int64_t T, int64_t N) {
     const int64_t t = most(from, s.steps);
     zero_rows(y + (s.b * T + t) * N + s.lo, to - t, s.n, N);
 }
 
-/* ages <- A_0 .. A_{count-1} of `count` steps, and `all`, unless NULL, what ages across them all. */
+/* ages <- A_0 .. A_{count-1} of `count` steps; `all`, unless NULL, <- the product over all of them. */
 static void ages_of(lane *restrict ages, lane *restrict all, steps_in a, int64_t count, int64_t n) {
     lane age[WIDE];
     one_row(age, n);
@@ -144,7 +145,7 @@ static void seen_of_block(lane *restrict S, steps_in a, steps_in x, int64_t wind
     }
 }
 
-/* The same of the block before the first step, whose step s is row s-1 of `past`, aged as it is. */
+/* The same of the block before the first step, whose step s is row s-1 of `past`, which is already aged. */
 static void seen_of_past(lane *restrict S, steps_in past, int64_t window, int64_t count, int64_t n) {
     lane sum[WIDE];
     zero_row(sum, n);
@@ -185,7 +186,7 @@ static void forward_block(steps_out h, lane *S, steps_in a, steps_in x, steps_in
         window_row(out_row(h, r), P, C, in_row(a, r), in_row(x, r), before ? S + r * n : ZEROS, n);
 }
 
-/* The last window-1 inputs, each aged to the last step; of no steps, the past as it is. */
+/* The last window-1 inputs, each aged to the last step; without steps, the past unchanged. */
 static void write_last(lane *last, strip s, steps_in a, steps_in x, steps_in past, int64_t N, int64_t window) {
     lane age[WIDE];
     one_row(age, s.n);
@@ -235,8 +236,8 @@ KERNEL(window_forward) {
     return status;
 }
 
-/* Where the gradient of the transition goes: a row a step, or, of a constant one, all in one row `sum`, by way of `run`
- * for SUM_STEPS steps at most. */
+/* Where the gradient of the transition goes: a row per step, or for a constant one all into the row `sum`, by way of
+ * `run` for at most SUM_STEPS steps. */
 typedef struct {
     steps_out rows;
     lane *sum, *run;
@@ -271,7 +272,7 @@ static void own_row_adjoint(lane *restrict g, lane *restrict dx, lane *restrict 
     }
 }
 
-/* What ages the block before:  q <- dh conj(S) + conj(a_next) q,  da += q conj(C_prev) */
+/* The factor C that ages the block before:  q <- dh conj(S) + conj(a_next) q,  da += q conj(C_prev) */
 static void reach_row_adjoint(lane *restrict q, lane *restrict da, const lane *restrict a_next, const lane *restrict dh,
                               const lane *restrict S, const lane *restrict C_prev, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
@@ -280,7 +281,7 @@ static void reach_row_adjoint(lane *restrict q, lane *restrict da, const lane *r
     }
 }
 
-/* What a later step sees of this one, with V the gradient of A x and e that of A of the step before:
+/* The part of this step in later ones, with V the gradient of A x and e that of A of the step before:
  * dx += conj(A) V,  da += e conj(A),  e <- V conj(x) + conj(a) e */
 static void seen_row(lane *restrict e, lane *restrict dx, lane *restrict da, const lane *restrict a,
                      const lane *restrict x, const lane *restrict A, const lane *restrict V, int64_t n) {
@@ -291,7 +292,7 @@ static void seen_row(lane *restrict e, lane *restrict dx, lane *restrict da, con
     }
 }
 
-/* seen_row for `steps` steps; e enters as the gradient of what ages the step before them all. */
+/* seen_row for `steps` steps; on entry e is the gradient of A of the step before them. */
 static void seen_rows(lane *e, steps_out dx, const transition_sum *da, int64_t from, steps_in a, steps_in x,
                       const lane *A, steps_in V, int64_t steps, int64_t n) {
     for (int64_t r = 0; r < steps; r++) {
@@ -309,7 +310,8 @@ static void see_row_adjoint(lane *restrict sum, lane *restrict C, const lane *re
     }
 }
 
-/* V_1 .. V_count of the block before the one that a and dh, `steps` steps, are of:  V_r = sum_{s<r} conj(C_s) dh_s */
+/* V_1 .. V_count of a block, from a and dh of the block after it, of `steps` steps:
+ * V_r = sum_{s<r} conj(C_s) dh_s */
 static void seen_gradients(steps_out V, steps_in a, steps_in dh, int64_t steps, int64_t count, int64_t n) {
     lane sum[WIDE], C[WIDE];
     zero_row(sum, n), one_row(C, n);
@@ -320,7 +322,7 @@ static void seen_gradients(steps_out V, steps_in a, steps_in dh, int64_t steps, 
 }
 
 /* dx and da of the `steps` steps of the block from step `from` on, with `after` steps in the block after it.
- * S, P, C: room for as many rows each. */
+ * S, P, C: memory for as many rows each. */
 static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, steps_in a, steps_in x, steps_in past,
                            lane *restrict S, lane *restrict P, lane *restrict C, int64_t from, int64_t steps,
                            int64_t after, int64_t window, int64_t n) {
@@ -350,7 +352,7 @@ static void backward_block(steps_out dx, const transition_sum *da, steps_in dh, 
     seen_rows(q, dx, da, from, a_own, x_own, P, (steps_in){S, n}, window, n);
 }
 
-/* dpast, and the adjoint of write_last unless dlast is NULL; A: room for min(steps, window-1) rows. */
+/* dpast, and the adjoint of write_last unless dlast is NULL; A: memory for min(steps, window-1) rows. */
 static void backward_ends(lane *dpast, steps_out dx, const transition_sum *da, steps_in dh, const lane *dlast, strip s,
                           steps_in a, steps_in x, steps_in past, lane *A, int64_t N, int64_t window) {
     const int64_t n = s.n, own = least(s.steps, window - 1),
@@ -381,12 +383,12 @@ static void backward_ends(lane *dpast, steps_out dx, const transition_sum *da, s
  *   V_r = sum_{s<r} conj(C_s) dh_s  over the block after,   e_r = V_r conj(x_r) + conj(a_r) e_{r-1}
  *   dx_r = g_r + conj(A_r) V_r,   da_r = g_r conj(P_{r-1}) + q_r conj(C_{r-1}) + e_{r-1} conj(A_r)
  *
- * A constant `a` sums da over b and t: runs of SUM_STEPS, then pieces, then b, always in that order. */
+ * For a constant `a`, da is summed over runs of SUM_STEPS, then pieces, then b, always in that order. */
 KERNEL(window_backward) {
     const cut c = cut_of(T, N, L);
     const int64_t span = c.rows * c.blocks; /* steps of a run */
     const int64_t room = c.rows * c.lanes;
-    lane *const sums = WORKSPACE(lane, B, c.runs + 1, N); /* of a constant transition: of the runs, then of the ends */
+    lane *const sums = WORKSPACE(lane, B, c.runs + 1, N); /* for a constant transition: of the runs, then of the ends */
     if (!sums) return ROT_NO_MEMORY;
     int status = ROT_OK;
 #pragma omp parallel if (B * T * N > SERIAL)
@@ -447,16 +449,16 @@ static void tiir_row(lane *restrict h, lane *restrict read, lane *restrict next,
     }
 }
 
-/* The same window for a constant transition, step after step for ever (truncated infinite impulse response):
+/* The same window for a constant transition, in a stream without end (truncated infinite impulse response):
  *
  *   h_t = a h_{t-1} + x_t - a^L x_{t-L}
  *
- * Its rounding errors stay as long as |a|^t does. With `resets` two copies take turns: from every L-th input on, one is
- * cleared and sums up the block's inputs, while the other, which summed up the block before, is read and forgets that
- * block's inputs one by one: no error is older than 2L steps.
+ * Its rounding errors decay as slowly as |a|^t. With `resets` two copies take turns: at every L-th input one is cleared
+ * and sums the block's inputs, while the other, which summed the block before, gives the output and drops that block's
+ * inputs one by one. So no error is older than 2L steps.
  *
- * h (B,T,N); x (B,T,N), a, power = a^L (N). In and out: delay (B,L+1,N), a ring, where the k-th input of all has row
- * k mod L+1, and sums (B,2,N), what is read and what is summed up. position (B): inputs so far. */
+ * h (B,T,N); x (B,T,N), a, power = a^L (N). In and out: delay (B,L+1,N), a ring, where the k-th input of the stream has
+ * row k mod (L+1), and sums (B,2,N), the copy that is read and the one that sums. position (B): inputs so far. */
 KERNEL(tiir) {
     const int64_t strips = pieces_of(N, WIDE);
 #pragma omp parallel for schedule(static) if (B * T * N > SERIAL)

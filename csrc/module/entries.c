@@ -1,4 +1,4 @@
-/* The kernels of one compiled variant, each at its place in the list. */
+/* Table of the kernels of one compiled variant, indexed as in the list. */
 #include "entries.h"
 
 #include "kernels.h"

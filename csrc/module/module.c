@@ -1,8 +1,8 @@
-/* rotrnn._cpu: the list of kernels (entries.h) as Python functions. The only file that knows Python and NumPy.
+/* rotrnn._cpu: the kernels of the list (entries.h) as Python functions. The only file that uses Python and NumPy.
  *
- * `_cpu.kernels` holds one function for each kernel, which takes every argument of the list by keyword. Arrays must
- * have the exact dtype and as many numbers as the list says, be C-contiguous and aligned, and writeable where they are
- * written. The dtype of the first array without a type of its own picks the variant, `use_simd` the instruction set.
+ * `_cpu.kernels` has one function for each kernel, which takes every argument of the list by keyword. Arrays must have
+ * the dtype and the size that the list gives, be C-contiguous and aligned, and writeable if the kernel writes them. The
+ * dtype of the first array without a fixed dtype selects the variant, `use_simd` the instruction set.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -50,7 +50,7 @@ typedef struct {
     const rot_call *calls[DTYPES];
 } simd;
 
-/* From the plainest to the fastest. */
+/* From the baseline to the fastest. */
 static const simd SIMDS[] = {
 #ifdef ROT_NEON
     {"neon", {rot_calls_f32_neon, rot_calls_f64_neon, rot_calls_c64_neon, rot_calls_c128_neon}},
@@ -90,7 +90,7 @@ typedef struct {
 
 static const char FUNCTION_CAPSULE[] = "rotrnn._cpu.function";
 
-/* The compiled kernel for a dtype; NULL where the dtype lacks it. */
+/* The compiled kernel for a dtype; NULL if there is none. */
 static rot_call find_call(const function *self, int dtype) {
     const rot_call call = SIMDS[self->state->level].calls[dtype][self->place];
     return call ? call : ROT_ONCE[self->place];
@@ -103,7 +103,7 @@ static int dtype_index(PyObject *object) {
     return -1;
 }
 
-/* Which argument of the list has this name; -1 if none. Call sites pass interned names, mostly in the list's order. */
+/* The index of the argument with this name, or -1. Callers pass interned names, mostly in the list's order. */
 static int find_argument(const function *self, PyObject *name, int guess) {
     const int count = self->kernel->count;
     if (guess < count && self->names[guess] == name) return guess;
@@ -223,7 +223,7 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
     for (int i = 0; i < kernel->count && dtype < 0; i++)
         if (kernel->arguments[i].kind <= ROT_WRITE && kernel->arguments[i].dtype == ROT_CALLS)
             dtype = dtype_index(given[i]);
-    if (dtype < 0) dtype = F32; /* a kernel without such arrays is the same for every dtype */
+    if (dtype < 0) dtype = F32; /* a kernel without such arrays is the same for all dtypes */
     const rot_call call = find_call(self, dtype);
     if (!call) return PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", kernel->name, TYPE_NAMES[dtype]);
     _Alignas(16) char args[ROT_ARGS_BYTES];
@@ -254,7 +254,7 @@ static void free_function(PyObject *capsule) {
     PyMem_Free(self);
 }
 
-/* Adds the function of the kernel at a place of the list to `kernels`. */
+/* Adds the function of the kernel with index `place` in the list to `kernels`. */
 static int add_function(PyObject *module, PyObject *kernels, int place) {
     function *const self = PyMem_Calloc(1, sizeof *self);
     if (!self) {
@@ -287,7 +287,7 @@ static int add_function(PyObject *module, PyObject *kernels, int place) {
     return status;
 }
 
-/* `kernels`: an object with one function for each kernel of the list. */
+/* Adds `kernels`, an object with one function for each kernel of the list. */
 static int add_kernels(PyObject *module) {
     PyObject *const kernels = PyModule_New("rotrnn._cpu.kernels");
     if (!kernels) return -1;
@@ -368,7 +368,7 @@ static PyObject *use_threads(PyObject *module, PyObject *argument) {
     return before;
 }
 
-/* NumPy's allocator interface (NEP 49) over pool.h: arrays that take and give their memory there. */
+/* NumPy's allocator interface (NEP 49) over pool.h, for arrays whose memory comes from the pool. */
 static void *pool_malloc(void *context, size_t bytes) {
     (void)context;
     return pool_take(bytes);
@@ -487,7 +487,7 @@ static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared are the pool, which has a lock, and `level`, which is atomic */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level` */
 #endif
     {0, NULL},
 };

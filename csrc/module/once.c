@@ -1,4 +1,4 @@
-/* The kernels that are compiled one time for all dtypes and instruction sets, each at its place in the list. */
+/* Table of the kernels that are compiled once for all dtypes and instruction sets, indexed as in the list. */
 #include "entries.h"
 
 #include "kernels.h"

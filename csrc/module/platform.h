@@ -1,4 +1,4 @@
-/* What differs between operating systems, in this one file: aligned memory, large pages, a lock, and forks. */
+/* All differences between operating systems: aligned memory, large pages, a lock, and forks. */
 #ifndef ROT_PLATFORM_H
 #define ROT_PLATFORM_H
 
@@ -20,7 +20,7 @@ typedef pthread_mutex_t platform_lock;
 #define PLATFORM_LOCK_INIT PTHREAD_MUTEX_INITIALIZER
 #endif
 
-/* `bytes` starting at a multiple of `alignment`, a power of two; NULL if there is none. For platform_free. */
+/* `bytes` of memory at a multiple of `alignment`, a power of two; NULL if there is none. Free it by platform_free. */
 static inline void *platform_memory(size_t alignment, size_t bytes) {
 #ifdef _WIN32
     return _aligned_malloc(bytes, alignment);
@@ -38,7 +38,7 @@ static inline void platform_free(void *memory) {
 #endif
 }
 
-/* Asks for large pages where the system has them to give. */
+/* Asks for large pages on systems that have them. */
 static inline void platform_large_pages(void *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
@@ -63,7 +63,7 @@ static inline void platform_release(platform_lock *lock) {
 #endif
 }
 
-/* Calls `before` ahead of each fork, `after` behind it in both processes. Windows has no fork. */
+/* Registers `before` to be called before each fork, and `after` after it in both processes. Windows has no fork. */
 static inline void platform_around_forks(void (*before)(void), void (*after)(void)) {
 #ifdef _WIN32
     (void)before, (void)after;

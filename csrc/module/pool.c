@@ -1,7 +1,7 @@
-/* Fresh memory is dear: the system zeroes each page that a program first touches, which for an array of a training step
- * takes as long as a tenth of the layer that fills it. So large pieces that are given back are kept for the next
- * request of about their size. All that is in use and kept together never exceeds what once was in use at a time:
- * keeping never makes a program's memory larger than its own peak.
+/* New memory is expensive: the system zeroes each page when it is first touched, which for an array of a training step
+ * takes a tenth of the time of the layer that fills it. So large blocks that are freed are kept for the next request of
+ * about their size. Memory in use and memory kept together never exceed the most that was in use at any time: keeping
+ * never raises a program's memory above its own peak.
  */
 #define _DEFAULT_SOURCE
 #include "pool.h"
@@ -18,27 +18,27 @@
 #define ROT_HAS_FEATURE(feature) 0
 #endif
 #if defined(__SANITIZE_ADDRESS__) || ROT_HAS_FEATURE(address_sanitizer)
-enum { WATCHED = 1 }; /* nothing is kept, so that its use after it was given back is found */
+enum { WATCHED = 1 }; /* nothing is kept, so that use after free is found */
 #else
 enum { WATCHED = 0 };
 #endif
-enum { KEPT = 64 }; /* pieces at most */
+enum { KEPT = 64 }; /* largest number of blocks */
 enum { LINE = 64, LARGE = 1 << 20, HUGE_PAGE = 1 << 21 };
 
-/* What stands before each piece, in a cache line of its own. */
+/* Header of a block, in a cache line of its own. */
 typedef struct {
-    size_t bytes; /* of the piece, header included */
+    size_t bytes; /* of the block, header included */
 } header;
 
 static platform_lock mutex = PLATFORM_LOCK_INIT;
-static header *kept[KEPT]; /* from the longest kept to the latest */
+static header *kept[KEPT]; /* oldest first */
 static size_t count, kept_bytes, in_use, peak;
 
 static void lock(void) { platform_take(&mutex); }
 static void unlock(void) { platform_release(&mutex); }
 
 void pool_survive_fork(void) {
-    static atomic_flag done = ATOMIC_FLAG_INIT; /* a module imported anew asks again */
+    static atomic_flag done = ATOMIC_FLAG_INIT; /* the module may be initialised again */
     if (!atomic_flag_test_and_set(&done)) platform_around_forks(lock, unlock);
 }
 
@@ -49,7 +49,7 @@ static header *remove_piece(size_t i) {
     return piece;
 }
 
-/* Takes out pieces, the longest kept first, until those left and what is in use are within the peak. */
+/* Removes blocks, the oldest first, until those left and the memory in use are within the peak. */
 static size_t remove_excess(header **removed) {
     size_t n = 0;
     while (count && in_use + kept_bytes > peak) removed[n++] = remove_piece(0);
@@ -60,7 +60,7 @@ static void free_all(header **pieces, size_t n) {
     while (n) platform_free(pieces[--n]);
 }
 
-/* The smallest kept piece that holds `bytes` and wastes no more than a quarter, or NULL. */
+/* The smallest kept block that holds `bytes` and wastes at most a quarter, or NULL. */
 static header *find(size_t bytes) {
     size_t best = count;
     for (size_t i = 0; i < count; i++) {
