@@ -1,8 +1,8 @@
-# Each target does its own set-up, in .venv and build/; the second time that takes no time.
+# Each target does its own set-up, in .venv and build/, once.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Two processes share the cores, so waiting threads must not spin
+# Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
@@ -12,7 +12,7 @@ WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
 WHEEL := cli.py readme.py notebooks.py plots.py
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 
-# clang's warnings come before its optimiser, which is left out where nothing is run
+# clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
 .PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench clean
@@ -21,15 +21,15 @@ help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
-	@echo "make lint        ruff, mypy, clang-format, headers alone, and builds by gcc and clang without a warning"
+	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
-	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, what an extra lacks"
+	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, messages about extras"
 	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
-	@echo "make clean       remove what these made, less .venv and runs/"
+	@echo "make clean       remove what these made, except .venv and runs/"
 
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
@@ -37,7 +37,7 @@ demo: .venv/installed
 test: .venv/installed
 	@$(PYTEST)
 
-# mypy runs beside the linters of text: each takes one core
+# mypy and the other linters run at the same time, on a core each
 check: .venv/linters
 	@base=$$(git merge-base HEAD $(BASE) 2> /dev/null || echo HEAD); \
 	changed=$$(git diff --name-only --diff-filter=d "$$base"; git ls-files --others --exclude-standard); \
@@ -64,12 +64,12 @@ lint-gcc: .venv/installed
 lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 
-# Installs by gcc without a warning: what lint-gcc finds, in a build that is run
+# Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run
 strict:
 	rm -f .venv/installed
 	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
 
-# Each header alone, as C11 and as C++17, since other backends include them
+# Compiles each header by itself, as C11 and as C++17, since other backends include them
 lint-headers:
 	@$(PYTHON) csrc/generate.py build/lint-headers
 	@for header in kernels.h $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
@@ -77,8 +77,8 @@ lint-headers:
 		-Icsrc/include -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
 	done; done; done
 
-# Python leaks on its own account at exit, so of the leaks only those through our C files count. libstdc++ must be there
-# before the sanitizer for matplotlib, whose C++ throws. Whole programs run C code that other tests run too.
+# Python itself leaks at exit, so only leaks through our C files count. libstdc++ must be loaded with the sanitizer for
+# matplotlib, whose C++ throws. Tests of whole programs are left out: their C code runs in other tests.
 sanitize: .venv/installed
 	rm -rf build/sanitize
 	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
@@ -93,7 +93,7 @@ build: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
-# The wheel has the kernels that `make test` tested: here, that all of it is in the wheel, and works without its sources
+# `make test` tests the kernels; this tests that the wheel is complete and works without the sources
 test-wheel: build build/wheel/venv/installed
 	rm -rf build/wheel/tree
 	mkdir build/wheel/tree
@@ -103,7 +103,7 @@ test-wheel: build build/wheel/venv/installed
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole'
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
 
-# What the wheel's tests need, in the versions of .venv: one core, so that CI makes it beside lint-source
+# The packages of the wheel's tests, in the versions of .venv. Takes one core, so CI runs it along with lint-source
 build/wheel/venv/installed: .venv/linters
 	rm -rf build/wheel
 	$(PYTHON) -m venv build/wheel/venv
@@ -135,7 +135,7 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit("rotrnn needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv .venv
 
-# Editable: only a change of C code or of the packaging installs again.
+# Editable: reinstalled only when C code or the packaging changes.
 .venv/installed: pyproject.toml setup.py $(C_FILES) $(LIST) | .venv/bin/python
 	@echo "installing rotrnn into .venv"
 	@$(PIP) 'setuptools>=77' --editable '.[plot,data,test]'

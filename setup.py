@@ -1,6 +1,6 @@
 """Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/include/real.h).
 
-What C and Python know of each kernel is made from csrc/kernels.list first (csrc/generate.py).
+csrc/generate.py first writes the declarations for C and Python from csrc/kernels.list.
 """
 
 import os
@@ -20,10 +20,10 @@ from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import PlatformError
 
-MACHINE = sysconfig.get_platform().rpartition("-")[2].lower()  # what is built for, which may be told from outside
+MACHINE = sysconfig.get_platform().rpartition("-")[2].lower()  # the target, which the environment may set
 X86 = MACHINE in ("x86_64", "amd64")
 ARM = MACHINE in ("aarch64", "arm64")
-# sanitizers want lines to name, and under them more optimisation takes many minutes and finds no more
+# sanitizers need debug lines; more optimisation with them takes many minutes and finds nothing more
 CC = os.environ.get("CC", "")
 OPTIMISE = "-O1" if "-fsanitize" in CC else "-O3"
 DEBUG = [] if "-g" in CC.split() else ["-g0"]  # Python's own flags have -g
@@ -32,7 +32,7 @@ FLAGS = [
     "-fvisibility=hidden",
 ]
 STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") else []
-AVX2 = ["-mavx2", "-mfma"]  # what simd_supported of csrc/module/module.c asks the processor for, no more
+AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
 PLAINEST = next(iter(INSTRUCTION_SETS))
@@ -40,16 +40,16 @@ MACROS = [("ROT_X86", "1")] * X86 + [("ROT_NEON", "1")] * ARM
 
 REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
-DTYPES_OF = {  # every other kernel is real
+DTYPES_OF = {  # all other files are compiled for real dtypes
     **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
 }
-DATA = "data"  # the folder of generators: integers, and no faster on any other instruction set
-ONCE = "once.c"  # their table
+DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
+ONCE = "once.c"  # the table of generators
 PLAIN = ("module.c", "pool.c")  # compiled once, without a variant
 
 
 class Job(NamedTuple):
-    """A file to compile in a variant, "" for none, and the flags and macros of that."""
+    """A file to compile in a variant ("" for none), with its flags and macros."""
 
     source: str
     variant: str
@@ -65,7 +65,7 @@ def variants(source):
 
 
 def all_jobs():
-    """Every file in every variant, the longest first, so that no core is left with a long one at the end."""
+    """Every file in every variant, the longest first, so that no core starts a long one at the end."""
     jobs = []
     for source in sorted(Path("csrc").glob("*/*.c"), key=lambda path: -path.stat().st_size):
         if source.name in PLAIN:
@@ -78,7 +78,7 @@ def all_jobs():
 
 
 def check_compiler():
-    """Raises PlatformError where the C compiler is not there. (Windows has other ways to name one.)"""
+    """Raises PlatformError if there is no C compiler. (On Windows, distutils finds it in other ways.)"""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if sys.platform != "win32" and shutil.which(command) is None:
         raise PlatformError(
@@ -89,7 +89,7 @@ def check_compiler():
 
 
 def up_to_date(path):
-    """Whether an object is newer than all files it was made of, which the compiler wrote beside it (-MMD)."""
+    """Whether an object is newer than all its sources, which the compiler listed beside it (-MMD)."""
     try:
         parts = path.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
         return all(os.stat(part).st_mtime_ns < path.stat().st_mtime_ns for part in parts)
@@ -98,7 +98,7 @@ def up_to_date(path):
 
 
 class Build(build):
-    """Looks for the compiler before anything is copied, so that the error is all there is to read."""
+    """Checks for the compiler before anything is copied, so that only the error is printed."""
 
     def run(self):
         check_compiler()
@@ -106,7 +106,7 @@ class Build(build):
 
 
 class BuildVariants(build_ext):
-    """Compiles what changed among the files of csrc, each once per variant."""
+    """Compiles the files of csrc that changed, each once per variant."""
 
     def build_extension(self, ext):
         check_compiler()
@@ -122,7 +122,7 @@ class BuildVariants(build_ext):
         self.compiler.link_shared_object(objects, path, extra_postargs=[*openmp, *STRIP], libraries=["m"])
 
     def compile(self, job, flags, include):
-        """Compiles a job, unless that was done and no file changed since. Returns the object's path."""
+        """Compiles a job, unless its object is up to date. Returns the object's path."""
         folder = os.path.join(self.build_temp, job.variant)
         (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
         command = repr((self.compiler.compiler_so, flags, job, include))
@@ -141,7 +141,7 @@ class BuildVariants(build_ext):
         return path
 
     def copy_extensions_to_source(self):
-        """In an editable install the stub lies beside the extension, in the source tree."""
+        """Copies the stub too: in an editable install it is beside the extension, in the source tree."""
         super().copy_extensions_to_source()
         for ext in self.extensions:
             built = Path(self.build_lib, *ext.name.split(".")).with_suffix(".pyi")
@@ -155,12 +155,12 @@ class BuildVariants(build_ext):
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder, extra_postargs=[flag])
                 self.compiler.link_executable(objects, os.path.join(folder, "try"), extra_postargs=[flag])
-            except Exception:  # errors have other types in each compiler class
+            except Exception:  # each compiler class raises other types
                 return False
         return True
 
 
 include = ["csrc/include", "csrc/kernels", np.get_include()]
 extension = Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)
-if __name__ == "__main__":  # tests/c/cross.py asks for the jobs
+if __name__ == "__main__":  # tests/c/cross.py imports this file for its jobs
     setup(ext_modules=[extension], cmdclass={"build": Build, "build_ext": BuildVariants})

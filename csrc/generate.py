@@ -1,10 +1,10 @@
-"""Reads csrc/kernels.list and writes what C and Python need of it; run by setup.py, or by hand:
+"""Generates C and Python files from csrc/kernels.list; run by setup.py, or by hand:
 
 python csrc/generate.py FOLDER       # kernels.h, list.c, _cpu.pyi
 
-kernels.h: for each kernel a struct NAME_args, the prototype ``int K(NAME)(const NAME_args *)`` and what the macro
-KERNEL(NAME) unpacks it into; lists of names by kind (ROT_LANE_KERNELS(X), ...); enumerations and constants.
-list.c: for the extension module, each argument's name, kind, place in the struct and size. _cpu.pyi: the stub.
+kernels.h: for each kernel a struct NAME_args, the prototype ``int K(NAME)(const NAME_args *)`` and the parameters into
+which the macro KERNEL(NAME) unpacks it; lists of names by kind (ROT_LANE_KERNELS(X), ...); enumerations and constants.
+list.c: for the extension module, each argument's name, kind, offset in the struct and size. _cpu.pyi: the stub.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Argument:
 
     name: str
     kind: str  # "read", "write", "int" or "float"
-    dtype: str = ""  # of an array: "int64", "uint8", "float64", or "" for that of the call
+    dtype: str = ""  # of an array: "int64", "uint8", "float64", or "" for the dtype of the call
     optional: bool = False
     shape: tuple[str, ...] | None = None
-    path: str = ""  # how C finds it in the struct of the kernel
+    path: str = ""  # its member expression in the kernel's struct
 
     def declaration(self, lane: str) -> str:
-        """As a field of a struct or a parameter, without restrict."""
+        """The declaration as a struct field, or as a parameter without restrict."""
         if self.shape is None:
             return f"{'int64_t' if self.kind == 'int' else 'double'} {self.name}"
         const = "const " if self.kind == "read" else ""
@@ -94,7 +94,7 @@ class Entry:
     groups: dict[str, Entry] = field(default_factory=dict)
 
     def every(self) -> list[Argument]:
-        """All arguments, those of its groups first."""
+        """All arguments, those of the groups first."""
         of_groups = [
             Argument(one.name, one.kind, one.dtype, one.optional, one.shape, f"{name}.{one.name}")
             for name, group in self.groups.items()
@@ -106,7 +106,7 @@ class Entry:
 
 @dataclass
 class Listing:
-    """All of kernels.list."""
+    """The contents of kernels.list."""
 
     enums: dict[str, list[str]] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _arrays(kind: str, text: str) -> list[Argument]:
 
 
 def read(text: str) -> Listing:
-    """The listing of a text like kernels.list."""
+    """Parses text in the format of kernels.list."""
     listing = Listing()
     entry: Entry | None = None
     for number, raw in enumerate(text.splitlines(), 1):
@@ -194,7 +194,7 @@ def _kernel(entry: Entry) -> str:
 
 
 def header(listing: Listing) -> str:
-    """kernels.h"""
+    """The text of kernels.h."""
     parts = [
         "/* Made from csrc/kernels.list by csrc/generate.py: change those. */",
         "#ifndef ROT_KERNELS_H\n#define ROT_KERNELS_H",
@@ -225,7 +225,7 @@ def header(listing: Listing) -> str:
 
 
 def table(listing: Listing) -> str:
-    """list.c"""
+    """The text of list.c."""
     parts = [
         "/* Made from csrc/kernels.list by csrc/generate.py: change those. */",
         '#include "entries.h"\n#include "extents.h"\n#include "kernels.h"',
@@ -273,7 +273,7 @@ def table(listing: Listing) -> str:
 
 
 def stub(listing: Listing) -> str:
-    """_cpu.pyi"""
+    """The text of _cpu.pyi."""
     lines = [f"{name}: Mapping[str, int]" for name in listing.enums]
     lines += [f"{name}: int" for name in listing.constants]
     lines += ["", "class Kernels(Protocol):", '    """The kernels of a device."""', ""]
@@ -287,7 +287,7 @@ def stub(listing: Listing) -> str:
 
 
 def generate(folder: Path, stub_folder: Path | None = None) -> None:
-    """Writes the files of `folder`, and the stub to `stub_folder`; those that would not change are left alone."""
+    """Writes the files to `folder`, and the stub to `stub_folder`; files that would not change are not rewritten."""
     listing = read(LIST.read_text())
     made = {folder / "kernels.h": header(listing), folder / "list.c": table(listing)}
     made[(stub_folder or folder) / "_cpu.pyi"] = stub(listing)

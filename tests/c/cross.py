@@ -1,11 +1,11 @@
-"""Compiles every C file for another system, by the jobs of setup.py, and where it can be run, runs the C tests there.
+"""Compiles every C file for another system, with the jobs of setup.py, and runs the C tests if it can.
 
     python tests/c/cross.py linux-aarch64      # gcc-aarch64-linux-gnu, libc6-dev-arm64-cross; runs under qemu-user
-    python tests/c/cross.py linux-x86_64       # this machine's own compiler, CC, and its plainest instruction set
-    python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64 [...]  # zig (PyPI: ziglang); compiled alone
+    python tests/c/cross.py linux-x86_64       # this machine's compiler, CC
+    python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64 [...]  # zig (PyPI: ziglang); not run
 
-Targets have the names of sysconfig.get_platform(), and each is compiled for its plainest instruction set. Headers of
-Python and NumPy are those of this machine, which fit macOS but for one file; on Windows they fit nothing, and module.c
+Targets have the names of sysconfig.get_platform(), and are compiled for their baseline instruction set. The headers of
+Python and NumPy are those of this machine. On macOS they work with one file added; for Windows they do not, so module.c
 is left out.
 """
 
@@ -42,8 +42,8 @@ def run(command: list[str]) -> None:
 
 
 def cross(target: str) -> None:
-    """Compiles for one target, and runs what can be run."""
-    os.environ["_PYTHON_HOST_PLATFORM"] = target  # what sysconfig.get_platform() gives
+    """Compiles for one target, and runs the C tests where there is a way to."""
+    os.environ["_PYTHON_HOST_PLATFORM"] = target  # what sysconfig.get_platform() returns
     sys.modules.pop("setup", None)
     import setup
 

@@ -1,7 +1,7 @@
-/* Kernels against plain loops in double, without Python: for processors that only an emulator has (cross.py).
+/* Tests kernels against plain loops in double, without Python, so that they run in an emulator (cross.py).
  *
- * Compiled and linked once per dtype, ROT_DTYPE. Sizes are prime or odd, so that every loop has an end that is no whole
- * register. Prints what is off, and ends with the number of those.
+ * Compiled and linked once per dtype, ROT_DTYPE. Sizes are prime or odd, so that every loop has a remainder that does
+ * not fill a register. Prints each value that is wrong, and exits with a failure if there is one.
  */
 #include "kernels.h"
 
@@ -21,7 +21,7 @@ static double uniform(void) { /* in [-1, 1) */
     return (double)(int32_t)(state >> 32) * 0x1p-31;
 }
 
-/* A lane in double, its imaginary part zero where it is real. */
+/* A lane in double; the imaginary part of a real one is zero. */
 typedef struct {
     double re, im;
 } wide;
@@ -76,7 +76,7 @@ static void expect_status(const char *name, int status) {
 
 /* ---- recurrences ---- */
 
-/* Sums of at most T terms that are below one and decay: some rounding errors a step. */
+/* Sums of at most T decaying terms below one: a few rounding errors per step. */
 static void test_scan(int64_t B, int64_t T, int64_t N) {
     lane *const a = lanes(N, 0.7), *const x = lanes(B * T * N, 1), *const h0 = lanes(B * N, 1);
     lane *const h = lanes(B * T * N, 0), *const hT = lanes(B * N, 0), *const dh = lanes(B * T * N, 1);
@@ -223,12 +223,12 @@ static void test_functions(int64_t n) {
         expect_status("elementwise", K(elementwise)(&(elementwise_args){
                                          .y = y, .x = x, .B = 1, .T = 1, .D = n, .function = function}));
         for (int64_t i = 0; i < n; i++) expect("elementwise", i, (double)y[i], exact(function, (double)x[i]), 8 * EPS);
-        if (function < 3) continue; /* whose slope is taken from y elsewhere */
+        if (function < 3) continue; /* their derivatives are computed from y, elsewhere */
         expect_status("elementwise_backward",
                       K(elementwise_backward)(&(elementwise_backward_args){
                           .dx = dx, .dy = dy, .x = x, .B = 1, .T = 1, .D = n, .function = function}));
         for (int64_t i = 0; i < n;
-             i++) { /* the difference's own error: step^2 times the third derivative, and EPS / step */
+             i++) { /* error of the difference: step^2 times the third derivative, plus EPS / step */
             const double at = (double)x[i],
                          slope = (exact(function, at + step) - exact(function, at - step)) / (2 * step);
             expect("elementwise slope", i, (double)dx[i], (double)dy[i] * slope, 8 * EPS + 1e-9);
@@ -270,7 +270,7 @@ static void test_adamw(int64_t n) {
 
 enum { D = 13, LANES = 10, B = 2, T = 11, TILE = 6, TILES = (T + TILE - 1) / TILE };
 
-/* The arrays of a block, one after the other in one piece: x, w_in, w_out, skip, gain, offset, and the gate's. */
+/* The arrays of a block, contiguous in one buffer: x, w_in, w_out, skip, gain, offset, and the gate's. */
 enum {
     X = 0,
     W_IN = X + B * T * D,
@@ -371,7 +371,7 @@ static void test_block(void) {
     for (int64_t i = 0; i < ALL; i++) at[i] = (double)p[i];
     (void)block_loss(at, a, dy, expected);
     for (int64_t i = 0; i < B * T * D; i++) expect("block y", i, (double)y[i], expected[i], 256 * EPS);
-    for (int64_t i = 0; i < ALL; i++) { /* central differences in double: their own error is below 1e-8 */
+    for (int64_t i = 0; i < ALL; i++) { /* central differences in double, with an error below 1e-8 */
         const double step = 0x1p-17, here = at[i];
         at[i] = here + step;
         const double above = block_loss(at, a, dy, y_near);
