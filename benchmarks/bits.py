@@ -1,11 +1,11 @@
-"""Hashes of what kernels and training runs compute, to tell whether a change of the code moved any digit.
+"""Hashes of what kernels and training runs compute, to tell whether a change of the code changed any bit.
 
     python -m benchmarks.bits OUT.json            # record
     python -m benchmarks.bits --against OUT.json  # compare; ends with status 1 where something differs
 
 Every row of the tests' table of cases runs forward and backward in float64 and float32 on each instruction set of this
-processor, and short training runs on the best. Hashes belong to one machine, compiler and NumPy: they are compared
-where they were recorded.
+processor, and short training runs on the best. Hashes are valid for one machine, compiler and NumPy: compare them where
+they were recorded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.block [--json] [--quick]
 
-The limit is the block's four products forward, twelve with backward, run by NumPy on whole matrices. Every path of the
-block and the products take turns.
+The limit is the block's four products forward, twelve with backward, run by NumPy on whole matrices. The paths of the
+block and the products are timed in turn.
 """
 
 from __future__ import annotations

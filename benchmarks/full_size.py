@@ -1,11 +1,11 @@
-"""What the published runs would take on this machine: those of Long Range Arena, or the RECIPEs that are given.
+"""Estimates the time of published runs on this machine: those of Long Range Arena, or the RECIPEs given.
 
     python -m benchmarks.full_size [RECIPE ...]
 
 Each recipe runs at its full width, depth and length, on random data of the published format and sizes (Pathfinder and
-ListOps: generated): a hundred steps of one sequence, and two of its whole batch after a first that is not counted. The
-second give the times; the first show that a hundred updates pass without an error, which a layer or an optimiser raises
-for what is not finite. Writes these rows of benchmarks/results/full_size.json and .md anew, and leaves the others.
+ListOps: generated): a hundred steps on one sequence, and three on the whole batch. The last two give the times; the
+hundred show that updates pass without the error that a layer or an optimiser raises for values that are not finite.
+Rewrites these rows of benchmarks/results/full_size.json and .md, and keeps the others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time of one iteration of a Fixed-Point RNN: of the vector state, beside one diagonal scan and one Householder mix;
-of Bedouin, beside one selective scan, one Householder mix and the product with the output before.
+"""Time of one iteration of a Fixed-Point RNN: with a vector state, beside one diagonal scan and one Householder mix;
+of Bedouin, beside one selective scan, one Householder mix and the product with the previous output.
 
     python -m benchmarks.iteration [--json] [--quick]
 
-An iteration mixes, scans, takes the residual and updates the iterate, of the vector state in one pass over memory; its
-adjoint is that of the implicit gradient. The limit is the time of the ops alone, in the same window.
+An iteration mixes, scans, computes the residual and updates the iterate, for a vector state in one pass over memory;
+its adjoint is that of the implicit gradient. The limit is the time of the ops alone, in the same window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rotrnn.ops.selective import selective_scan
 
 
 def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any]]:
-    """Forward and adjoint with so many reflections a token."""
+    """Forward and adjoint with this many reflections per token."""
     rng = np.random.default_rng(0)
     x, y, out = rng.standard_normal((3, B, T, D), dtype=np.float32)
     u = rng.standard_normal((B, T, rank, D), dtype=np.float32)
@@ -49,7 +49,7 @@ def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any
 
 
 def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, Any]:
-    """With so many reflections a token, all feedback on, and D channels in the iteration."""
+    """With this many reflections per token, all feedback on, and D channels in the iteration."""
     rng = np.random.default_rng(0)
     layer = Bedouin(D, expand=1, rank=rank, max_iterations=2, train_iterations=2)
     _, saved = layer.forward(layer.init(rng), rng.standard_normal((B, T, D), dtype=np.float32), Context(train=True))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.layer [--json] [--quick]
 
-The limit is the layer's two products forward, six with backward, run by NumPy on whole matrices. Every path of the
-layer and the products take turns.
+The limit is the layer's two products forward, six with backward, run by NumPy on whole matrices. The paths of the
+layer and the products are timed in turn.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.layers [--json] [--quick]
 
-Each layer as a recipe would have it at this width, in training mode. Its limit is LRU, a layer of one diagonal scan,
-in the same window: the ratio says what a layer's mathematics cost beside that.
+Each layer has the settings of a recipe at this width, in training mode. Its limit is LRU, a layer of one diagonal scan,
+timed in the same window: the ratio is the cost of a layer's mathematics relative to that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 def settings_of(name: str, D: int) -> dict[str, Any]:
-    """As many states as channels where a layer has no default, which are the real lanes of LRU, 2 D, in all."""
+    """As many states as channels if a layer has no default; for LRU these are 2 D real lanes."""
     if name in SETTINGS:
         return SETTINGS[name](D)
     needed = [one.name for one in fields(LAYERS[name]) if one.default is MISSING and one.name != "d_model"]
@@ -36,7 +36,7 @@ def settings_of(name: str, D: int) -> dict[str, Any]:
 
 
 def rows(B: int, T: int, D: int, window: float) -> list[dict[str, Any]]:
-    """One row a layer."""
+    """One row per layer."""
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, B, T, D), dtype=np.float32)
     ctx = Context(train=True)

@@ -1,13 +1,13 @@
-"""Time of making a batch beside the training step that it is for: what training would wait for, if it waited.
+"""Time to make a batch, beside the training step that uses it: what training would wait for, if it waited.
 
     python -m benchmarks.loading [--json] [--quick]
 
 Each task reads files of its published format and full length, of random data or of its generator, and `batch` gathers
 random examples from the prepared arrays; Pathfinder also as it is without files, drawn anew for each batch. The step is
 forward, backward and AdamW of RotRNN at the size of its paper's run (Table 3; MNIST, which is not there, as Image). A
-thread makes each batch while the step before it runs: a ratio below 1 is not waited for, but takes that share of the
-cores. A time is that of the shortest batch where texts differ in length. Writes
-benchmarks/results/loading.json; `--quick` goes every way at small sizes.
+thread makes each batch while the previous step runs: with a ratio below 1 training does not wait, but the thread takes
+that share of the cores. If texts differ in length, the time is that of the shortest batch. Writes
+benchmarks/results/loading.json; `--quick` runs everything at small sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rotrnn.nn.layer import Context
 from rotrnn.tasks import TASKS, Batch, Released, Task
 from rotrnn.training.optimiser import AdamW
 
-SIZES = {  # T is what is published; a row's is that of its step
+SIZES = {  # published T; a row shows the T of its step
     "listops": Size(32, 2048, 128, 256, 6),
     "imdb": Size(32, 4096, 256, 192, 6),
     "aan": Size(32, 4000, 128, 256, 6),
@@ -42,12 +42,12 @@ HEADS = 32
 
 
 def load(name: str, folder: str, examples: int) -> Task:
-    """A task of so many examples of full length."""
+    """A task with this many examples of full length."""
     kind = TASKS[name.removesuffix(", drawn")]
     if issubclass(kind, Released):
         kind().stand_in(folder, examples)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of course they are not the published data
+            warnings.simplefilter("ignore")  # warnings that these are not the published data
             return kind(data_dir=folder).load()
     settings = kind(train=examples, val=1, test=1)
     if name.endswith(", drawn"):

@@ -1,4 +1,4 @@
-"""What this machine does: bandwidth of a plain copy, and rate of NumPy's matrix product.
+"""This machine's limits: bandwidth of a plain copy, and rate of NumPy's matrix product.
 
     python -m benchmarks.machine [--json] [--quick]
 

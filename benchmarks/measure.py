@@ -1,7 +1,7 @@
-"""What every benchmark shares: minima over a window of time, this machine's limits, memory, and where a run came from.
+"""Functions that all benchmarks share: minima over a window of time, this machine's limits, memory, a run's provenance.
 
-These machines share their memory bus with others and stall at times, so a time is the least of many short runs, and
-what is to be compared runs in turn in the same window.
+Machines in a cloud share their memory bus with others and stall at times, so a time is the minimum of many short runs,
+and functions to be compared run in turn in the same window.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[float]:
-    """The least time that each gives in its turns, one after the other for `window` seconds and at least twice."""
+    """The minimum of each one's times, in turns for `window` seconds and at least twice."""
     least = [float("inf")] * len(turns)
     start, rounds = time.perf_counter(), 0
     while rounds < 2 or time.perf_counter() - start < window:
@@ -46,10 +46,10 @@ def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[floa
 
 
 def turn(function: Callable[[], Any], window: float) -> float:
-    """The least time of one call, in a turn of 0.1 s and at least two calls (one if the window is short).
+    """The minimum time of a call, in a turn of 0.1 s and at least two calls (one if the window is short).
 
-    OpenBLAS's threads spin some 25 ms after a product before they sleep, and would take a core from whatever follows:
-    so each turn begins with a pause. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
+    OpenBLAS's threads spin some 25 ms after a product before they sleep, and would take a core from what runs next, so
+    each turn begins with a pause. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
     OMP_WAIT_POLICY=passive.
     """
     time.sleep(min(0.05, window / 8))
@@ -64,19 +64,19 @@ def turn(function: Callable[[], Any], window: float) -> float:
 
 
 def seconds_in_turn(functions: Sequence[Callable[[], Any]], *, window: float) -> list[float]:
-    """The least time of one call of each function; each is called once unmeasured, then they take turns."""
+    """The minimum time of a call of each function; each is called once unmeasured, then they take turns."""
     for function in functions:
         function()
     return in_turn([partial(turn, function, window) for function in functions], window=window)
 
 
 def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:
-    """Copies x to y with ordinary stores, as many threads as the kernels use: how fast this machine's memory is."""
+    """Copies x to y with ordinary stores, with as many threads as the kernels use: this machine's memory bandwidth."""
     return lambda: _cpu.kernels.copy(y=y, x=x, n=x.size)
 
 
 def products(M: int, shapes: Sequence[tuple[int, int]], backward: bool) -> tuple[Callable[[], None], float]:
-    """Runs products of M rows with matrices (d_out, d_in) by NumPy, and how many floating-point operations they are.
+    """Runs products of M rows with matrices (d_out, d_in) by NumPy, and their number of floating-point operations.
 
     Forward is ``y = x W^T``; backward adds ``dx = dy W`` and ``dW = dy^T x``.
     """
@@ -115,7 +115,7 @@ def memory() -> tuple[int, int]:
 
 
 def row(name: str, seconds: float, limit_seconds: float | None = None, **more: Any) -> dict[str, Any]:
-    """One result: a time, and the time of what limits it, of which `limit` in `more` says what it is."""
+    """One result: a time, and the time of its limit, which `limit` in `more` names."""
     if limit_seconds is not None:
         more = {"limit_seconds": limit_seconds, "ratio": seconds / limit_seconds, **more}
     return {"name": name, "seconds": seconds, "threads": _cpu.threads(), "simd": _cpu.simd(), **more}
@@ -189,7 +189,7 @@ def version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit this runs at, with a mark if files have changed since that are no results."""
+    """The commit that runs, with a mark if files other than results have changed since."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(ROOT), *arguments]

@@ -1,10 +1,10 @@
-"""Time of every op's forward and backward, beside a plain copy of as many bytes.
+"""Time of every op's forward and backward, beside a plain copy of the same number of bytes.
 
     python -m benchmarks.ops [NAME ...] [--json] [--quick]
 
 The ops are rows of the tests' own table, in float32 (TIMED of tests/cases/timed.py); NAME picks those whose name
-contains it. The copy moves what the op must read and write once: arguments and outputs, in backward gradients too. For
-ops that multiply matrices or make several passes it is a yardstick, not a bound. Backward is what the table's row runs:
+contains it. The copy moves what the op must read and write once: arguments and outputs, and gradients in backward. For
+ops that multiply matrices or make several passes it is a reference, not a bound. Backward is what the table's row runs:
 that of norms and of tanh includes the forward that gives what it needs.
 """
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.parallel [--json] [--quick]
 
-Each is `rotrnn train` as people start it, on real data or short ListOps, in turns; a time is the least of any step, as
-the log has it. Processes that wait for each other lose the most on a machine that is busy with other work: the load
-average is recorded too. Results, and how many times faster each is than one process of one thread, are written to
-benchmarks/results/parallel.json. Needs the extra "mpi".
+Each is `rotrnn train`, on real data or short ListOps, in turns; a time is the minimum over the steps in the log.
+Processes that wait for each other lose the most on a machine that is busy with other work, so the load average is
+recorded too. Results, and the speed-up over one process of one thread, are written to benchmarks/results/parallel.json.
+Needs the extra "mpi".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBLEMS = {
 
 
 def train(recipe: str, *settings: str, processes: int, threads: int, steps: int) -> float:
-    """The least time of a step of a run."""
+    """The minimum time of a step of a run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "rotrnn", "train", recipe, "--out", folder, "--steps", str(steps)]
         for setting in settings:

@@ -1,4 +1,4 @@
-"""Writes a recorded run of all benchmarks down: tables in docs/benchmarks.md, five rows in the README, a bar chart.
+"""Writes up a recorded run of all benchmarks: tables in docs/benchmarks.md, five rows in the README, a bar chart.
 
     python -m benchmarks.report
 
@@ -70,7 +70,7 @@ def headline(results: dict[str, Any]) -> str:
     rows: list[Row] = results["rows"]
     peers = of(rows, "peers")
     ours = {one["task"]: one for one in peers if one["peer"] == "rotrnn"}
-    beside = {label(one): one for one in reversed(main_rows(rows))}  # of several sizes the first
+    beside = {label(one): one for one in reversed(main_rows(rows))}  # the first of several sizes
     scan, step = beside["scan complex forward"], beside["training step, fused"]
     lines = [
         ("scan, forward", scan, f"plain copy of the same bytes, {1 / scan['ratio']:.2f}"),
@@ -114,7 +114,7 @@ def size(one: Row) -> str:
 
 
 def identity(one: Row) -> tuple[Any, ...]:
-    """What tells a row from others, less the instruction set."""
+    """What identifies a row, without the instruction set."""
     return (one["name"], one.get("path"), size(one))
 
 
@@ -152,7 +152,7 @@ def memory(one: Row) -> str:
 
 
 def length_table(rows: Sequence[Row]) -> str:
-    """One line a length, one column for what and how many threads."""
+    """One line per length, one column per subject and number of threads."""
     columns = list(dict.fromkeys((one["name"], one["threads"]) for one in rows))
     cells = {(one["T"], one["name"], one["threads"]): f"{one['ns/token']:.0f} ({one['ratio']:.2f})" for one in rows}
     head = ["T, with B 1", *(f"{name}, {n} thread{'s' * (n > 1)}: ns per token (ratio)" for name, n in columns)]
@@ -161,7 +161,7 @@ def length_table(rows: Sequence[Row]) -> str:
 
 
 def layers_table(rows: Sequence[Row], streams: Sequence[Row]) -> str:
-    """One line a layer: a forward and backward, and a token of a stream."""
+    """One line per layer: a forward and backward, and a token of a stream."""
     sizes = {size(one) for one in rows}
     D = next((one["D"] for one in streams), "")
     head = [
@@ -184,7 +184,7 @@ def layers_table(rows: Sequence[Row], streams: Sequence[Row]) -> str:
 
 
 def ops_table(rows: Sequence[Row]) -> str:
-    """One line an op and way; nothing where a recorded run has none."""
+    """One line per op and direction; empty if the recorded run has none."""
     if not rows:
         return ""
     head = ["", "time", "GB/s", "time / plain copy"]
@@ -193,7 +193,7 @@ def ops_table(rows: Sequence[Row]) -> str:
 
 
 def iteration_table(rows: Sequence[Row]) -> str:
-    """One line an iteration of a fixed point, beside the ops it is made of."""
+    """One line per iteration of a fixed point, beside the ops it consists of."""
     head = ["", "size", "time", "limit", "time / limit"]
 
     def cells(one: Row) -> list[str]:

@@ -1,9 +1,9 @@
-"""Time of the diagonal scan beside a plain copy of as many bytes.
+"""Time of the diagonal scan beside a plain copy of the same number of bytes.
 
     python -m benchmarks.scan [--json] [--quick]
 
-Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is held against 3/2 copies.
-The complex scan walks the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
+Forward reads x and writes h, as a copy does; backward reads dh and h and writes dx, and is compared with 3/2 copies.
+The complex scan works on the same bytes as N/2 complex lanes, which is also the rotation scan. All are minima over
 windows of seconds in which they take turns with the copy.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
     a = rng.uniform(0.9, 0.999, N).astype(np.float32)
     z = (rng.uniform(0.9, 0.999, N // 2) * np.exp(1j * rng.uniform(0, np.pi, N // 2))).astype(np.complex64)
     zx, zdh, zh, zout = (array.view(np.complex64) for array in (x, dh, h, out))
-    forward, backward = plain_copy(h, x), plain_copy(out, dh)  # the same arrays, for their places in memory matter
+    forward, backward = plain_copy(h, x), plain_copy(out, dh)  # the same arrays, because their addresses matter
     scans = {
         "real forward": (2, lambda: diagonal_scan(a, x, out=h), forward),
         "real backward": (3, lambda: diagonal_scan_backward(dh, a, h, out=out), backward),

@@ -1,9 +1,9 @@
-"""Time of one token of a stream: a model of each layer that takes them one after the other, and in chunks.
+"""Time per token of streaming inference: a model of each layer, fed token by token and in chunks.
 
     python -m benchmarks.stream [--json] [--quick]
 
 A tagger of two blocks of width 128, batch 1, float32, evaluation mode. The limit is the same tokens in one forward
-call, per token: what streaming costs beside having them all at once. Memory is that of the state, after so many tokens.
+call, per token, so the ratio is the cost of streaming. Memory is that of the state, after that many tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK = 64
 
 
 def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
-    """One row a layer: seconds a token, streamed; beside the same in one call."""
+    """One row per layer: seconds per token, streamed, beside the same in one call."""
     found = []
     tokens = np.random.default_rng(0).integers(0, 32, (1, T))
     for name in LAYERS:
@@ -41,7 +41,7 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
         def at_once(model: Any = model, params: Any = params) -> None:
             model.forward(params, tokens)
 
-        for _ in range(2):  # so that states that wait for a first window have seen one
+        for _ in range(2):  # so that windowed states have seen a whole window
             stream.push(tokens)
         single, chunk, whole = seconds_in_turn([one_by_one, chunked, at_once], window=window)
         state = sum(leaf.nbytes for _, leaf in flatten_state(stream.state))

@@ -4,9 +4,9 @@
 
 One step is forward, backward and AdamW of the classifier of recipe listops-rotrnn (D 128, N 256, 6 layers) on B 32
 sequences of T 2048 random tokens; `--large` is D 512, N 384, B 50, T 1024. Its limit is the twelve products of each
-block, four forward and eight backward, run by NumPy on whole matrices. Activations are what the process held at most
-during a step less what it held after a step of one token, in tensors of (B, T, D); so one path a process. Overhead is
-that step of one token: nothing is left of it but calls.
+block, four forward and eight backward, run by NumPy on whole matrices. Activations are the process's peak memory during
+a step minus its memory after a step of one token, in tensors of (B, T, D); so each path has its own process. Overhead
+is that step of one token, which is all calls and no arithmetic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Trains what two cores can, three seeds of each, and writes down how all of it went.
+"""Runs the trainings that two cores can do, with three seeds each, and writes up the results.
 
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR]
 
-The sweeps lie in DIR (sweeps/): what was stopped goes on, what is done stays. Writes into benchmarks/results/training/
+The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
 a table NAME.md with the commands, NAME.json with all numbers (accuracies at each length too), and the pictures of all
-runs beside each other. Failed runs are counted and told, not left out.
+runs together. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEYS = ("commit", "processor", "simd", "threads")
 
 
 def sweep(arguments: str, folder: Path, jobs: int) -> Path:
-    """Trains what is unfinished of a sweep; its folder."""
+    """Trains the unfinished runs of a sweep. Returns its folder."""
     command = [sys.executable, "-m", "rotrnn", "sweep", *shlex.split(arguments), "--jobs", str(jobs)]
     subprocess.run([*command, "--out", str(folder)], check=False)  # a run that fails is in the table
     return folder
