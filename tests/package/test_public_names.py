@@ -17,8 +17,8 @@ TRAINING = "AdamW ConvergenceError NotConverged learning_rate load_recipe releas
 
 NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Dense Dropout Embedding FPMamba FeedForward
-FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm Mamba MeanPool RNN Recurrent ResidualBlock
-ResidualStack RopeMemory RotRNN S4D S5 SelectiveRotRNN WropeMemory astype flatten unflatten
+FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm Mamba MeanPool MinGRU RNN Recurrent
+ResidualBlock ResidualStack RopeMemory RotRNN S4D S5 SelectiveRotRNN WropeMemory astype flatten unflatten
 """
 
 OPS = importlib.import_module("rotrnn.ops").__all__

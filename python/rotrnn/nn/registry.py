@@ -8,6 +8,7 @@ from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
+from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.rnn import LSTM as LSTM
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
@@ -23,6 +24,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "s4d": S4D,
     "rnn": RNN,
     "lstm": LSTM,
+    "min_gru": MinGRU,
     "attention": Attention,
     "mamba": Mamba,
     "selective_rotrnn": SelectiveRotRNN,
