@@ -179,7 +179,7 @@ def test_labels_are_checked() -> None:
         build_model(settings, {"d_state": 3}, head="language", vocab=2, n_classes=3)
     with pytest.raises(ValueError, match="build_model: layer has d_model=4, expected 5"):
         build_model(settings, LRU(4, 3), vocab=2, n_classes=3)
-    with pytest.raises(ValueError, match=r"Bidirectional: layer=LRU\(.*expected one of a single direction"):
+    with pytest.raises(ValueError, match=r"Bidirectional: layer=LRU\(.*expected a layer with a single direction"):
         Bidirectional(5, LRU(5, 3, bidirectional=True))
 
 

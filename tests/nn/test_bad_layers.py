@@ -297,7 +297,7 @@ def test_settings_of_another_type(module: Any, field: str, value: Any) -> None:
     [
         (lambda: Dense(0, 3), "Dense: d_in=0, expected a positive integer"),
         (lambda: Embedding(3, -1), "Embedding: d_model=-1, expected a positive integer"),
-        (lambda: LayerNorm(4, eps=-1.0), "LayerNorm: eps=-1.0, expected a number from 0"),
+        (lambda: LayerNorm(4, eps=-1.0), "LayerNorm: eps=-1.0, expected a nonnegative number"),
         (lambda: BatchNorm(4, momentum=1.0), r"BatchNorm: momentum=1.0, expected a number in \[0, 1\)"),
         (lambda: Dropout(1.0), r"Dropout: rate=1.0, expected a number in \[0, 1\)"),
         (lambda: Gate(4, dropout=-0.1), r"Gate: dropout=-0.1, expected a number in \[0, 1\)"),
@@ -322,7 +322,7 @@ def test_states_of_stacks() -> None:
     params, x = made(stack)
     y, saved = stack.forward(params, x)
     with pytest.raises(
-        TypeError, match=r"ResidualStack\.forward: state is a list, expected a tuple, one state a block"
+        TypeError, match=r"ResidualStack\.forward: state is a list, expected a tuple, one state per block"
     ):
         stack.forward(params, x, state=[None, None])
     with pytest.raises(ValueError, match=r"ResidualStack.forward: state.1 has shape \(1, 3\), expected \(B=2, 3\)"):

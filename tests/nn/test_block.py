@@ -334,7 +334,11 @@ def test_mixed_precision_is_promoted() -> None:
         ({"norm": {"gain": np.ones(3)}}, ValueError, r"residual_block: norm.gain has shape \(3,\)"),
         ({"system": {"skip": np.ones(3)}}, ValueError, r"residual_block: skip has shape \(3,\)"),
         ({"lengths": (51, 0, 0)}, ValueError, r"residual_block: lengths\[0\] is 51"),
-        ({"lengths": (0, 0, 0), "moments": True}, ValueError, "residual_block: moments of no valid step"),
+        (
+            {"lengths": (0, 0, 0), "moments": True},
+            ValueError,
+            "residual_block: moments of an input without valid steps",
+        ),
         ({"h0": np.ones((2, 3, 3))}, TypeError, "residual_block: h0 has dtype float64"),
         ({"h0": np.ones((1, 3, 3), complex)}, ValueError, r"residual_block: h0 has shape \(1, 3, 3\)"),
         ({"system": None}, TypeError, "residual_block: system is a NoneType, expected a System"),

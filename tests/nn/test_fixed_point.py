@@ -163,7 +163,7 @@ def test_without_a_guarantee_the_norm_may_exceed_one() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert contractive.forward(params, x)[1].report.converged.all()
-    with pytest.raises(ConvergenceError, match=r"FixedPointRNN: no fixed point .* though it contracts"):
+    with pytest.raises(ConvergenceError, match=r"FixedPointRNN: no fixed point .* though it is contractive"):
         FixedPointRNN(3, 4, selective=(), contractive=True, tol=1e-9, max_iterations=3).forward(params, x)
 
 

@@ -160,7 +160,7 @@ def test_what_was_not_reached_is_told_once() -> None:
     assert warning.category is NotConverged
     expected = f"layer: no fixed point for 4 of 4 sequences: residual {report.residual.max():.2g} after 3 iterations"
     assert str(warning.message) == expected
-    with pytest.raises(ConvergenceError, match=r"layer: .* residual .* after 3 iterations, though it contracts"):
+    with pytest.raises(ConvergenceError, match=r"layer: .* residual .* after 3 iterations, though it is contractive"):
         solve(F, np.zeros_like(c), few, name="layer", guaranteed=True)
 
 

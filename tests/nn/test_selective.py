@@ -318,7 +318,7 @@ def test_decays_far_out_of_range_leave_finite_gradients() -> None:
     [
         ({"heads": 3}, "RotRNN: d_state=8 and heads=3, expected a multiple of heads"),
         ({"gamma": "both"}, "SelectiveRotRNN: gamma='both', expected one of constant, input, random"),
-        ({"selectivity": -1.0}, "SelectiveRotRNN: selectivity=-1.0, expected a number from 0"),
+        ({"selectivity": -1.0}, "SelectiveRotRNN: selectivity=-1.0, expected a nonnegative number"),
         ({"site": -1}, "SelectiveRotRNN: site=-1, expected an integer from 0"),
         ({"gamma_init": (0.5, 1.0)}, "RotRNN: gamma_init="),
     ],

@@ -1,6 +1,6 @@
-"""Layers: frozen dataclasses of settings by one protocol (`rotrnn.nn.layer`), parameters in plain dicts.
+"""Layers: frozen dataclasses of settings with a common protocol (`rotrnn.nn.layer`), and parameters in plain dicts.
 
-Recurrent layers are those of `rotrnn.nn.registry`.
+`rotrnn.nn.registry` lists the recurrent layers.
 """
 
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack

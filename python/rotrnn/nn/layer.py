@@ -1,25 +1,26 @@
-"""What a layer is: a frozen dataclass of settings, with its parameters in a plain dict beside it.
+"""The layer protocol: a layer is a frozen dataclass of settings, and its parameters are a separate plain dict.
 
     params          = layer.init(rng)
     y, saved        = layer.forward(params, x, ctx)
     dx, dparams     = layer.backward(params, saved, dy)
 
-A layer with memory in time (`Recurrent`) also takes and gives its state, which is differentiable:
+A recurrent layer (`Recurrent`) also takes and returns a state, which is differentiable:
 
     y, saved        = layer.forward(params, x, ctx, state)          # saved.state is the state after x
     dx, dparams, dstate = layer.backward(params, saved, dy, dstate)
-    y_t, state      = layer.step(params, state, x_t)                # one step of streaming, evaluation mode
+    y_t, state      = layer.step(params, state, x_t)                # one step of streaming inference
     prepared        = layer.prepare(params)                         # once, for many steps:
     y_t, state      = layer.step(params, state, x_t, prepared)
 
-Forward over the whole, forward in chunks, and step after step agree at every split, to rounding; layers that iterate to
-a fixed point (FixedPointRNN, Bedouin) to their `tol`, and FPMamba, whose fixed point is not unique, not at all.
+Forward over a whole sequence, forward in chunks, and single steps give the same results up to rounding, for any split.
+Layers that iterate to a fixed point (FixedPointRNN, Bedouin) agree up to their `tol`. FPMamba, whose fixed point is not
+unique, need not agree at all.
 
-`dparams` has the same nesting and names as `params`, less the entries that are no parameters (`BUFFERS`); every
-gradient is new, none accumulates.
-Whoever is called first checks what it is given, and says what does not fit in its own name; what it calls in turn does
-not check again (`rotrnn.nn.module`). A layer says what to check by: `shapes`, `state_form` and its settings' types.
-`saved` may hold x and params themselves, not copies: change neither in place between forward and its backward.
+`dparams` has the same nesting and names as `params`, without buffers (`BUFFERS`). Gradients are new arrays; nothing is
+accumulated.
+The outermost call checks its arguments, and errors name this call; inner calls do not check again
+(`rotrnn.nn.module`). A layer declares what to check by `shapes`, `state_form` and the types of its settings.
+`saved` may contain x and params without copying them: do not change them in place between forward and backward.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from rotrnn.ops.boundary import Boundary
 
 @runtime_checkable
 class Layer(Protocol):
-    """A function of each time step alone, with an explicit adjoint."""
+    """A function of each time step on its own, with an explicit adjoint."""
 
     def init(self, rng: np.random.Generator) -> Params: ...
 
@@ -60,69 +61,70 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Recurrent(Module, ABC):
-    """A layer with memory in time: `d_model` channels in and out. Parameters are a flat dict of arrays.
+    """A recurrent layer with `d_model` input and output channels. Its parameters are a flat dict of arrays.
 
-    Every layer says what it is (`about`) and where it comes from (`paper`), a line each, and which parameters are
-    `recurrent`: those that published recipes train with a factor on the learning rate and without decay.
+    Every layer has a line that describes it (`about`), a line with its source (`paper`), and the names of its
+    `recurrent` parameters, which published recipes train with a factor on the learning rate and without weight decay.
     """
 
     about: ClassVar[str]
     paper: ClassVar[str]
     recurrent: ClassVar[frozenset[str]] = frozenset()
     lanes: ClassVar[str] = ""
-    """`state_lanes` as a formula of the settings, where there is no window and the others are the default ones; t are
-    the steps so far."""
+    """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
+    that are not named; t is the number of steps so far."""
 
     d_model: int
 
     def __post_init__(self) -> None:
-        """Types, and d_model; a subclass begins its own checks with this one."""
+        """Checks d_model and the types of the settings. A subclass with own checks calls this method first."""
         super().__post_init__()
         self.check_sizes("d_model")
 
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters."""
+        """Returns names and shapes of the parameters."""
 
     @abstractmethod
     def init(self, rng: np.random.Generator) -> Params:
-        """Random parameters, float32."""
+        """Returns random initial parameters, float32."""
 
     @abstractmethod
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> tuple[Array, Any]:
-        """(y (B, T, D), saved) for x (B, T, D); `saved.state` is the state after x, `state` the one before."""
+        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is the state before x, `saved.state` the one after."""
 
     @abstractmethod
     def backward(self, params: Params, saved: Any, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of the one it stands for)."""
+        """Returns (dx, dparams, dstate). The last is the gradient of forward's `state`; if that was None, of the state
+        that None stands for."""
 
     @abstractmethod
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        """(y_t (B, D), state) for x_t (B, D), in evaluation mode; `prepared`, if given, is ``prepare(params)``.
+        """Returns (y_t (B, D), state) for x_t (B, D), in evaluation mode; `prepared`, if given, is ``prepare(params)``.
 
-        With `prepared`, the state that was given may be written over: what goes on is the new one alone.
+        With `prepared`, the given state may be overwritten: continue from the returned state only.
         """
 
     def prepare(self, params: Params) -> Any:
-        """What `step` needs that time does not touch, made once before many steps."""
+        """Returns values that `step` needs and that do not depend on time. Call it once before many steps."""
         return None
 
     def report(self, saved: Any) -> dict[str, float]:
-        """Numbers of a forward that are worth a line in the log of a training."""
+        """Returns numbers of a forward for the training log."""
         return {}
 
     def state_norms(self, saved: Any) -> Array | None:
-        """|h_t| (B, T) of an unfused forward (`Context.fused`), where the layer has one vector h_t."""
+        """Returns |h_t| (B, T) of an unfused forward (`Context.fused`), if the layer has a single vector h_t."""
         return None
 
     @property
     def state_lanes(self) -> int | None:
-        """Real numbers that a state holds of each sequence, two of each complex one; None where that grows in time, or
-        the layer does not say. Of a bidirectional layer those of one direction.
+        """Number of real numbers in the state of a sequence; a complex number counts as two. None if the state grows in
+        time, or the layer does not declare it. For a bidirectional layer, the number for one direction.
 
-        `d_state` is what the layer's paper counts, complex states in one and real ones in another; this counts the same
-        for all.
+        `d_state` counts what the layer's paper counts, which is complex states in some papers and real ones in others.
+        This number is comparable between layers.
         """
         form = self.state_form
         leaves = (form,) if isinstance(form, StateArray) else form or ()
@@ -136,7 +138,7 @@ class Recurrent(Module, ABC):
 
 
 def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:
-    """The leaves of nested params as ("block.0.norm.scale", array), in the dict's order."""
+    """Yields the leaves of nested params as ("block.0.norm.scale", array), in the dict's order."""
     for name, value in params.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{name}.")
@@ -157,19 +159,19 @@ def unflatten(flat: dict[str, Array]) -> Params:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether a flattened name is trained (and not a buffer)."""
+    """Returns whether a flattened name is that of a trained parameter (and not of a buffer)."""
     return name.rsplit(".", 1)[-1] not in BUFFERS
 
 
 def astype(params: Params, dtype: npt.DTypeLike) -> Params:
-    """The params with every array in `dtype`."""
+    """Returns the params with every array converted to `dtype`."""
     return {
         name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype) for name, value in params.items()
     }
 
 
 def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Array]]:
-    """The leaves of a state as ("state.0.1", array); of one array, ("state", array); of None, none."""
+    """Yields the leaves of a state as ("state.0.1", array). A single array gives ("state", array), None no leaves."""
     if isinstance(state, tuple):
         for i, one in enumerate(state):
             yield from flatten_state(one, f"{name}.{i}")

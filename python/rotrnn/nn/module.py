@@ -1,7 +1,7 @@
-"""What a layer, a part of a block, a block, a stack and a model share: calls that are checked once, at the outermost.
+"""Base class of layers, parts of blocks, blocks, stacks and models. It checks arguments once, in the outermost call.
 
-The call that a user makes checks its parameters, its input, lengths and state, and says what is wrong in its own name;
-what it calls in turn is given a context that says so (`Context.checked`), and does not check again.
+The call that a user makes checks parameters, input, lengths and state, and errors name this call. Inner calls get a
+context marked as checked (`Context.checked`), and do not check again.
 """
 
 from __future__ import annotations
@@ -28,34 +28,36 @@ Array = npt.NDArray[Any]
 Params = dict[str, Any]  # nested: name -> Array or Params
 Gather = Callable[[Array], list[Array]]
 State = Any
-"""An array or a tuple of states, each array with the batch axis first; None is the state before the first step.
-Real and complex leaves are differentiable; integer ones (positions) are not, their gradient is zero."""
+"""An array or a tuple of states, with the batch axis first in each array. None is the state before the first step.
+Real and complex leaves are differentiable. Integer leaves (positions) are not; their gradient is zero."""
 
 BUFFERS = frozenset({"running_mean", "running_var"})
-"""Names of entries of `params` that no gradient reaches: forward in training mode updates them in place."""
+"""Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a forward call is told besides its input.
+    """The per-call context of forward: lengths, training mode, and the key of random numbers.
 
     Parameters
     ----------
     lengths : (B,) int64, optional
-        Valid steps of each sequence; what lies beyond is never read and is zero in every output.
+        Number of valid steps of each sequence. Padding beyond is never read, and is zero in every output.
     train : bool
-        Batch statistics and dropout on.
+        Training mode: use batch statistics and dropout.
     seed, step : int
-        Key of the random numbers of this step (with `train`); the same key gives the same masks on any device.
+        Key of the random numbers of this training step. The same key gives the same masks on any device.
     places : (B,) int64, optional
-        Where each sequence stands in the batch that it is a part of, so that it has its own masks; 0..B-1 without.
+        Index of each sequence in the whole batch, which determines its masks. Default: 0..B-1.
     gather : callable, optional
-        Where the batch is spread over several processes, ``gather(x)`` is the x (n, ...) of each of them, in their
-        order, n its own; each calls it as often as the others, with the same dtype and sizes but n. What needs a whole
-        batch (batch norm, quantiles of residuals) asks it. None where the batch is all here.
+        All-gather for a batch that is distributed over several processes: ``gather(x)`` returns the x (n, ...) of each
+        process, in their order. n may differ between processes; dtype and other sizes must be equal, and every process
+        must make the same number of calls. It is used for values of the whole batch (batch norm, quantiles of
+        residuals). None if the batch is not distributed.
     fused : bool
-        Run what can be fused (`rotrnn.nn.blocks.fused`) in one pass, which keeps little more than its input for
-        backward; else part by part, keeping everything, the states of recurrences too. Results differ by rounding.
+        Run fusible parts (`rotrnn.nn.blocks.fused`) in one pass, which saves little more than the input for backward.
+        If false, run them one by one and save everything, including the states of recurrences. Results agree up to
+        rounding.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
@@ -68,23 +70,24 @@ class Context:
     _checked: bool = field(default=False, repr=False, compare=False)
 
     def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
-        """This context, with checked lengths, for calls within a call that has checked all that it was given."""
+        """Returns this context with checked lengths and marked as checked, for inner calls."""
         return replace(self, lengths=lengths, _checked=True)
 
     @property
     def is_checked(self) -> bool:
-        """Whether a call around this one has checked parameters, input and lengths."""
+        """Whether an outer call has checked parameters, input and lengths."""
         return self._checked
 
 
 EVALUATION = Context()
 TRUSTED = EVALUATION.checked(None)
-"""As EVALUATION, for calls within a call that has checked its arguments."""
+"""Like EVALUATION, but marked as checked, for inner calls."""
 
 
 @dataclass(frozen=True)
 class StateArray:
-    """An array of a state: its name among several, its shape without the batch axis (None: any size), and its kind."""
+    """Declares an array of a state: its name (if there are several), its shape without the batch axis (None: any size),
+    and its kind."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -93,7 +96,7 @@ class StateArray:
 
     @property
     def lanes(self) -> int | None:
-        """Real numbers in it, of one sequence; None where that grows."""
+        """Number of real numbers in it per sequence; None if it grows in time."""
         if None in self.shape:
             return None
         return math.prod(size or 0 for size in self.shape) * (2 if self.kind == "complex" else 1)
@@ -103,19 +106,19 @@ StateForm = StateArray | tuple[StateArray, ...]
 
 
 class Module:
-    """A function with parameters, whose calls are checked.
+    """Base class for functions with parameters, whose calls are checked.
 
-    Every `init`, `forward`, `backward`, `prepare` and `step` that a subclass defines is wrapped when the class is made:
-    the wrapper checks what it is given by what the class says of itself (`shapes`, `modules`, `input_forms`, `letters`,
-    `state_form`), then calls the method.
+    When a subclass is defined, its methods `init`, `forward`, `backward`, `prepare` and `step` are wrapped. The wrapper
+    checks the arguments against the declarations of the class (`shapes`, `modules`, `input_forms`, `letters`,
+    `state_form`), and then calls the method.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T D",)
-    """Shapes of the input, in letters, as `Boundary.array` takes them."""
+    """Accepted shapes of the input, as letters in the form of `Boundary.array`."""
     output_forms: ClassVar[tuple[str, ...]] = ("B T D",)
     input_kinds: ClassVar[Sequence[np.dtype[Any]]] = REAL
     letters: ClassVar[dict[str, str]] = {"D": "d_model"}
-    """Letter -> the attribute that is its size, if there is one."""
+    """Letter -> name of the attribute with its size, if there is one."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -125,10 +128,10 @@ class Module:
                 setattr(cls, name, wrap(method))
 
     def __post_init__(self) -> None:
-        """The types of the settings; a subclass begins its own checks with this one."""
+        """Checks the types of the settings. A subclass with own checks calls this method first."""
         settle(self)
 
-    # ---- what a subclass says of itself ----
+    # ---- declarations of a subclass ----
 
     conditioned: ClassVar[str | None] = None
     """A parameter that must meet more than to be finite: `condition` of it is a number, finite where it does, and
@@ -142,28 +145,28 @@ class Module:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of its own parameters."""
+        """Returns names and shapes of its own parameters, without those of inner modules."""
         return {}
 
     @property
     def modules(self) -> dict[str, Any]:
-        """The modules whose parameters are a dict among its own, by their name there."""
+        """Returns the inner modules by name. Their parameters are a dict under this name in `params`."""
         return {}
 
     @property
     def state_form(self) -> StateForm | None:
-        """What its state is made of; None where it has none, or does not say."""
+        """Returns the arrays of its state; None if it has no state, or does not declare it."""
         return None
 
     def input_shape(self, saved: Any) -> tuple[int, ...] | None:
-        """The shape of the input of the forward that saved this, where it is known."""
+        """Returns the shape of the input of the forward that returned `saved`, if known."""
         x = getattr(saved, "x", None)
         return None if x is None else tuple(x.shape)
 
     # ---- checks ----
 
     def check_sizes(self, *names: str, least: int = 1) -> None:
-        """Settings that must be whole numbers, at least `least`."""
+        """Checks that settings are integers of at least `least`."""
         for name in names:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -171,9 +174,9 @@ class Module:
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
 
     def check_params(self, params: Params) -> None:
-        """Parameters are all there, real, fit, and are finite: NaN in one would spread without a trace.
+        """Checks that all parameters are present, real, of the right shape, and finite.
 
-        One test tells whether all are finite, and only if it fails each is looked at.
+        One test shows whether all are finite; only if it fails, parameters are checked one by one.
         """
         arrays = [one for one in self.arrays(params) if one[1] not in BUFFERS]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -181,7 +184,7 @@ class Module:
             total = sum([one[0].condition(one[3]) for one in arrays if one[1] == one[0].conditioned], start=total)
         if np.isfinite(total):
             return
-        for owner, name, path, value in arrays:  # of finite numbers too the sum may be beyond what its dtype holds
+        for owner, name, path, value in arrays:  # the sum of finite numbers may overflow
             if not np.isfinite(value).all():
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{_title(owner, name, path)} is {value[at]} at {at}, expected finite numbers")
@@ -190,8 +193,8 @@ class Module:
                 raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
-        """Every array of `params`, those of inner modules too, if they are there, real, and fit: whose it is, its name,
-        the path to its module, and itself."""
+        """Checks that every array of `params`, including those of inner modules, is present, real and of the right
+        shape. Yields its module, its name, the path to the module, and the array."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
             raise TypeError(f"{type(self).__name__}: {what} is a {type(params).__name__}, expected a dict")
@@ -212,7 +215,7 @@ class Module:
         return found
 
     def _refuse(self, params: Params, name: str, shape: tuple[int, ...], path: str) -> None:
-        """Says what is wrong with a parameter, if anything is."""
+        """Raises an error that describes what is wrong with a parameter, if anything is."""
         title = _title(self, name, path)
         if name not in params:
             raise ValueError(f"{title} is missing, expected {', '.join([*self.shapes, *self.modules])}")
@@ -225,40 +228,40 @@ class Module:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether it has any of its own or in an inner module."""
+        """Returns whether this module or an inner module has parameters."""
         inner = (one for one in self.modules.values() if isinstance(one, Module))
         return bool(self.shapes) or any(one.has_parameters for one in inner)
 
     def boundary(self, method: str) -> Boundary:
-        """The checks of a call of this method."""
+        """Returns the `Boundary` for a call of this method."""
         args = Boundary(f"{type(self).__name__}.{method}")
         self.bind_sizes(args)
         return args
 
     def bind_sizes(self, args: Boundary) -> None:
-        """Binds the sizes that its settings fix, those of `letters`."""
+        """Binds the sizes of `letters`, which are fixed by the settings."""
         for letter, name in self.letters.items():
             size = getattr(self, name, None)
             if size is not None:
                 args.bind(letter, size, name)
 
     def check_input(self, args: Boundary, name: str, x: Any) -> Any:
-        """x, of one of `input_forms`."""
+        """Returns x as an array of one of `input_forms`."""
         return args.array(name, x, *self.input_forms, kinds=self.input_kinds)
 
     def check_context(self, args: Boundary, ctx: Context) -> Context:
-        """The context with its lengths checked, for the calls within this one."""
+        """Returns the context with checked lengths, for inner calls."""
         if ctx.lengths is not None and "T" not in args.size:
-            raise ValueError(f"{args.op}: lengths were given with an input that has no axis of time")
+            raise ValueError(f"{args.op}: lengths were given for an input without a time axis")
         return TRUSTED if ctx is EVALUATION else ctx.checked(args.lengths(ctx.lengths))
 
     def check_streams(self, args: Boundary) -> None:
-        """It can run step by step."""
+        """Checks that the module can run step by step (streaming inference)."""
         if getattr(self, "bidirectional", False):
             raise ValueError(f"{args.op}: a bidirectional layer cannot run step by step")
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
-        """A state, or a gradient of one (`name` begins with d), is as `state_form` says."""
+        """Checks a state, or the gradient of a state (`name` begins with d), against `state_form`."""
         form = self.state_form
         if state is None or form is None:
             return
@@ -337,7 +340,7 @@ def _forward(method: Any) -> Any:
 def _backward(method: Any) -> Any:
     name = _third(method, 2)
 
-    # what is handed on is popped, and passed without * or **: so no gradient is held longer than the method holds it
+    # arguments are popped and passed without * or **, so that no gradient is kept alive longer than the method needs it
     takes = inspect.signature(method).parameters
     if "dstate" not in takes and "gather" not in takes:
 
@@ -379,7 +382,7 @@ def _backward(method: Any) -> Any:
 
 
 def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, dstate: State) -> Array:
-    """dy, if it and all else that a backward was given fit."""
+    """Checks the arguments of backward. Returns dy."""
     self.arrays(params)
     expected = _saved_of(type(self).forward)
     if not isinstance(saved, expected):
@@ -426,22 +429,23 @@ _WRAPPERS = {"init": _init, "forward": _forward, "backward": _backward, "prepare
 
 
 def trusted(method: Callable[P, R]) -> Callable[P, R]:
-    """A module's method without its checks, for calls within one that has made them.
+    """Returns a module's method without its checks, for inner calls.
 
-    A method, not a partial: the call then hands its arguments over, and a gradient is gone as soon as it is used.
+    It is a method and not a partial, so that no argument is kept alive by the caller and gradients are freed early.
     """
     plain, owner = getattr(method, "__wrapped__", None), getattr(method, "__self__", None)
     return method if plain is None or not isinstance(owner, Module) else types.MethodType(plain, owner)
 
 
 def _third(method: Any, place: int = 1) -> str:
-    """The name of the argument after `params` (or `saved`), as the method has it."""
+    """Returns the method's name for the argument after `params` (or `saved`)."""
     return list(inspect.signature(method).parameters)[1 + place]
 
 
 @functools.cache
 def _saved_of(forward: Any) -> type | tuple[type, ...]:
-    """What a forward is annotated to save, as `isinstance` takes it; object where it does not say."""
+    """Returns the type of `saved` from the annotation of forward, in the form for `isinstance`; object if there is
+    none."""
     try:
         returned = typing.get_type_hints(forward).get("return")
     except NameError:

@@ -1,4 +1,4 @@
-"""Layers by the name a recipe uses. A new layer is an import and an entry here: everything else finds it by them."""
+"""Layers by the name used in recipes. A new layer needs an import and an entry here, and is then found everywhere."""
 
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention

@@ -1,18 +1,18 @@
-"""What forward saves as a tree of arrays: its leaves by name, and a structure that holds all the rest.
+"""What forward saves, as a tree of arrays: its leaves by name, and a structure with everything else.
 
     y, saved           = layer.forward(params, x, ctx)
     arrays, structure  = flatten_saved(saved)            # {"layer.h": array, ...}, static
     layer.backward(params, unflatten_saved(structure, arrays), dy)   # the same bits
 
-Of every layer, block, stack and model. A leaf is an array, on whatever device; names are those of fields, keys and
-places, with dots between them. All else is structure: the types of the nodes, None, numbers, texts and settings. It
-can be compared and hashed, and says nothing of the arrays' shapes.
+This works for every layer, block, stack and model. A leaf is an array on any device. Its name consists of the names of
+fields, keys and indices, joined by dots. Everything else is structure: the types of the nodes, None, numbers, strings
+and settings. The structure can be compared and hashed, and does not depend on the shapes of arrays.
 
-Structure and shapes follow from the shapes and dtypes of the input, the state and the parameters, from whether the
-context has lengths and places, and from its flags; values of arrays, lengths among them, change neither. So what
-keeps or copies a saved (a graph that is captured once, an adapter to another framework, a choice of what to recompute)
-can be built before the first forward, from `saved_shapes`. The seed and step of a context are values, too: the key of
-the dropout that was applied is an array.
+Structure and shapes depend only on the shapes and dtypes of the input, the state and the parameters, on whether the
+context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths. So code
+that keeps or copies what forward saves (captured graphs, adapters to other frameworks, a choice of what to recompute)
+can be set up before the first forward, from `saved_shapes`. The seed and step of a context are values, too: the key of
+an applied dropout mask is an array.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
 from rotrnn.ops.device import is_array
 
 STATIC = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
-"""Types of what is structure by itself."""
+"""Types of values that belong to the structure."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """The place of an array."""
+    """Placeholder of an array."""
 
 
 @dataclass(frozen=True)
 class Static:
-    """A value that is the same in every saved of this structure."""
+    """A value that is part of the structure."""
 
     kind: type
     value: Any
@@ -48,7 +48,7 @@ class Static:
 
 @dataclass(frozen=True)
 class Node:
-    """A NamedTuple, tuple, dict or frozen dataclass, and the names and structures of what it holds."""
+    """A NamedTuple, tuple, dict or frozen dataclass, with the names and structures of its children."""
 
     kind: type
     names: tuple[str, ...]
@@ -59,26 +59,27 @@ Structure = Leaf | Static | Node
 
 
 def flatten_saved(saved: Any) -> tuple[dict[str, Array], Structure]:
-    """The arrays of a saved by name, in the order of its fields, and its structure.
+    """Returns the arrays in `saved` by name, in the order of its fields, and its structure.
 
-    The arrays are those of `saved` themselves, no copies; one that stands in several places has several names.
+    The arrays are not copied. An array that occurs several times has several names.
 
     Raises
     ------
     TypeError
-        It holds what is neither an array nor plain data: a function, a list, a NumPy scalar, a mutable object.
+        `saved` contains something that is neither an array nor plain data: a function, a list, a NumPy scalar, or a
+        mutable object.
     """
     arrays: dict[str, Array] = {}
     return arrays, _flatten(saved, "", arrays)
 
 
 def unflatten_saved(structure: Structure, arrays: Mapping[str, Array]) -> Any:
-    """The saved of this structure with these arrays: the inverse of `flatten_saved`.
+    """Rebuilds what forward saved from a structure and arrays: the inverse of `flatten_saved`.
 
     Raises
     ------
     ValueError
-        The names of the arrays are not those of the structure's leaves.
+        The names of the arrays differ from those of the structure's leaves.
     """
     names = leaf_names(structure)
     if set(names) != arrays.keys():
@@ -89,12 +90,12 @@ def unflatten_saved(structure: Structure, arrays: Mapping[str, Array]) -> Any:
 
 
 def leaf_names(structure: Structure) -> list[str]:
-    """The names of the arrays, in the order in which `flatten_saved` gives them."""
+    """Returns the names of the arrays, in the order of `flatten_saved`."""
     return list(_names(structure, ""))
 
 
 class Shape(NamedTuple):
-    """Of an array."""
+    """Shape and dtype of an array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -109,27 +110,27 @@ def saved_shapes(
     *,
     inputs: npt.DTypeLike | None = None,
 ) -> tuple[dict[str, Shape], Structure]:
-    """What the forward of a layer, block, stack or model saves on an input of this shape: (shapes by name, structure).
+    """Returns (shapes by name, structure) of what forward of a layer, block, stack or model saves for an input shape.
 
-    By a forward on zeros, of copies of the parameters (batch norm moves its running statistics).
+    Runs forward on zeros, with a copy of the parameters (because batch norm updates its running statistics).
 
     Parameters
     ----------
     layer, params
-        What has ``forward(params, x, ctx)``, and its parameters, of any precision.
+        An object with ``forward(params, x, ctx)``, and its parameters, of any precision.
     shape : (B, T, D), or (B, T) of token ids, ...
-        Of the input.
+        Shape of the input.
     dtype : float32 or float64
-        Of parameters and input.
+        Dtype of parameters and input.
     ctx : Context, optional
-        Of the forward; of its arrays only their shapes matter.
+        Context of forward; of its arrays only the shapes matter.
     inputs : dtype, optional
-        Of the input, if not `dtype`: an integer one for token ids.
+        Dtype of the input, if not `dtype`: an integer dtype for token ids.
 
     Raises
     ------
     TypeError, ValueError
-        As forward, and as `flatten_saved`.
+        As forward and `flatten_saved`.
     """
     x = np.zeros(shape, dtype if inputs is None else inputs)
     with warnings.catch_warnings():
@@ -140,7 +141,7 @@ def saved_shapes(
 
 
 def _flatten(value: Any, name: str, arrays: dict[str, Array]) -> Structure:
-    if isinstance(value, STATIC) and not isinstance(value, np.generic):  # np.float64 is a float, and made of values
+    if isinstance(value, STATIC) and not isinstance(value, np.generic):  # np.float64 is a float, too, but a value
         return Static(type(value), value)
     if is_array(value):
         arrays[name] = value
@@ -148,13 +149,13 @@ def _flatten(value: Any, name: str, arrays: dict[str, Array]) -> Structure:
     names, children = _children(value, name)
     before = len(arrays)
     nodes = tuple(_flatten(child, _join(name, key), arrays) for key, child in zip(names, children, strict=True))
-    if is_dataclass(value) and len(arrays) == before:  # settings, which are checked when they are made, and only then
+    if is_dataclass(value) and len(arrays) == before:  # settings; rebuilding them would only repeat their checks
         return Static(type(value), value)
     return Node(type(value), names, nodes)
 
 
 def _children(value: Any, name: str) -> tuple[tuple[str, ...], list[Any]]:
-    """Names and values of what a node holds."""
+    """Returns names and values of the children of a node."""
     kind = type(value)
     if isinstance(value, tuple):
         return getattr(kind, "_fields", tuple(map(str, range(len(value))))), list(value)

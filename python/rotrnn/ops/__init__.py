@@ -1,4 +1,4 @@
-"""Public forward/backward pairs over the C kernels: NumPy arrays in, NumPy arrays out.
+"""Public forward and backward functions on top of the C kernels: NumPy arrays in, NumPy arrays out.
 
 Each module lists its public names in its ``__all__``.
 """

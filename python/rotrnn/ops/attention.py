@@ -30,7 +30,7 @@ def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
 
 
 def _counts(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-    """Steps of each sequence that came before: None, or B integers from 0."""
+    """Returns the number of earlier steps of each sequence: None, or B nonnegative integers."""
     if past is None:
         return None
     array = np.asarray(past)
@@ -45,7 +45,7 @@ def _counts(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64]
 
 
 class _Sight:
-    """Which keys each query sees, checked: what `attention` and its adjoint are given besides their arrays."""
+    """Checked lengths, past and window of `attention` and its adjoint: which keys each query attends to."""
 
     def __init__(
         self, args: Boundary, heads: int, lengths: npt.ArrayLike | None, past: npt.ArrayLike | None, window: int | None
@@ -81,36 +81,37 @@ def attention(
     """Causal multi-head scaled dot-product attention (Vaswani et al. 2017, eq. 1), in memory linear in T.
 
     For each head of width ``Dh = D / heads``: ``y_t = sum_s p_ts v_s`` with ``p_t = softmax_s(q_t . k_s / sqrt(Dh))``
-    over the keys s that query t sees: those at places up to its own, ``past[b] + t``, the last `window` of them. Scores
-    are made and forgotten tile by tile (Dao et al. 2022).
+    over the keys s that query t attends to: the last `window` of those at positions up to its own, ``past[b] + t``.
+    Scores are computed tile by tile and not stored (Dao et al. 2022).
 
     Parameters
     ----------
     q : (B, T, D)
-        Queries. Each of float32, float64; the three are promoted to their common dtype.
+        Queries. float32 or float64; `q`, `k` and `v` are promoted to their common dtype.
     k, v : (B, S, D)
-        Keys and values: of each sequence the `past` ones, then those of its queries; what lies beyond is never read.
+        Keys and values. For each sequence, the `past` ones come first, then those of its queries; later rows are never
+        read.
     heads : int
-        Heads, whose lanes lie side by side; divides D.
+        Number of heads, a divisor of D. The channels of a head are contiguous.
     lengths : (B,) integers in [0, T], optional
-        Valid queries of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+        Number of valid queries of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     past : (B,) integers, optional
-        How many keys of each sequence are from before its first query; none if absent.
+        Number of keys of each sequence before its first query. Default: none.
     window : int, optional
-        How many keys a query sees, its own included; all if absent.
+        Number of keys that a query attends to, including its own. Default: all.
 
     Returns
     -------
     y : (B, T, D)
     norm : (B, heads, T)
-        Logarithms of the softmaxes' denominators, for `attention_backward`. No gradient passes through them.
+        Logarithms of the softmax denominators, for `attention_backward`. No gradient passes through them.
 
     Raises
     ------
     TypeError
-        An array has another dtype (integers and float16 are not taken).
+        An array has another dtype (integers and float16 are not supported).
     ValueError
-        Shapes disagree, a number is out of range, a sequence lacks keys, or a size product overflows.
+        Shapes disagree, a number is out of range, a sequence has too few keys, or a size product overflows.
     """
     args = Boundary("attention")
     aq = args.array("q", q, "B T D")
@@ -137,7 +138,7 @@ def attention_backward(
     past: npt.ArrayLike | None = None,
     window: int | None = None,
 ) -> AttentionGrads:
-    """Adjoint of `attention`; makes the probabilities p again, tile by tile, from `norm`.
+    """Adjoint of `attention`. The probabilities p are recomputed tile by tile from `norm`.
 
     With ``c = 1 / sqrt(Dh)`` and ``e_ts = p_ts (dy_t . v_s - dy_t . y_t)``: ``dq_t = c sum_s e_ts k_s``,
     ``dk_s = c sum_t e_ts q_t``, ``dv_s = sum_t p_ts dy_t``.
@@ -145,16 +146,16 @@ def attention_backward(
     Parameters
     ----------
     dy : (B, T, D)
-        Gradient of `y`; beyond `lengths` it is never read.
+        Gradient of `y`; padding beyond `lengths` is never read.
     q, k, v, heads, lengths, past, window
         As given to `attention`.
     y, norm
-        As it returned them.
+        As returned by `attention`.
 
     Returns
     -------
     AttentionGrads
-        ``(dq, dk, dv)``, all new arrays; zero beyond the queries and keys that are valid.
+        ``(dq, dk, dv)``, all new arrays; zero beyond the valid queries and keys.
 
     Raises
     ------
@@ -199,21 +200,23 @@ def _turn(
 
 
 def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0) -> Array:
-    """Rotary positions (Su et al. 2021, "RoFormer", eq. 34): turns each head's planes by angles that grow in time.
+    """Rotary position embedding (Su et al. 2021, "RoFormer", eq. 34): rotates pairs of channels by angles that grow in
+    time.
 
-    Lanes (2i, 2i+1) of a head, i from 0 to P - 1, turn at step t of sequence b by ``(past[b] + t) base^(-i/P)``,
-    counter-clockwise: so products of a query and a key know their places by the difference alone.
+    Channels (2i, 2i+1) of a head, i from 0 to P - 1, are rotated at step t of sequence b by
+    ``(past[b] + t) base^(-i/P)``, counter-clockwise. So the product of a query and a key depends only on the difference
+    of their positions.
 
     Parameters
     ----------
     x : (B, T, D)
-        float32 or float64. Each step on its own: padding stays padding.
+        float32 or float64. Each step is rotated on its own, so padding stays padding.
     heads : int
-        Heads, whose lanes lie side by side, of even width D / heads = 2P.
+        Number of heads, of even width D / heads = 2P. The channels of a head are contiguous.
     past : (B,) integers, optional
-        How many steps of each sequence came before; none if absent.
+        Number of earlier steps of each sequence. Default: none.
     base : float
-        Ratio of the fastest to the slowest turn, about.
+        Approximate ratio of the fastest to the slowest rotation.
 
     Returns
     -------
@@ -230,5 +233,5 @@ def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, b
 def rotary_backward(
     dy: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0
 ) -> Array:
-    """Adjoint of `rotary`: turns dy (B, T, D) back."""
+    """Adjoint of `rotary`: rotates dy (B, T, D) back."""
     return _turn("rotary_backward", "dy", dy, heads, past, base, -1)

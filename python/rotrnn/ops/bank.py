@@ -1,4 +1,4 @@
-"""A bank of diagonal recurrences of its own for every channel (S4D's form), one pass over tiles of time."""
+"""A bank of diagonal recurrences per channel (S4D's form), in one pass over tiles of time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["BankGrads", "bank_step", "diagonal_bank", "diagonal_bank_backward"]
 
 
 class BankSaved(NamedTuple):
-    """What `diagonal_bank` keeps: its input, lengths, and the states before each tile, planes (B, tiles, N, 2, D).
+    """Saved for backward by `diagonal_bank`: its input, lengths, and the states before each tile, as real and imaginary
+    parts (B, tiles, N, 2, D).
 
-    With a window, in place of the carries None, and h0, the inputs before the first step.
+    With a window, `carries` is None, and `before` is h0, the inputs before the first step.
     """
 
     u: Array
@@ -41,7 +42,7 @@ class BankGrads(NamedTuple):
 
 
 TILE = 64
-"""Steps of a tile of the kernel: as many as csrc/kernels/bank.c has room for."""
+"""Number of steps in a tile of the kernel, as in csrc/kernels/bank.c."""
 
 
 def diagonal_bank(
@@ -55,43 +56,43 @@ def diagonal_bank(
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array, BankSaved]:
-    """N complex recurrences on each channel, and their sum: a linear filter of its own for every channel.
+    """N complex recurrences per channel, and their weighted sum: one linear filter for each channel.
 
     ``h_t = a * h_{t-1} + u_t`` for every channel's N states, ``y_t = Re sum_n c_n h_{t,n} + skip * u_t`` (S4D, Gu et
-    al. 2022, after discretisation; a gain b of the input is the same filter with ``c b`` in place of c). The states of
-    a step, (B, D, N), never reach memory, but for one step in `TILE`.
+    al. 2022, after discretisation; a gain b of the input is the same filter with ``c b`` instead of c). The states of a
+    step, (B, D, N), are stored only once per `TILE` steps.
 
     Parameters
     ----------
     a, c : (D, N), complex64 or complex128
         Transition and readout of each channel's states.
     skip : (D,) real
-        Gain of the input in the output.
+        Gain of the direct path from input to output.
     u : (B, T, D), float32 or float64
         Input.
     h0 : (B, D, N) complex, optional
-        Initial states; with `reverse` they enter at the last valid step. With a window (B, L-1, D) real: the inputs
-        before the first step, the last one last (with `reverse`, those after the last valid step, the nearest last).
+        Initial states; with `reverse` they enter at the last valid step. With a window, (B, L-1, D) real: the inputs
+        before the first step, most recent last (with `reverse`, those after the last valid step, nearest last).
     window : int, optional
-        L: only the last L inputs count, exactly. By `causal_conv` with each channel's response (`bank_response`): L
-        products a step, and no states.
+        L: y depends on exactly the last L inputs. Computed by `causal_conv` with the response of each channel
+        (`bank_response`): L products per step, and no states.
     reverse : bool
-        Time runs from the last valid step to the first.
+        Whether time runs from the last valid step to the first.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence; beyond them u is never read (it may be NaN) and y is zero.
+        Number of valid steps of each sequence; beyond them u is never read (it may be NaN) and y is zero.
 
     Returns
     -------
     y : (B, T, D)
     hT : (B, D, N) complex, or (B, L-1, D) real with a window
-        Final states; h0 where a sequence has no steps.
+        Final states; h0 if a sequence has no steps.
     saved : BankSaved
         For `diagonal_bank_backward`.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype, shapes that disagree, a length out of range.
+        Wrong dtype, mismatched shapes, or a length out of range.
     """
     args = Boundary("diagonal_bank")
     au = args.array("u", u, "B T D")
@@ -132,20 +133,20 @@ def diagonal_bank_backward(
     *,
     reverse: bool = False,
 ) -> BankGrads:
-    """Adjoint of `diagonal_bank`; the states within each tile are made again from those before it.
+    """Adjoint of `diagonal_bank`. The states within each tile are recomputed from those before it.
 
-    ``g_t = conj(c) dy_t + conj(a) g_{t+1}``, with dhT in place of ``conj(a) g_{t+1}`` at the last step;
+    ``g_t = conj(c) dy_t + conj(a) g_{t+1}``, with dhT instead of ``conj(a) g_{t+1}`` at the last step;
     ``du_t = Re sum_n g_t + skip * dy_t``, ``da = sum g_t conj(h_{t-1})``, ``dc = sum dy_t conj(h_t)``,
     ``dskip = sum dy_t u_t``, ``dh0 = conj(a) g_0`` (dhT if there are no steps); sums over b and t in a fixed order.
 
     Parameters
     ----------
     dy : (B, T, D)
-        Gradient of y; beyond `lengths` it is never read.
+        Gradient of y; padding beyond `lengths` is never read.
     a, c, skip, reverse
         As given to `diagonal_bank`.
     saved : BankSaved
-        What `diagonal_bank` returned.
+        As returned by `diagonal_bank`.
     dhT : (B, D, N) complex, optional
         Gradient of the final states.
 
@@ -209,14 +210,14 @@ def diagonal_bank_backward(
 def bank_step(
     a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike, state: npt.ArrayLike | None, u_t: npt.ArrayLike
 ) -> tuple[Array, Array]:
-    """One step of `diagonal_bank` for streaming, without a window.
+    """One step of `diagonal_bank` for streaming inference, without a window.
 
     Parameters
     ----------
     a, c, skip
         As given to `diagonal_bank`.
     state : (B, D, N) complex, or None
-        States before the step; None is zero.
+        States before the step; None means zero.
     u_t : (B, D)
         Input of the step.
 
@@ -251,14 +252,14 @@ def _coefficients(
 
 
 def _planes(args: Boundary, dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
-    """Complex arrays of a real dtype's precision, as the kernel takes them."""
+    """Returns complex arrays in the precision of a real dtype, viewed as (re, im) pairs for the kernel."""
     return [None if one is None else planes(args.layout(one, complex_of(dtype))) for one in arrays]
 
 
 def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
-    """What an input leaves in y, (D, L): ``Re sum_n c_n a_n^k`` after k steps, and skip at once; the oldest first.
+    """Returns the impulse response (D, L): ``Re sum_n c_n a_n^k`` at lag k, plus skip at lag 0; oldest lag first.
 
-    These are the taps of `causal_conv` that make the bank with a window.
+    These are the taps with which `causal_conv` computes the bank with a window.
     """
     taps: Array = np.einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
     taps[:, -1] += skip
@@ -266,7 +267,8 @@ def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
 
 
 def bank_response_backward(dtaps: Array, a: Array, c: Array) -> tuple[Array, Array, Array]:
-    """(da, dc, dskip) of `bank_response`: ``dc = sum_k dtap_k conj(a^k)``, ``da = sum_k dtap_k conj(c k a^(k-1))``."""
+    """Returns (da, dc, dskip), the adjoint of `bank_response`: ``dc = sum_k dtap_k conj(a^k)``,
+    ``da = sum_k dtap_k conj(c k a^(k-1))``."""
     L = dtaps.shape[1]
     powers = _powers(a, L).conj()
     dc = np.einsum("dl,ldn->dn", dtaps, powers)
@@ -276,12 +278,12 @@ def bank_response_backward(dtaps: Array, a: Array, c: Array) -> tuple[Array, Arr
 
 
 def _powers(a: Array, L: int) -> Array:
-    """``a^(L-1), ..., a, 1``, (L, D, N)."""
+    """Returns ``a^(L-1), ..., a, 1`` as (L, D, N)."""
     return ages(a.ravel(), L).reshape(L, *a.shape)
 
 
 def _common(dtype: np.dtype[Any], a: Array, c: Array, skip: Array) -> tuple[Array, Array, Array]:
-    """The coefficients in a real dtype's precision."""
+    """Returns the coefficients in the precision of a real dtype."""
     kind = complex_of(dtype)
     return a.astype(kind, copy=False), c.astype(kind, copy=False), skip.astype(dtype, copy=False)
 
@@ -289,7 +291,7 @@ def _common(dtype: np.dtype[Any], a: Array, c: Array, skip: Array) -> tuple[Arra
 def _window_forward(
     a: Array, c: Array, skip: Array, u: Array, h0: Array | None, L: int, reverse: bool, lengths: Any
 ) -> tuple[Array, Array, BankSaved]:
-    """The filters over the last L inputs, those of h0 before the first step; backwards in time, of u turned round."""
+    """Filters the last L inputs, including those of h0 before the first step. With `reverse`, u is flipped in time."""
     v = flip(u, lengths) if reverse else u
     y, hT = causal_conv(v, bank_response(a, c, skip, L), None, h0, lengths=lengths, return_state=True)
     return flip(y, lengths) if reverse else y, hT, BankSaved(u, lengths, None, L, h0)

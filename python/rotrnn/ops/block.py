@@ -2,7 +2,7 @@
 
 ``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)`` and
 ``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Nothing between x and out
-reaches memory; for backward it keeps x and the states before each tile.
+is stored; x and the states before each tile are saved for backward.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WEIGHTS = tuple(NO_WEIGHTS)
 
 
 class ChannelNorm(NamedTuple):
-    """``gain (x - center) + offset`` of each channel, all (D,): a batch norm whose statistics are known."""
+    """``gain (x - center) + offset`` for each channel, all (D,): batch norm with known statistics."""
 
     center: Array
     gain: Array
@@ -54,9 +54,10 @@ class RowNorm(NamedTuple):
 
 
 class Gating(NamedTuple):
-    """GELU, dropout, GLU, dropout, in a form of `rotrnn.nn.Gate`: w (D, D), b (D,), those of the value in "full" alone.
+    """GELU, dropout, GLU, dropout, in one of the forms of `rotrnn.nn.Gate`: w (D, D), b (D,). Only the form "full" has
+    `w_value` and `b_value`.
 
-    Masks are those of `dropout` at `site` and `site` + 1, for sequences at `places`.
+    The masks are those of `dropout` with site `site` and `site` + 1, for sequences at `places`.
     """
 
     form: str
@@ -73,8 +74,8 @@ class Gating(NamedTuple):
 
 
 class BlockSaved(NamedTuple):
-    """What forward keeps for backward: its input, h0, lengths, the states before each tile, (K, B, tiles, N), and, if
-    asked to, the layer's output (B, T, D).
+    """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and with `keep` the
+    layer's output (B, T, D).
     """
 
     x: Array
@@ -85,9 +86,9 @@ class BlockSaved(NamedTuple):
 
 
 class BlockResult(NamedTuple):
-    """Output (B, T, D), final states (K, B, N), and what backward needs.
+    """Output (B, T, D), final states (K, B, N), and what is saved for backward.
 
-    `moments`, if asked for, are the output's mean and biased variance over valid steps, (D,).
+    `moments`, if requested, are the mean and biased variance of the output over valid steps, (D,).
     """
 
     y: Array
@@ -97,10 +98,10 @@ class BlockResult(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A part of a gradient still to be added, ``slope (y - center) + shift`` for y (B, T, D) and the others (D,).
+    """A term of a gradient that is not yet added, ``slope (y - center) + shift`` for y (B, T, D) and the others (D,).
 
-    The statistics of a batch norm give it to the gradient of the norm's input y, once they are known; the backward pass
-    of the block that made y adds it on its way.
+    It is the part of the gradient of a batch norm's input y that goes through the batch statistics. The backward pass
+    of the block that computed y adds it in the same pass.
     """
 
     y: Array
@@ -112,9 +113,9 @@ class Later(NamedTuple):
 class BlockGrads(NamedTuple):
     """Gradients of `residual_block`: of x, the system, the gating's arrays and h0, and two sums (D,) of the norm.
 
-    With g the gradient of the norm's output, `norm_sum` is the sum of g over valid steps, the gradient of offset or
-    bias; `norm_product` is the gradient of scale for a `RowNorm`, and of gain for a `ChannelNorm`, the sum of
-    g (x - center). Center is a constant here: dx is that of the affine map alone.
+    With g the gradient of the norm's output, `norm_sum` is the sum of g over valid steps, which is the gradient of
+    offset or bias. `norm_product` is the gradient of scale for a `RowNorm`; for a `ChannelNorm` it is the gradient of
+    gain, the sum of g (x - center). Center is treated as a constant: dx is the gradient of the affine map only.
     """
 
     dx: Array
@@ -136,30 +137,31 @@ def residual_block(
     moments: bool = False,
     keep: bool = False,
 ) -> BlockResult:
-    """``x + gate(linear_layer(norm(x)))`` (LRU, Orvieto et al. 2023, fig. 1; RotRNN, fig. 1), as the module describes.
+    """``x + gate(linear_layer(norm(x)))`` (LRU, Orvieto et al. 2023, fig. 1; RotRNN, fig. 1). For the equations see
+    `rotrnn.ops.block`.
 
     Parameters
     ----------
     x : (B, T, D), float32 or float64
     norm, system, gating
-        The block's parts, promoted with x to one precision.
+        Parts of the block, promoted with x to their common precision.
     h0 : (K, B, N) complex, optional
         Initial state of each direction.
     lengths : (B,), optional
-        Valid steps of each sequence; beyond them x is never used and y is zero.
+        Number of valid steps of each sequence; beyond them x is never used and y is zero.
     moments : bool
-        Gather the output's mean and variance on the way, for a batch norm that comes next; at least one step is valid.
+        Also compute the mean and variance of the output, for a batch norm that follows. Needs at least one valid step.
     keep : bool
-        Keep the layer's output, one more (B, T, D), for backward, which then need not make it again.
+        Save the layer's output, another (B, T, D), so that backward does not recompute it.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype, shapes that disagree, a length out of range, an unknown form.
+        Wrong dtype, mismatched shapes, a length out of range, or an unknown form.
     """
     args = Boundary("residual_block")
     ax = args.array("x", x, "B T D")
-    checked_system(args, system, ax)  # first, so that h0 is held to its directions
+    checked_system(args, system, ax)  # first, so that h0 is checked against its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
     ready, dtype = checked_system(args, system, ax, z0, *_arrays(norm), *_arrays(gating))
@@ -167,7 +169,7 @@ def residual_block(
     z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
     steps = args.lengths(lengths)
     if moments and not (ax.shape[0] * ax.shape[1] if steps is None else steps.sum()):
-        raise ValueError("residual_block: moments of no valid step, expected at least one")
+        raise ValueError("residual_block: moments of an input without valid steps, expected at least one valid step")
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype))
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
     mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
@@ -194,22 +196,22 @@ def residual_block_backward(
     dhT: npt.ArrayLike | None = None,
     later: Later | None = None,
 ) -> BlockGrads:
-    """Adjoint of `residual_block`; every result is new.
+    """Adjoint of `residual_block`. All results are new arrays.
 
-    Back through the residual, dropout, GLU, dropout and GELU to dz, the gradient of the layer's output; from there as
-    `linear_layer_backward` to g, that of the norm's output; ``dx = dy + gain g``, or the adjoint of `layer_norm`. What
-    lies between is made again tile by tile, from x and the states before each tile.
+    Goes back through the residual, dropout, GLU, dropout and GELU to dz, the gradient of the layer's output; from
+    there, like `linear_layer_backward`, to g, the gradient of the norm's output; ``dx = dy + gain g``, or the adjoint
+    of `layer_norm`. Intermediate values are recomputed tile by tile, from x and the states before each tile.
 
     Parameters
     ----------
     dy : (B, T, D)
         Gradient of y; never used beyond `lengths`.
     norm, system, gating, saved
-        As given to, and returned by, `residual_block`.
+        As given to and returned by `residual_block`.
     dhT : (K, B, N) complex, optional
         Gradient of the final states.
     later : Later, optional
-        What is still to be added to dy.
+        A term that has yet to be added to dy.
 
     Returns
     -------
@@ -256,20 +258,20 @@ def residual_block_backward(
 
 
 def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """dy with what was still to be added to it, ``dy + slope (y - center) + shift``; dy itself if nothing was.
+    """Adds a pending term to dy: returns ``dy + slope (y - center) + shift``, or dy itself without `later`.
 
     Parameters
     ----------
     dy : (B, T, D)
     later : Later, optional
-        Promoted with dy to one precision.
+        Promoted with dy to their common precision.
     lengths : (B,), optional
-        Valid steps of each sequence; beyond them nothing is used and the result is zero.
+        Number of valid steps of each sequence; padding beyond is not used, and is zero in the result.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype, shapes that disagree, a length out of range.
+        Wrong dtype, mismatched shapes, or a length out of range.
     """
     if later is None:
         settled: Array = Boundary("settle").any_array("dy", dy)
@@ -300,14 +302,14 @@ def _checked_later(args: Boundary, later: Later) -> list[Array]:
 
 
 def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
-    """Those of real numbers."""
+    """Returns the arrays of real numbers."""
     return [part for part in parts if is_array(part) and part.dtype.kind == "f"]
 
 
 def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
     if isinstance(norm, RowNorm):
         if not norm.eps >= 0:
-            raise ValueError(f"{args.op}: norm.eps is {norm.eps}, expected a number from 0")
+            raise ValueError(f"{args.op}: norm.eps is {norm.eps}, expected a nonnegative number")
         return RowNorm(args.array("norm.scale", norm.scale, "D"), args.array("norm.bias", norm.bias, "D"), norm.eps)
     if not isinstance(norm, ChannelNorm):
         raise TypeError(f"{args.op}: norm is a {type(norm).__name__}, expected a ChannelNorm or a RowNorm")
@@ -315,7 +317,7 @@ def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | 
 
 
 def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The norm's part of `block_arguments`."""
+    """Returns the arguments of the norm for `block_arguments`."""
     arrays = [args.layout(one, dtype) for one in _arrays(norm)]
     if isinstance(norm, RowNorm):
         return {"norm": NORM["row"], "center": None, "gain": arrays[0], "offset": arrays[1], "eps": norm.eps}
@@ -341,7 +343,7 @@ def _checked_gating(args: Boundary, gating: Gating) -> Gating:
 
 
 def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The gate's part of `block_arguments`."""
+    """Returns the arguments of the gate for `block_arguments`."""
     weights = {name: getattr(gating, name) for name in WEIGHTS}
     arrays = {name: None if one is None else args.layout(one, dtype) for name, one in weights.items()}
     numbers = {name: getattr(gating, name) for name in NO_DROPOUT}

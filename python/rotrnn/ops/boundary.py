@@ -1,4 +1,4 @@
-"""What every op does with its arguments before a kernel sees them: dtypes, shapes, layout, overflow, errors."""
+"""Argument checks of every op before it calls a kernel: dtypes, shapes, layout, overflow, errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 ADDRESSABLE = 2**47
-"""Bytes that a program can address on today's 64-bit machines."""
+"""Number of bytes that a program can address on today's 64-bit machines."""
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
-    """Lengths (B,) int64 that were checked once, against the B and T of `fits`, and are read-only since.
+    """Lengths (B,) int64 that have been checked against the B and T in `fits`, and are read-only.
 
-    `Boundary.lengths` makes them, and takes those that fit as they are: no check, no copy. What is computed from them
-    is a plain array, and a view of them fits nothing.
+    `Boundary.lengths` creates them, and accepts checked lengths with the same B and T without a second check or copy.
+    Results computed from them are plain arrays, and `fits` of a view is None.
     """
 
     fits: tuple[int, int] | None
@@ -34,7 +34,7 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
 
     @classmethod
     def of(cls, lengths: npt.ArrayLike, B: int, T: int) -> CheckedLengths:
-        """A copy, so that no output can overlap it, of lengths that are known to fit."""
+        """Returns a copy, so that no output can overlap it, of lengths that are known to fit."""
         checked = np.array(lengths, np.int64).view(cls)
         checked.fits, checked._copies = (B, T), {}
         checked.flags.writeable = False
@@ -44,7 +44,7 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
         self.fits = None
 
     def on(self, device: Device) -> Array:
-        """Themselves on the CPU; on another device their copy, made once."""
+        """Returns these lengths on the CPU, and on another device a copy that is made once."""
         if device is HOST:
             return self
         if device.name not in self._copies:
@@ -57,7 +57,7 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
 
 
 def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """These lengths, 0 for sequences that are not `kept`; checked, if they were."""
+    """Returns these lengths with 0 for sequences that are not `kept`. The result is checked if `lengths` are."""
     rest = np.where(kept, lengths, 0)
     fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
     return rest if fits is None else CheckedLengths.of(rest, *fits)
@@ -69,17 +69,18 @@ def _letters(form: str) -> tuple[str, ...]:
 
 
 class Boundary:
-    """The checks of one call: collects its arguments, binds dimension letters, and speaks in the op's name.
+    """The argument checks of one call: collects the arguments, binds dimension letters, and names the op in errors.
 
     >>> args = Boundary("diagonal_scan")
     >>> a = args.array("a", a, "N", "B T N")          # binds N, or B, T and N
-    >>> x = args.array("x", x, "B T N")               # must agree with what is bound
+    >>> x = args.array("x", x, "B T N")               # must agree with the bound sizes
     >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
 
-    All arrays of a call are on one device, `device`, that of the first; its `kernels`, and `empty` arrays of it.
+    All arrays of a call must be on one device. `device` is that of the first array; `kernels` are the kernels of this
+    device, and `empty` and `zeros` return arrays on it.
 
-    A failed check raises TypeError (dtype, device) or ValueError (everything else) naming the op, the argument, what it
-    got and what was expected.
+    A failed check raises TypeError (dtype, device) or ValueError (everything else). The message names the op, the
+    argument, what it got and what was expected.
     """
 
     def __init__(self, op: str) -> None:
@@ -91,25 +92,25 @@ class Boundary:
 
     @property
     def kernels(self) -> Kernels:
-        """The kernels of the arrays' device."""
+        """Kernels of the arrays' device."""
         return self.device.kernels
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """A new array on the arrays' device, whose numbers are not set."""
+        """Returns a new uninitialised array on the arrays' device."""
         return self.device.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """A new array of zeros on the arrays' device."""
+        """Returns a new array of zeros on the arrays' device."""
         array = self.device.empty(shape, dtype)
         array[...] = 0
         return array
 
     def sizes(self, letters: str) -> dict[str, Any]:
-        """What the letters of "B T N" are bound to, as the kernels take them."""
+        """Returns the sizes that the letters (such as "B T N") are bound to, as keyword arguments of a kernel."""
         return {letter: self.size[letter] for letter in _letters(letters)}
 
     def _on_device(self, name: str, value: Any) -> Array:
-        """`value` as an array of the call's device."""
+        """Returns `value` as an array on the call's device."""
         device = device_of(value)
         if self._first is None:
             self.device, self._first = device, name
@@ -121,7 +122,8 @@ class Boundary:
         return value if device is not HOST else np.asarray(value)
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
-        """`value` as an array of one of `kinds`, its shape matched with one of `forms` ("B T N"; one per rank)."""
+        """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as
+        "B T N"; one per rank)."""
         array = self._on_device(name, value)
         native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
         if native not in kinds:
@@ -140,13 +142,13 @@ class Boundary:
         return array
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
-        """`value` as an array of the call's device, unchecked."""
+        """Returns `value` as an array on the call's device, without other checks."""
         return self._on_device(name, value)
 
     def optional(
         self, name: str, value: npt.ArrayLike | None, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL
     ) -> Array | None:
-        """As `array`, with None passed through."""
+        """Like `array`, but None is passed through."""
         return None if value is None else self.array(name, value, *forms, kinds=kinds)
 
     def _bind(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...]) -> None:
@@ -160,32 +162,35 @@ class Boundary:
             self._source.setdefault(letter, name)
 
     def bind(self, letter: str, size: int, source: str) -> None:
-        """Makes `letter` known before any array has it; `source` is what errors name."""
+        """Binds `letter` to a size before any array has it. Errors name `source` as the origin of the size."""
         self.size[letter], self._source[letter] = size, source
 
     def common(self, *arrays: Array | None) -> list[Any]:
-        """The arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copied only where needed."""
+        """Returns the arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copies only where
+        needed."""
         dtype = np.result_type(*[array.dtype for array in arrays if array is not None])
         return [None if array is None else self.layout(array, dtype) for array in arrays]
 
     def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
-        """`array` in `dtype`, C-contiguous and aligned; copied only where it is not."""
+        """Returns `array` in `dtype`, C-contiguous and aligned; copies only if it is not."""
         flags = array.flags
         if array.dtype == dtype and flags.c_contiguous and flags.aligned:
             return array
         return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
     def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """An array of this shape must be addressable, even were its empty axes of size one.
+        """Raises ValueError if an array of this shape is too large to address, counting empty axes as size one.
 
-        So no product of sizes overflows in C: kernels need no more workspace than a few thousand times an array.
+        This ensures that no product of sizes overflows in C: the workspace of a kernel is at most a few thousand times
+        the size of an array.
         """
         numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
         if numbers * dtype.itemsize > ADDRESSABLE:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-        """Valid steps of each sequence: None, or B integers in [0, T], which are checked once (`CheckedLengths`)."""
+        """Returns the number of valid steps of each sequence: None, or B integers in [0, T], checked once
+        (`CheckedLengths`)."""
         if lengths is None:
             return None
         if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
@@ -193,7 +198,7 @@ class Boundary:
         return self.check_lengths(np.asarray(lengths))
 
     def check_lengths(self, array: Array) -> CheckedLengths:
-        """The check of `lengths`."""
+        """Checks lengths that are not yet checked; see `lengths`."""
         B, T = self.size["B"], self.size["T"]
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
@@ -206,7 +211,8 @@ class Boundary:
         return CheckedLengths.of(array, B, T)
 
     def window(self, window: int | None) -> int | None:
-        """Steps of a window: None, or an integer from 1; binds W, the steps of it before the present one."""
+        """Returns the number of steps of a window: None, or an integer of at least 1. Binds W, the number of steps in
+        the window before the current one."""
         if window is None:
             return None
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
@@ -215,7 +221,7 @@ class Boundary:
         return int(window)
 
     def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """How many steps came before, (B,), none negative; on the CPU, as lengths."""
+        """Returns the number of steps so far, (B,) nonnegative integers; on the CPU, like lengths."""
         array = np.asarray(value)
         if not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
@@ -226,14 +232,15 @@ class Boundary:
         return array.astype(np.int64, order="C")  # a copy
 
     def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """A new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
+        """Returns a new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
         B, N = shape
         full = (B, self.size["W"], N) if "W" in self.size else shape
         self.check_size(full, dtype)
         return self.empty(full, dtype)
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
-        """A new array for a result, or the caller's own `out` if it fits, is writeable and overlaps no input."""
+        """Returns a new array for a result, or the caller's `out` if it has the right shape and dtype, is writeable and
+        overlaps no input."""
         self.check_size(shape, dtype)
         if out is None:
             return self.empty(shape, dtype)

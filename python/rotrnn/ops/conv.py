@@ -30,23 +30,23 @@ def causal_conv(
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """Each channel convolved with its own few taps, over this and earlier steps.
+    """Causal depthwise convolution: convolves each channel with its own K taps over the current and earlier steps.
 
-    ``y_t = bias + sum_{k=0}^{K-1} w[:, k] * x_{t-(K-1)+k}``: the last tap meets the present, and inputs before the
-    first step are those of `state`. The short convolution of Mamba (Gu and Dao 2023, section 3.4), taps in the order of
-    a framework's cross-correlation.
+    ``y_t = bias + sum_{k=0}^{K-1} w[:, k] * x_{t-(K-1)+k}``: the last tap multiplies the current input, and `state`
+    holds the inputs before the first step. This is the short convolution of Mamba (Gu and Dao 2023, section 3.4), with
+    taps in the order of PyTorch's Conv1d (cross-correlation).
 
     Parameters
     ----------
     x : (B, T, D)
-        Input. Any T >= 0. Each array is float32 or float64; they are promoted to their common dtype.
+        Input, any T >= 0. All arrays are float32 or float64, and are promoted to their common dtype.
     w : (D, K)
         Taps, K >= 1.
     bias : (D,), optional
     state : (B, K-1, D), optional
-        The inputs before the first, the oldest first; zero if absent.
+        The inputs before the first step, oldest first. Default: zero.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     return_state : bool
         Also return the state after the last valid step.
 
@@ -54,14 +54,14 @@ def causal_conv(
     -------
     y : (B, T, D)
     final : (B, K-1, D)
-        Only with `return_state`: the last K-1 valid inputs, those of `state` among them where there are fewer.
+        Only with `return_state`: the last K-1 valid inputs, including those of `state` if there are fewer steps.
 
     Raises
     ------
     TypeError
         An array has another dtype.
     ValueError
-        Shapes disagree, there is no tap, a length is out of range, or a size product overflows.
+        Shapes disagree, K is 0, a length is out of range, or a size product overflows.
     """
     args = Boundary("causal_conv")
     ax, aw = args.array("x", x, "B T D"), _taps(args, w)
@@ -89,13 +89,14 @@ def causal_conv_backward(
 ) -> CausalConvGrads:
     """Adjoint of `causal_conv`.
 
-    With z the inputs, `state` first, of which y_t takes ``z_t .. z_{t+K-1}``: ``dz_i = sum_k w[:, k] * dy_{i-k}``, and
-    `dfinal` at the last K-1; ``dw[:, k] = sum dy_t * z_{t+k}``, ``dbias = sum dy_t``.
+    Let z be the inputs with `state` first, so that y_t uses ``z_t .. z_{t+K-1}``. Then
+    ``dz_i = sum_k w[:, k] * dy_{i-k}``, plus `dfinal` at the last K-1; ``dw[:, k] = sum dy_t * z_{t+k}``,
+    ``dbias = sum dy_t``.
 
     Parameters
     ----------
     dy : (B, T, D)
-        Gradient of `y`; beyond `lengths` it is never read.
+        Gradient of `y`; padding beyond `lengths` is never read.
     x, w, state, lengths
         As given to `causal_conv`.
     dfinal : (B, K-1, D), optional
@@ -144,5 +145,5 @@ def _taps(args: Boundary, w: npt.ArrayLike) -> Array:
     taps = args.array("w", w, "D K")
     if not taps.shape[1]:
         raise ValueError(f"{args.op}: w has shape {taps.shape}, expected (D, K) with K of at least 1")
-    args.bind("K-1", taps.shape[1] - 1, "w, less the present one")
+    args.bind("K-1", taps.shape[1] - 1, "w, without the current one")
     return taps

@@ -1,4 +1,4 @@
-"""Products of activations with weights, the same bits for any number of threads (csrc/kernels/gemm.c)."""
+"""Products of activations and weights, with the same bits for any number of threads (csrc/kernels/gemm.c)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DenseGrads(NamedTuple):
 
 
 def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
-    """`x` (..., letter) as a matrix."""
+    """Returns `x` (..., letter) as a matrix (M, letter)."""
     array = args.any_array(name, x)
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
@@ -35,9 +35,9 @@ def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None)
     Parameters
     ----------
     x : (..., D)
-        float32 or float64; promoted with the others to one dtype.
+        float32 or float64; promoted with the others to their common dtype.
     w : (O, D)
-        Weights, one row an output.
+        Weights, one row per output.
     bias : (O,), optional
 
     Returns
@@ -47,7 +47,7 @@ def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None)
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes that disagree.
+        Wrong dtype, or mismatched shapes.
     """
     args = Boundary("dense")
     ax = _rows(args, "x", x, "D")
@@ -90,10 +90,10 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
 
 
 def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
-    """Matrix product of two matrices or two equal stacks of them: (H, M, K) @ (H, K, N) -> (H, M, N).
+    """Product of two matrices, or of two stacks of H matrices: (H, M, K) @ (H, K, N) -> (H, M, N).
 
-    As np.matmul, but the same bits for any number of threads: for the small products by which parameters are folded
-    once per training step. Raises TypeError and ValueError as `dense`.
+    Like np.matmul, but with the same bits for any number of threads. It is used for the small products that fold
+    parameters once per training step. Raises TypeError and ValueError like `dense`.
     """
     args = Boundary("matmul")
     ax = args.array("x", x, "M K", "H M K")

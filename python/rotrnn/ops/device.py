@@ -1,8 +1,8 @@
-"""Devices: which arrays are whose, and the kernels that take them.
+"""Devices: their array types and their kernels.
 
-An op looks at the type of the arrays it is given, once (`rotrnn.ops.boundary.Boundary`), and calls the kernels of the
-device that has arrays of that type. NumPy's own dispatch (NEP 13, NEP 18) carries the arithmetic around them. The CPU
-is the only device so far; `register` adds one.
+An op looks up the device once, from the type of its array arguments (`rotrnn.ops.boundary.Boundary`), and calls the
+kernels of this device. Other arithmetic goes through NumPy's dispatch (NEP 13, NEP 18). The CPU is the only built-in
+device; `register` adds another.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Device:
-    """Arrays of one type, and what works on them.
+    """A type of arrays, and the functions that work on them.
 
     Parameters
     ----------
     name : str
-        For messages: "the CPU".
+        Name for messages, such as "the CPU".
     array_type : type
-        The type of its arrays, exactly.
+        The exact type of its arrays (not a base class).
     kernels : Kernels
-        A function for each kernel of csrc/kernels.list, which takes such arrays by keyword. Lengths come as the
-        `rotrnn.ops.boundary.CheckedLengths` of the host; a device other than the CPU takes their copy `on` it.
+        One function per kernel of csrc/kernels.list, which takes such arrays by keyword. Lengths are passed as
+        `rotrnn.ops.boundary.CheckedLengths` on the host; another device uses ``lengths.on(device)``, their copy.
     empty : callable
-        ``empty(shape, dtype)``, a new array whose numbers are not set.
+        ``empty(shape, dtype)`` returns a new uninitialised array.
     asarray : callable
-        A NumPy array, on this device.
+        Converts a NumPy array to an array on this device.
     to_host : callable
         The inverse, which waits for the device.
     """
@@ -57,17 +57,18 @@ _DEVICES: dict[type, Device] = {np.ndarray: HOST}
 
 
 def register(device: Device) -> None:
-    """From here on, ops that are given arrays of ``device.array_type`` run on `device`."""
+    """Adds a device: from now on, ops run on `device` if their arrays are of type ``device.array_type``."""
     _DEVICES[device.array_type] = device
 
 
 def device_of(value: object) -> Device:
-    """The device of an array; the CPU for what is no array yet (a list, a number) and for NumPy's subclasses."""
+    """Returns the device of an array. It is the CPU for values that are not arrays (lists, numbers) and for subclasses
+    of NumPy arrays."""
     return _DEVICES.get(type(value), HOST)
 
 
 def is_array(value: object) -> TypeGuard[Array]:
-    """Whether this is an array of some device."""
+    """Returns whether `value` is an array of a registered device."""
     return isinstance(value, np.ndarray) or type(value) in _DEVICES
 
 
@@ -87,13 +88,13 @@ def contiguous(x: Array) -> Array:
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = None) -> Array:
-    """An array whose numbers are not set, on the device of `like`, or on the CPU.
+    """Returns an uninitialised array on the device of `like`, or on the CPU.
 
-    On the CPU as `numpy.empty`, in memory that is kept for the next array when this one is gone (csrc/module/pool.c).
+    On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/module/pool.c).
     """
     return device_of(like).empty(shape, dtype)
 
 
 def empty_like(x: Array) -> Array:
-    """`empty` of the shape, dtype and device of x."""
+    """Returns an uninitialised array with the shape, dtype and device of x."""
     return device_of(x).empty(x.shape, x.dtype)

@@ -1,4 +1,4 @@
-"""What a fixed-point iteration in depth takes from C: residual and damped update, alone or with the step itself."""
+"""Kernels for fixed-point iterations in depth: residual and damped update, alone or fused with the iteration step."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ def relax(
     lengths: npt.ArrayLike | None = None,
     each_step: bool = False,
 ) -> Array:
-    """One damped step ``y <- s_b f + (1 - s_b) y``, in place, and the residual of y as it was.
+    """One damped update ``y <- s_b f + (1 - s_b) y``, in place. Returns the residual of y before the update.
 
     Parameters
     ----------
     y : (B, T, D), C-contiguous, float32 or float64
         The iterate; overwritten.
     f : (B, T, D)
-        Its image, in y's dtype.
+        Its image under the iterated map, in y's dtype.
     s : (B,)
-        The size of each sequence's step: 1 takes f itself.
+        Step size of each sequence; 1 replaces y by f.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence: what lies beyond is neither read nor written.
+        Number of valid steps of each sequence. Padding beyond is neither read nor written.
     each_step : bool
-        Residuals of single steps, the largest of which is a sequence's.
+        Compute a residual for each step, and return the largest one of each sequence.
 
     Returns
     -------
     residual : (B,)
-        ``max |y - f| / max |f|``, maxima over a sequence's steps and channels ("Fixed-Point RNNs", section 5.2), or,
-        over max |f| + 1e-8, of a step's channels, as in its authors' code; NaN if anything in it is NaN, 0 without one.
+        ``max |y - f| / max |f|`` with maxima over the steps and channels of a sequence ("Fixed-Point RNNs", section
+        5.2). With `each_step`, ``max |y - f| / (max |f| + 1e-8)`` with maxima over the channels of a step, as in the
+        authors' code. NaN if any number in it is NaN; 0 for a sequence without steps.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes that disagree; a `y` that cannot be written in place.
+        Wrong dtype, mismatched shapes, or a `y` that cannot be written in place.
     """
     args = Boundary("relax")
     ay = args.array("y", y, "B T D")
@@ -69,7 +70,7 @@ def relax(
 
 
 class PreparedMixer(NamedTuple):
-    """A mixer as `depth_pass` takes it: see `prepare_mixer`."""
+    """A mixer in the form that `depth_pass` takes; see `prepare_mixer`."""
 
     w: Array
     alpha: Array
@@ -79,10 +80,10 @@ class PreparedMixer(NamedTuple):
 
 
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
-    """u and alpha of a mixer of `rotrnn.ops.mixer`, of that form, made ready once for all iterations.
+    """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
-    `rank` is R, the number of vectors; of a Kronecker mixer, its rows. u and alpha are as its op takes them, for tokens
-    of `width` channels, constant or of (B, T) tokens each; in one dtype.
+    `rank` is R, the number of vectors; for a Kronecker mixer, its number of rows. u and alpha are as for the mixer's
+    op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype.
     """
     args = Boundary("prepare_mixer")
     u, alpha = args.common(args.any_array("u", u), args.any_array("alpha", alpha))
@@ -107,34 +108,34 @@ def depth_pass(
     adjoint: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """One damped step ``y <- s_b F(y) + (1 - s_b) y`` of the vector-state Fixed-Point RNN, in place, in one pass.
+    """One damped update ``y <- s_b F(y) + (1 - s_b) y`` of the vector-state Fixed-Point RNN, in place, in one pass.
 
     ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0``, where gain_t is ``1 - lam_t`` if `scaled`
-    ("Fixed-Point RNNs", Theorem 3.2), else 1 (eq. 7); or with `adjoint`, the step whose fixed point is the implicit
-    gradient of F's input, where x is that of h: ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``,
-    ``F_T = 0``, and h0 is not looked at.
+    ("Fixed-Point RNNs", Theorem 3.2), else 1 (eq. 7). With `adjoint`, the step whose fixed point is the implicit
+    gradient of the input of F, where x is the gradient of h:
+    ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``, ``F_T = 0``, and h0 is ignored.
 
     Parameters
     ----------
     y : (B, T, N), C-contiguous, float32 or float64
-        The iterate; overwritten. All arrays are in its dtype.
+        The iterate; overwritten. All arrays are converted to its dtype.
     x : (B, T, N)
     lam : (N,) or (B, T, N)
     mixer : PreparedMixer
     h0 : (B, N), optional
     s : (B,)
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence: what lies beyond is neither read nor written.
+        Number of valid steps of each sequence. Padding beyond is neither read nor written.
 
     Returns
     -------
     residual : (B,)
-        As of `relax`.
+        As in `relax`.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes that disagree; a `y` that cannot be written in place.
+        Wrong dtype, mismatched shapes, or a `y` that cannot be written in place.
     """
     args = Boundary("depth_pass")
     ay = args.array("y", y, "B T N")

@@ -1,4 +1,4 @@
-"""Maps of a token and of the step before it, for gates that read the last output (csrc/kernels/lagged.c)."""
+"""Maps of a token and of the previous step, for gates that depend on the previous output (csrc/kernels/lagged.c)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FUNCTIONS = tuple(LAGGED)
 
 
 class Columns(NamedTuple):
-    """A range of columns, the next after that of the one before it, and the function that it goes through."""
+    """Width of a range of columns, and the function applied to it. Ranges follow each other."""
 
     width: int
     function: str
 
 
 class LaggedMapsGrads(NamedTuple):
-    """Gradients of `lagged_maps`: of base and late (B, T, K) and of first (B, K), None where none was given."""
+    """Gradients of `lagged_maps`: of base and late (B, T, K) and of first (B, K), None for an argument not given."""
 
     dbase: Array
     dlate: Array | None
@@ -39,24 +39,25 @@ def lagged_maps(
     *,
     lengths: npt.ArrayLike | None = None,
 ) -> list[Array]:
-    """Functions of a token's own part and of the part that the step before it gives.
+    """Functions of the sum of a token's own part and a part from the previous step.
 
-    ``p_t = base_t + late_{t-1}`` with ``late_{-1} = first`` (zero if absent), its columns cut into ranges, each through
-    a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "softplus" log(1 + e^p), "unit" p / |p| over the range.
-    With base = W x and late = V y these are the maps of Fixed-Point RNNs that read the last output: W x_t + V y_{t-1}.
+    ``p_t = base_t + late_{t-1}`` with ``late_{-1} = first`` (default zero). The columns of p are split into ranges, and
+    each range goes through a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "softplus" log(1 + e^p), "unit"
+    p / |p| over the range. With base = W x and late = V y, these are the maps of Fixed-Point RNNs that depend on the
+    previous output: W x_t + V y_{t-1}.
 
     Parameters
     ----------
     base : (B, T, K)
-        float32 or float64; promoted with the others to one dtype.
+        float32 or float64; promoted with the others to their common dtype.
     late : (B, T, K), optional
-        Its last step is not read; none if absent.
+        Its last step is not read. Default: no such term.
     first : (B, K), optional
-        In late's place at step 0.
+        Replaces late at step 0.
     columns : sequence of Columns
         Ranges whose widths sum to K.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in the results.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in the results.
 
     Returns
     -------
@@ -65,7 +66,7 @@ def lagged_maps(
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes or widths that disagree; an unknown function; a length out of range.
+        Wrong dtype, mismatched shapes or widths, an unknown function, or a length out of range.
     """
     args = Boundary("lagged_maps")
     inputs = _inputs(args, base, late, first, columns)
@@ -101,7 +102,7 @@ def lagged_products(
     *,
     lengths: npt.ArrayLike | None = None,
 ) -> list[Array]:
-    """`lagged_maps` with ``late = y V^T``: ``p_t = base_t + V y_{t-1}``, the product within the same pass.
+    """`lagged_maps` with ``late = y V^T``: ``p_t = base_t + V y_{t-1}``, with the product in the same pass.
 
     Parameters
     ----------
@@ -109,7 +110,7 @@ def lagged_products(
         Its last step is not read.
     v : (K, E)
     base, first, columns, lengths
-        As `lagged_maps` takes them.
+        As in `lagged_maps`.
 
     Returns
     -------
@@ -162,14 +163,14 @@ def lagged_maps_backward(
     Parameters
     ----------
     douts : list of (B, T, width)
-        Gradients of the results; beyond `lengths` they are never read.
+        Gradients of the results; padding beyond `lengths` is never read.
     base, late, first, columns, lengths
         As given to `lagged_maps`.
 
     Returns
     -------
     LaggedMapsGrads
-        All new arrays, zero beyond `lengths`.
+        New arrays, zero beyond `lengths`.
 
     Raises
     ------

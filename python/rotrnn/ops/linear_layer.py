@@ -1,7 +1,8 @@
-"""Engine 1: in-projection, scan, out-projection; fused over tiles of time (csrc/kernels/block.c), or not.
+"""Engine 1: in-projection, scan and out-projection; fused over tiles of time (csrc/kernels/block.c), or unfused.
 
-``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``, all real products on planes: lanes (2i, 2i+1) of ``W_in u`` are one
-complex number under the complex transition a_i. Direction 0 runs forwards in time, direction 1, if there, backwards.
+``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``. All products are real: lanes (2i, 2i+1) of ``W_in u`` are the real
+and imaginary part of a complex number with transition a_i. Direction 0 runs forward in time; direction 1, if present,
+runs backward.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"
 
 
 class System(NamedTuple):
-    """What engine 1 runs, or the gradients of it.
+    """Folded parameters of engine 1, or their gradients.
 
     w_in (2N, D) real, a (N,) complex, w_out (K, D, 2N) real for K = 1 or 2 directions, skip (D,) real.
     """
@@ -36,7 +37,7 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """What the fused forward keeps: its input, h0, lengths, and the states before each tile, (K, B, tiles, N)."""
+    """Saved for backward by the fused forward: input, h0, lengths, and states before each tile, (K, B, tiles, N)."""
 
     u: Array
     h0: Array | None
@@ -45,9 +46,9 @@ class LinearLayerSaved(NamedTuple):
 
 
 class LinearLayerStates(NamedTuple):
-    """What the unfused forward keeps: its input (padding zeroed), h0, lengths, and all states, (K, B, T, N).
+    """Saved for backward by the unfused forward: input (padding zeroed), h0, lengths, and all states, (K, B, T, N).
 
-    With a window also what it scanned, W_in u (B, T, N).
+    With a window also the input of the scan, W_in u (B, T, N).
     """
 
     u: Array
@@ -59,7 +60,7 @@ class LinearLayerStates(NamedTuple):
 
 
 class LinearLayerGrads(NamedTuple):
-    """Gradients of `linear_layer`: of the system, of u (B, T, D), of h0 (K, B, N)."""
+    """Gradients of `linear_layer`: of the system, u (B, T, D) and h0 (K, B, N)."""
 
     system: System
     du: Array
@@ -67,7 +68,8 @@ class LinearLayerGrads(NamedTuple):
 
 
 TILE = 96
-"""Steps of a tile of the fused kernels: a multiple of the matrix kernel's rows, few enough for level 2 cache."""
+"""Number of steps in a tile of the fused kernels: a multiple of the matrix kernel's rows, small enough for the L2
+cache."""
 
 
 def linear_layer(
@@ -82,27 +84,27 @@ def linear_layer(
     """Linear recurrent layer with a constant diagonal transition.
 
     ``h_t = a * h_{t-1} + W_in u_t``, ``y_t = W_out h_t + D * u_t`` (LRU, Orvieto et al. 2023, eqs. 5-6 and fig. 1;
-    RotRNN eq. 12-13 after folding P and xi into the projections; S5), plus the same backwards in time if `system`
-    has two directions.
+    RotRNN eq. 12-13 after folding P and xi into the projections; S5). If `system` has two directions, the same
+    recurrence backward in time is added.
 
     Parameters
     ----------
     system : System
-        Folded parameters, of u's precision.
+        Folded parameters; promoted with u to their common precision.
     u : (B, T, D), float32 or float64
         Input.
     h0 : (K, B, N) complex, optional
-        Initial state of each direction; that of the backward direction enters at the last valid step. With a window
-        (K, B, L+1, N): the last L+1 inputs W_in u of each direction's scan, the oldest first (of which `tiir_scan`
-        needs all, the windowed scan L-1).
+        Initial state of each direction; that of the backward direction enters at the last valid step. With a window,
+        (K, B, L+1, N): the last L+1 inputs W_in u of the scan in each direction, oldest first (`tiir_scan` needs all of
+        them, the windowed scan L-1).
     lengths : (B,), optional
-        Valid steps of each sequence; beyond them u is never used and y is zero.
+        Number of valid steps of each sequence; beyond them u is never used and y is zero.
     window : int, optional
-        L: ``h_t`` is the sum over the last L inputs, as in `diagonal_scan`.
+        L: ``h_t`` is the sum over the last L inputs only, as in `diagonal_scan`.
     fused : bool
-        One pass over tiles of time, in which states never reach memory and backward makes them again from the carries;
-        or products and scans one after the other, which keeps every state. Equal but for rounding. With a window the
-        latter always.
+        If true, one pass over tiles of time: states are not stored, and backward recomputes them from the states before
+        each tile. If false, products and scans run one after the other and every state is stored. The results agree up
+        to rounding. With a window the layer always runs unfused.
 
     Returns
     -------
@@ -115,11 +117,11 @@ def linear_layer(
     Raises
     ------
     TypeError, ValueError
-        Another dtype, shapes that disagree, a length out of range.
+        Wrong dtype, mismatched shapes, or a length out of range.
     """
     args = Boundary("linear_layer")
     au = args.array("u", u, "B T D")
-    checked_system(args, system, au)  # first, so that h0 is held to its directions
+    checked_system(args, system, au)  # first, so that h0 is checked against its directions
     L = args.window(window)
     rows = 0 if L is None else L + 1
     args.bind("rows", rows, f"window={window}")
@@ -160,26 +162,26 @@ def linear_layer(
 
 
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
-    """Room for what the fused kernel writes: hT (K, B, N), and carries (K, B, tiles, N)."""
+    """Returns uninitialised arrays for the fused kernel: hT (K, B, N) and carries (K, B, tiles, N)."""
     (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
     dtype = system.a.dtype
     return empty((K, B, N), dtype, like=u), empty((K, B, -(-T // TILE), N), dtype, like=u)
 
 
 def check_carries(args: Boundary, carries: Array) -> None:
-    """The states that forward saved are there for every tile of dy."""
+    """Checks that forward saved a state for every tile of dy."""
     args.bind("tiles", -(-args.size["T"] // TILE), f"dy in tiles of {TILE} steps")
     args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
 
 
 def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any]) -> None:
-    """What forward saved has the precision of what backward is given."""
+    """Checks that an array saved by forward has the precision of the arguments of backward."""
     if saved.real.dtype != dtype:
         raise TypeError(f"{args.op}: {name} has dtype {saved.dtype}, expected the precision of the others, {dtype}")
 
 
 def planes(z: Array) -> Array:
-    """Complex numbers as the kernels of real variants take them, (re, im) pairs."""
+    """Views complex numbers as (re, im) pairs, as the kernels of real variants take them."""
     return z.view(z.real.dtype)
 
 
@@ -198,7 +200,7 @@ def block_arguments(
     norm: Mapping[str, Any] = NO_NORM,
     gate: Mapping[str, Any] = NO_GATE,
 ) -> dict[str, Any]:
-    """The inputs of the fused kernels (block_in of csrc/kernels.list) by name, all checked before."""
+    """Returns the inputs of the fused kernels by name (block_in of csrc/kernels.list). They must be checked already."""
     (B, T, D), (w_in, a, w_out, skip) = x.shape, system
     start = None if h0 is None else planes(h0)
     return {
@@ -210,13 +212,13 @@ def block_arguments(
 
 
 def system_gradients(dsystem: System, dx: Array, dh0: Array) -> dict[str, Any]:
-    """Where block_backward writes the gradients of a system, by name."""
+    """Returns the arrays into which block_backward writes the gradients of a system, by name."""
     dw_in, da, dw_out, dskip = dsystem
     return {"dx": dx, "dw_in": dw_in, "da": planes(da), "dw_out": dw_out, "dskip": dskip, "dh0": planes(dh0)}
 
 
 def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
-    """The system checked, and in the common precision of it and `others`; that precision as a real dtype."""
+    """Checks a system. Returns it in the common precision of it and `others`, and this precision as a real dtype."""
     if not isinstance(system, System):
         raise TypeError(f"{args.op}: system is a {type(system).__name__}, expected a System")
     w_in = args.array("w_in", system.w_in, "L D")
@@ -240,9 +242,9 @@ def linear_layer_backward(
     saved: LinearLayerSaved | LinearLayerStates,
     dhT: npt.ArrayLike | None = None,
 ) -> LinearLayerGrads:
-    """Adjoint of `linear_layer`, through the adjoints of its products and scans; every result is new.
+    """Adjoint of `linear_layer`, by the adjoints of its products and scans. All results are new arrays.
 
-    ``dh = W_out^T dy``, the scan's adjoint g; ``du = D * dy + W_in^T g``, ``dW_in = sum g u^T``,
+    With ``dh = W_out^T dy`` and g the adjoint scan of dh: ``du = D * dy + W_in^T g``, ``dW_in = sum g u^T``,
     ``dW_out = sum dy h^T``, ``dD = sum dy * u``.
 
     Parameters
@@ -250,7 +252,7 @@ def linear_layer_backward(
     dy : (B, T, D)
         Gradient of y; never used beyond `lengths`.
     system, saved
-        As given to, and returned by, `linear_layer`.
+        As given to and returned by `linear_layer`.
     dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
 
@@ -329,14 +331,14 @@ def linear_step(
     window: int | None = None,
     power: npt.ArrayLike | None = None,
 ) -> tuple[Array, Any]:
-    """One step of `linear_layer` for streaming, in one direction.
+    """One step of `linear_layer` for streaming inference, in one direction.
 
     Parameters
     ----------
     system : System
-        With K = 1.
-    state : (B, N) complex, or with a window what `tiir_scan` takes, or None
-        State before the step; None is zero.
+        Folded parameters with K = 1.
+    state : (B, N) complex, or a state of `tiir_scan` with a window, or None
+        State before the step; None means zero.
     u_t : (B, D)
         Input of the step.
     window, power
@@ -375,5 +377,5 @@ def linear_step(
 
 
 def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The complex dtype of a real one's precision."""
+    """Returns the complex dtype with the precision of a real dtype."""
     return np.result_type(dtype, np.complex64)

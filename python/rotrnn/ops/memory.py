@@ -1,4 +1,4 @@
-"""Memories read by age: angles of rotational position codes, and stored histories weighted by them."""
+"""Memories with weights by age: angles of rotational position codes, and weighted sums over stored histories."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ FORMS = ("uniform", "warped", "blend", "blend_printed")
 
 
 def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
-    """Angle by which a memory of age n is turned, in radians.
+    """Angle by which a memory of age n is rotated, in radians.
 
     With L = `length`, the typical length of a sequence, and n = 0, 1, 2, ... (J. O. Smith, "Rotational memory", slide
     "RoPE and WRoPE"):
 
     - "uniform": ``2 pi n / L``, RoPE; it goes around every L steps.
-    - "warped": ``2 pi n / (n + L)``, WRoPE, after the bilinear transform; it rises from 0 towards 2 pi for ever, and is
-      pi at n = L. The default: one smooth formula, and no two ages have one angle.
-    - "blend": ``pi n / L`` for n < L, then ``pi + pi (n - L) / n``: uniform up to L, then warped, with no jump in value
-      or slope.
-    - "blend_printed": the slide's blend, whose second part is ``pi + pi n / (n + 1)``: at n = L it jumps from almost pi
-      to almost 2 pi, so that ages from L on are hardly told apart. Here to be compared with.
+    - "warped": ``2 pi n / (n + L)``, WRoPE, after the bilinear transform; it increases from 0 towards 2 pi and is pi at
+      n = L. This is the default: one smooth formula, in which every age has a different angle.
+    - "blend": ``pi n / L`` for n < L, then ``pi + pi (n - L) / n``: uniform up to L, then warped, with continuous value
+      and slope.
+    - "blend_printed": the blend as printed on the slide, with second part ``pi + pi n / (n + 1)``: at n = L it jumps
+      from almost pi to almost 2 pi, so ages from L on have almost the same angle. Included for comparison.
 
     Parameters
     ----------
     n : array
-        Ages, not negative.
+        Ages, nonnegative.
     length : int
         L, at least 1.
     form : str
-        One of the four.
+        One of the four names above.
 
     Returns
     -------
@@ -45,13 +45,13 @@ def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
     Raises
     ------
     ValueError
-        An age is negative or not finite, the length is not positive, or there is no such form.
+        An age is negative or not finite, the length is not positive, or the form is unknown.
     """
     ages = np.asarray(n, np.float64)
     if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
         raise ValueError(f"wrope_angle: length={length!r}, expected a positive integer")
     if not (np.isfinite(ages) & (ages >= 0)).all():
-        raise ValueError("wrope_angle: n has an age that is negative or not finite, expected ages from 0 on")
+        raise ValueError("wrope_angle: n has an age that is negative or not finite, expected nonnegative ages")
     L = float(length)
     if form == "uniform":
         return 2 * np.pi * ages / L
@@ -65,7 +65,7 @@ def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
 
 
 LEAST_STEPS = 512
-"""Steps of a piece of the FFT, at least."""
+"""Minimum number of steps in a segment of the FFT."""
 
 
 class HistoryReadGrads(NamedTuple):
@@ -78,23 +78,23 @@ class HistoryReadGrads(NamedTuple):
 def history_read(
     weights: npt.ArrayLike, h: npt.ArrayLike, past: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
 ) -> Array:
-    """What is read, at each step, of a stored history whose states are weighted by their age.
+    """Weighted sum over a stored history at each step, with weights by the age of the states.
 
-    ``m_t = sum_{k<M} w_k h_{t-k}``, for ``w_k = e^{i Delta_k}`` the history re-encoded by age (J. O. Smith, "Rotational
-    memory", slide "WRoPE memory"; the sum starts with the present state, of age 0). By FFT, each sequence on its own,
-    in pieces of 3 M steps, or 512 if that is more: what is not finite spoils the steps before it in its piece too, and
-    rounding errors are relative to the largest state of a piece.
+    ``m_t = sum_{k<M} w_k h_{t-k}``; with ``w_k = e^{i Delta_k}`` this is the history re-encoded by age (J. O. Smith,
+    "Rotational memory", slide "WRoPE memory"; the sum includes the current state, of age 0). Computed by FFT, for each
+    sequence separately, in segments of max(3 M, 512) steps. Therefore a number that is not finite also affects earlier
+    steps of its segment, and rounding errors are relative to the largest state of a segment.
 
     Parameters
     ----------
     weights : (M,), complex
-        Weight of each age, from 0.
+        Weight of each age, starting with age 0.
     h : (B, T, N), complex
         States.
     past : (B, R, N), complex, optional
-        States before the first, the oldest first; those before them are zero.
+        States before the first step, oldest first. Earlier states are zero.
     lengths : (B,), optional
-        Valid steps of each sequence; beyond them h is not read and m is zero.
+        Number of valid steps of each sequence; beyond them h is not read and m is zero.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def history_read(
     Raises
     ------
     TypeError, ValueError
-        Another dtype, shapes that disagree, a length out of range.
+        Wrong dtype, mismatched shapes, or a length out of range.
     """
     args = Boundary("history_read")
     ah = args.array("h", h, "B T N", kinds=COMPLEX)
@@ -122,16 +122,16 @@ def history_read(
 def history_read_backward(
     dm: npt.ArrayLike, weights: npt.ArrayLike, rows: int = 0, *, lengths: npt.ArrayLike | None = None
 ) -> HistoryReadGrads:
-    """Adjoint of `history_read` in the states: ``dh_s = sum_{k<M} conj(w_k) dm_{s+k}``, the same for the past.
+    """Adjoint of `history_read` with respect to the states: ``dh_s = sum_{k<M} conj(w_k) dm_{s+k}``, also for the past.
 
     Parameters
     ----------
     dm : (B, T, N), complex
-        Gradient of m; beyond `lengths` it is never read.
+        Gradient of m; padding beyond `lengths` is never read.
     weights, lengths
-        As given to `history_read`. (Weights have no gradient: they are ages.)
+        As given to `history_read`. The weights have no gradient: they are fixed functions of the age.
     rows : int
-        R, the states of the past.
+        R, the number of past states.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def _steps(h: Array, lengths: Array | None) -> list[int]:
 
 
 def _filter(weights: Array, x: Array) -> Array:
-    """sum_k weights_k x_{t-k} for x (T, N), by pieces of time a few windows long (overlap and save)."""
+    """Returns ``sum_k weights_k x_{t-k}`` for x (T, N), in segments a few windows long (overlap-save method)."""
     T = len(x)
     weights = weights[:T]
     M = len(weights)
@@ -176,7 +176,7 @@ def _filter(weights: Array, x: Array) -> Array:
     for start in range(0, T, step):
         piece = x[max(start - M + 1, 0) : start + step]
         before = min(start, M - 1)
-        # the sums that go around end among the inputs before, or in the zeros behind
+        # circular wrap-around only affects the first outputs, which are discarded, or the zero padding
         spectrum = np.fft.fft(piece, size, axis=0)
         spectrum *= response
         y[start : start + step] = np.fft.ifft(spectrum, axis=0, out=spectrum)[before : len(piece)]
@@ -184,7 +184,7 @@ def _filter(weights: Array, x: Array) -> Array:
 
 
 def _fast_size(size: int) -> int:
-    """The smallest number from `size` on without a prime factor above 11: NumPy is fast at those."""
-    while pow(2 * 3 * 5 * 7 * 11, 64, size):  # not zero where another prime divides it
+    """Returns the smallest number >= `size` without prime factors above 11, for which NumPy's FFT is fast."""
+    while pow(2 * 3 * 5 * 7 * 11, 64, size):  # nonzero if another prime divides it
         size += 1
     return size

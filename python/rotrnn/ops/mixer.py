@@ -1,4 +1,5 @@
-"""Channel mixers: a matrix Q_t applied to every token about an origin, ``o_t + Q_t (x_t - o_t)``, and never formed."""
+"""Channel mixers: apply a structured matrix Q_t to each token about an origin, ``o_t + Q_t (x_t - o_t)``. The matrix is
+never formed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = (MIXER[name] for name in ("householder"
 
 
 class MixGrads(NamedTuple):
-    """Gradients of a mixer: of u and alpha (their shapes), of x and of origin, if one was given, (B, T, D)."""
+    """Gradients of a mixer: of u and alpha (in their shapes), of x and of origin (B, T, D); dorigin is None without
+    origin."""
 
     du: Array
     dalpha: Array
@@ -50,23 +52,23 @@ def householder_mix(
     """Product of R generalised Householder reflections, applied to every token in O(D R).
 
     ``y_t = Q_t x_t`` with ``Q_t = prod_{i=1..R} (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs",
-    eq. 6). The product is in the written order: reflection 1 is leftmost, reflection R acts first. Gain 1 is a
-    reflection (Q orthogonal), 1/2 the projection that removes w, 0 the identity; any gain is taken.
+    eq. 6). In this product, reflection 1 is leftmost and reflection R is applied first. Gain 1 is a reflection
+    (Q orthogonal), 1/2 the projection that removes w, and 0 the identity; any gain is allowed.
 
     Parameters
     ----------
     u : (R, D), or time-varying (B, T, R, D)
-        Directions, of any length: they are normalised here. A zero vector reflects nothing, and its gradient is zero.
+        Directions of any length; they are normalised. A zero vector is ignored, and its gradient is zero.
     alpha : (R,), or time-varying (B, T, R)
-        Gains. `u` and `alpha` vary in time independently of each other.
+        Gains. Either of `u` and `alpha` may be time-varying while the other is constant.
     x : (B, T, D)
-        Tokens. R and T may be 0. Each of float32, float64; all arrays are promoted to their common dtype.
+        Tokens, float32 or float64; all arrays are promoted to their common dtype. R and T may be 0.
     origin : (B, T, D), optional
-        What Q leaves in its place: ``y_t = o_t + Q_t (x_t - o_t)``, the form that fixed points in depth take.
+        Fixed point of the map: ``y_t = o_t + Q_t (x_t - o_t)``, as used by fixed points in depth. Default: zero.
     lengths : (B,) integers in [0, T], optional
-        Valid tokens of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+        Number of valid tokens of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     out : (B, T, D), optional
-        Writeable, C-contiguous array of the common dtype to receive `y`; must not overlap an input.
+        Array for the result `y`: writeable, C-contiguous, of the common dtype, and not overlapping an input.
 
     Returns
     -------
@@ -75,7 +77,7 @@ def householder_mix(
     Raises
     ------
     TypeError
-        An array has another dtype (integers and float16 are not taken).
+        An array has another dtype (integers and float16 are not supported).
     ValueError
         Shapes disagree, a length is out of range, `out` does not fit, or a size product overflows.
     """
@@ -92,25 +94,25 @@ def householder_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `householder_mix`; recomputes what each reflection was given, token by token.
+    """Adjoint of `householder_mix`. Recomputes the input of each reflection, token by token.
 
     For one reflection ``y = v - 2 alpha s w``, ``s = w.v``, with g the gradient of y and ``q = w.g``:
     ``dv = g - 2 alpha q w``, ``dalpha = -2 s q``, ``dw = -2 alpha (s g + q v)``, ``du = (dw - w (w.dw)) / |u|``. The
-    gradients of constant `u` and `alpha` sum over all tokens, in a fixed order; ``dorigin = dy - dx``.
+    gradients of constant `u` and `alpha` are summed over all tokens in a fixed order; ``dorigin = dy - dx``.
 
     Parameters
     ----------
     dy : (B, T, D)
-        Gradient of `y`; beyond `lengths` it is never read.
+        Gradient of `y`; padding beyond `lengths` is never read.
     u, alpha, x, origin, lengths
         As given to `householder_mix`.
     out : (B, T, D), optional
-        Receives `dx`, as in `householder_mix`.
+        Array for the result `dx`, as in `householder_mix`.
 
     Returns
     -------
     MixGrads
-        ``(du, dalpha, dx, dorigin)``, all overwritten; zero beyond `lengths`.
+        ``(du, dalpha, dx, dorigin)``, nothing is accumulated; zero beyond `lengths`.
 
     Raises
     ------
@@ -129,10 +131,11 @@ def dplr_mix(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Identity less a matrix of rank R: ``Q_t = I - 2 sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
+    """Identity minus a matrix of rank R: ``Q_t = I - 2 sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
 
-    The diagonal-plus-low-rank mixer of the code of "Fixed-Point RNNs". All w read the same token, where those of
-    `householder_mix` read each other's results. Arguments, result and errors are those of `householder_mix`.
+    The diagonal-plus-low-rank mixer of the code of "Fixed-Point RNNs". All terms are applied to the same token, while
+    the reflections of `householder_mix` are applied one after the other. Arguments, result and errors are those of
+    `householder_mix`.
     """
     return _mix("dplr_mix", DPLR, u, alpha, x, origin, lengths, out)
 
@@ -147,7 +150,7 @@ def dplr_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `dplr_mix`, whose Q is symmetric: ``dx = Q dy``; per vector as in `householder_mix_backward`."""
+    """Adjoint of `dplr_mix`. Q is symmetric, so ``dx = Q dy``; du and dalpha as in `householder_mix_backward`."""
     return _mix_backward("dplr_mix_backward", DPLR, dy, u, alpha, x, origin, lengths, out)
 
 
@@ -162,8 +165,9 @@ def low_rank_mix(
 ) -> Array:
     """Matrix of rank R: ``Q_t = sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
 
-    The first mixer of "Fixed-Point RNNs", section 3.3, which asks for gains of sum 1 at most: then ``|Q| <= 1``. With
-    R < D it has no inverse. Any gains are taken. Arguments, result and errors are those of `householder_mix`.
+    The first mixer of "Fixed-Point RNNs", section 3.3. The paper requires that the gains sum to at most 1, so that
+    ``|Q| <= 1``; here any gains are allowed. With R < D, Q is singular. Arguments, result and errors are those of
+    `householder_mix`.
     """
     return _mix("low_rank_mix", LOW_RANK, u, alpha, x, origin, lengths, out)
 
@@ -192,23 +196,23 @@ def kronecker_mix(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Identity less twice a Kronecker product, applied to every token in O(D (a + b)).
+    """Identity minus twice a Kronecker product, applied to every token in O(D (a + b)).
 
-    A token of D = a b channels is read by rows as a matrix M (a, b), and ``Q M = M - 2 L^T M K^T``, where
-    ``L = diag(alpha_left) rownormalise(U U^T)`` of an upper triangular U, and K likewise of the right: the mixer of
-    the code of "Fixed-Point RNNs", published after the paper.
+    A token of D = a b channels is reshaped (row-major) to a matrix M (a, b), and ``Q M = M - 2 L^T M K^T``, where
+    ``L = diag(alpha_left) rownormalise(U U^T)`` with an upper triangular U, and K likewise from the right U. This is
+    the mixer of the code of "Fixed-Point RNNs", published after the paper.
 
     Parameters
     ----------
     u : (N,), or time-varying (B, T, N), N = a (a + 1) / 2 + b (b + 1) / 2
-        The upper triangle of the left U by rows, then the right one's. A zero row of U U^T stays zero.
+        The upper triangle of the left U by rows, then that of the right U. A zero row of U U^T stays zero.
     alpha : (a + b,), or time-varying (B, T, a + b)
-        Gains of the left's rows, then of the right's.
+        Gains of the rows of the left factor, then of the right factor.
     x : (B, T, D)
     rows : int
-        a, a divisor of D.
+        a, which must divide D.
     origin, lengths, out
-        As `householder_mix` takes them.
+        As in `householder_mix`.
 
     Returns
     -------
@@ -217,7 +221,7 @@ def kronecker_mix(
     Raises
     ------
     TypeError, ValueError
-        As `householder_mix`; `rows` does not divide D.
+        As `householder_mix`, or `rows` does not divide D.
     """
     return _mix("kronecker_mix", KRONECKER, u, alpha, x, origin, lengths, out, rows)
 
@@ -235,15 +239,15 @@ def kronecker_mix_backward(
 ) -> MixGrads:
     """Adjoint of `kronecker_mix`.
 
-    With ``N = L^T M K^T`` and dN = -2 dy: ``dM = dy + L dN K``, ``dL = M K^T dN^T``, ``dK = dN^T L^T M``; for a factor
-    ``diag(s) W``, W the normalised rows of ``G = U U^T``: ``dG_i = (dW_i - W_i (W_i.dW_i)) / |G_i|``,
+    With ``N = L^T M K^T`` and dN = -2 dy: ``dM = dy + L dN K``, ``dL = M K^T dN^T``, ``dK = dN^T L^T M``. For a factor
+    ``diag(s) W``, where W has the normalised rows of ``G = U U^T``: ``dG_i = (dW_i - W_i (W_i.dW_i)) / |G_i|``,
     ``dU = (dG + dG^T) U``. Arguments, result and errors are those of `householder_mix_backward`.
     """
     return _mix_backward("kronecker_mix_backward", KRONECKER, dy, u, alpha, x, origin, lengths, out, rows)
 
 
 class _Arguments(NamedTuple):
-    """What a mixer's op was given, checked and in one dtype; `inputs` by the names that the kernels have for them."""
+    """Checked arguments of a mixer's op in their common dtype; `inputs` are keyword arguments of the kernels."""
 
     kernels: Kernels
     dy: Array | None

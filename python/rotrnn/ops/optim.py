@@ -1,4 +1,4 @@
-"""The optimiser's arithmetic on one array: AdamW's update in place, and the Euclidean norm (csrc/kernels/optim.c)."""
+"""Optimiser kernels for one array: AdamW update in place, and Euclidean norm (csrc/kernels/optim.c)."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def adamw(
     Parameters
     ----------
     param, m, v : arrays of one shape and dtype (float32 or float64), C-contiguous and writeable
-        The parameter and its two moments, zero before the first step. Updated in place.
+        The parameter and its two moments, which are zero before the first step. Updated in place.
     grad : array of that shape and dtype
-        Gradient; only read.
+        Gradient; not changed.
     lr : float
-        Learning rate of this step; it multiplies the decay too.
+        Learning rate of this step; it also multiplies the decay.
     step : int
-        Counts updates from 1.
+        Number of the update, starting at 1.
     beta1, beta2, eps, decay, scale : float
         As in the equations.
 
     Returns
     -------
     param_norm, v_norm : float
-        `norm` of `param` and of `v` after the update: not finite if a number in them is not.
+        `norm` of `param` and of `v` after the update. A norm is not finite if an element of the array is not.
 
     Raises
     ------
     TypeError, ValueError
-        Another dtype; shapes that disagree; an array that cannot be written in place; two that overlap; `step` below 1.
+        Wrong dtype, mismatched shapes, an array that cannot be written in place, overlapping arrays, or `step` below 1.
     """
     norms = empty((2,), np.float64, like=param)
     adamw_into(norms, param, m, v, grad, lr, step, beta1, beta2, eps, decay, scale)
@@ -119,9 +119,9 @@ def norms_of(arrays: Sequence[Array]) -> list[float]:
 
 
 def norm(x: npt.ArrayLike) -> float:
-    """Euclidean norm of all numbers of `x` (float32 or float64, any shape), summed in float64 in one order.
+    """Euclidean norm of all elements of `x` (float32 or float64, any shape), summed in float64 in a fixed order.
 
-    It is finite if every number of a float32 `x` is, and every square of a float64 one. Raises TypeError for another
-    dtype.
+    The norm of a float32 `x` is finite if all elements are. The norm of a float64 `x` is finite if all squares are.
+    Raises TypeError for another dtype.
     """
     return norms_of([x if is_array(x) else np.asarray(x)])[0]

@@ -1,8 +1,8 @@
-"""Rotations from free matrices: P = expm(M - M^T), and its exact adjoint.
+"""Rotations from unconstrained matrices: P = expm(M - M^T), and its exact adjoint.
 
-Built from matrix products alone (csrc/kernels/orthogonal.c), so that unlike LAPACK's the result is the same
-bits for any number of threads. SciPy's `expm` and `expm_frechet` compute the same functions one matrix at a time, and
-through solves.
+They use only matrix products (csrc/kernels/orthogonal.c), so that, unlike with LAPACK, the result has the same bits for
+any number of threads. SciPy's `expm` and `expm_frechet` compute the same functions for one matrix at a time, with
+linear solves.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ __all__ = ["orthogonal", "orthogonal_backward"]
 
 
 def orthogonal(M: npt.ArrayLike) -> Array:
-    """Rotation matrices from free square matrices: ``P = expm(M - M^T)``, in SO(n).
+    """Rotation matrices from unconstrained square matrices: ``P = expm(M - M^T)``, in SO(n).
 
     RotRNN's parameterisation of its orthogonal matrices ("RotRNN: Modelling Long Sequences with Rotations", Lemma 1):
-    onto SO(n), smooth, and the identity at M = 0. Scaling and squaring of the series, then one Newton step
-    ``P <- P (3 I - P^T P) / 2``, which leaves ``|P^T P - I|`` at rounding. Computed in float64 whatever the dtype.
+    surjective onto SO(n), smooth, and the identity at M = 0. Uses scaling and squaring of the series, then one Newton
+    step ``P <- P (3 I - P^T P) / 2``, after which ``|P^T P - I|`` is at rounding level. Computed in float64 for either
+    dtype.
 
     Parameters
     ----------
     M : (..., n, n), float32 or float64
-        Any number of matrices; only the skew-symmetric part ``M - M^T`` matters.
+        Any number of matrices; only the skew-symmetric ``M - M^T`` matters.
 
     Returns
     -------
@@ -42,7 +43,7 @@ def orthogonal(M: npt.ArrayLike) -> Array:
     TypeError
         `M` has another dtype.
     ValueError
-        `M` is not a stack of square matrices, or has a number that is not finite or is beyond a million.
+        `M` is not a stack of square matrices, or has an element that is not finite or has a magnitude above a million.
     """
     args = Boundary("orthogonal")
     (matrices,) = args.common(_matrices(args, "M", M))
@@ -55,7 +56,8 @@ def orthogonal(M: npt.ArrayLike) -> Array:
 def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
     """Adjoint of `orthogonal`: ``dM = L - L^T``, ``L = L(S^T, dP)`` for ``S = M - M^T``.
 
-    L(S^T, .) is the Frechet derivative of expm at S^T, the adjoint of that at S. Computed in float64.
+    L(S^T, .) is the Frechet derivative of expm at S^T, which is the adjoint of the derivative at S. Computed in
+    float64.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
     Raises
     ------
     TypeError, ValueError
-        As `orthogonal`; `dP` may hold numbers that are not finite, and they come through.
+        As `orthogonal`. Numbers in `dP` that are not finite are allowed and propagate to `dM`.
     """
     args = Boundary("orthogonal_backward")
     matrices, cotangent = args.common(_matrices(args, "M", M), _matrices(args, "dP", dP))
@@ -83,7 +85,7 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
 
 
 def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
-    """`value` (..., n, n) as (G, n, n)."""
+    """Returns `value` (..., n, n) as (G, n, n)."""
     array = args.any_array(name, value)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         raise ValueError(f"{args.op}: {name} has shape {array.shape}, expected (..., n, n)")
@@ -92,7 +94,7 @@ def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
 
 @contextlib.contextmanager
 def _named(args: Boundary, matrices: Array) -> Iterator[None]:
-    """Names the number of M that its kernel refuses."""
+    """Raises ValueError with the element of M that the kernel rejects."""
     try:
         yield
     except IndexError:

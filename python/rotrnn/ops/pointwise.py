@@ -1,9 +1,9 @@
-"""Elementwise functions, norms, dropout, embedding, pooling and the loss (csrc/kernels/pointwise.c).
+"""Elementwise functions, norms, dropout, embedding, pooling and losses (csrc/kernels/pointwise.c).
 
-Everywhere: float32 or float64, promoted to one dtype; `lengths` (B,), integers in [0, T], gives the valid steps of
-each sequence of a (B, T, D) array, and what lies beyond is never read (it may be NaN) and is zero in outputs and
-gradients; gradients are new arrays, nothing is accumulated; the same bits for any number of threads. Another dtype
-raises TypeError; shapes, lengths or settings that do not fit raise ValueError.
+For all functions here: arrays are float32 or float64 and are promoted to their common dtype. `lengths` (B,), integers
+in [0, T], is the number of valid steps of each sequence of a (B, T, D) array; padding beyond is never read (it may be
+NaN) and is zero in outputs and gradients. Gradients are new arrays; nothing is accumulated. Results have the same bits
+for any number of threads. Another dtype raises TypeError; invalid shapes, lengths or settings raise ValueError.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ __all__ = [
 ]
 
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
-"""What int64 holds without loss."""
+"""Integer dtypes that convert to int64 without loss."""
 
 
 def _elementwise(
     op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
 ) -> tuple[Kernels, dict[str, Any], dict[str, Any]]:
-    """The kernels; arrays of one shape, (B, T, D) with lengths and any without, by name; lengths and sizes by name."""
+    """Checks arrays of one shape: (B, T, D) with `lengths`, any shape without. Returns the kernels, the arrays by name,
+    and lengths and sizes by name."""
     args = Boundary(op)
     rank = args.any_array(*next(iter(arrays.items()))).ndim
     form = "B T D" if lengths is not None else " ".join(f"d{axis}" for axis in range(rank))
@@ -99,13 +100,13 @@ def _unary_backward(function: str, dy: npt.ArrayLike, x: npt.ArrayLike, lengths:
 def exp(x: npt.ArrayLike) -> Array:
     """``e^x`` of an array of any shape, within 2 ulp.
 
-    What lies below 2^-125.5 (float32) or 2^-1021.5 (float64) is zero: nothing subnormal is ever computed.
+    Results below 2^-125.5 (float32) or 2^-1021.5 (float64) are zero, so that no subnormal number is computed.
     """
     return _unary("exp", x)
 
 
 def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
-    """``dx = dy y``, from what `exp` returned."""
+    """``dx = dy y``, with y as returned by `exp`."""
     _, arrays, _ = _elementwise("exp_backward", None, dy=dy, y=y)
     ady, ay = arrays["dy"], arrays["y"]
     dx: Array = ady * ay
@@ -118,7 +119,7 @@ def sigmoid(x: npt.ArrayLike) -> Array:
 
 
 def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
-    """``dx = dy y (1 - y)``, from what `sigmoid` returned."""
+    """``dx = dy y (1 - y)``, with y as returned by `sigmoid`."""
     _, arrays, _ = _elementwise("sigmoid_backward", None, dy=dy, y=y)
     ady, ay = arrays["dy"], arrays["y"]
     dx: Array = ady * ay * (1 - ay)
@@ -131,7 +132,7 @@ def tanh(x: npt.ArrayLike) -> Array:
 
 
 def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
-    """``dx = dy (1 - y^2)``, from what `tanh` returned."""
+    """``dx = dy (1 - y^2)``, with y as returned by `tanh`."""
     _, arrays, _ = _elementwise("tanh_backward", None, dy=dy, y=y)
     ady, ay = arrays["dy"], arrays["y"]
     dx: Array = ady * (1 - ay) * (1 + ay)
@@ -141,7 +142,7 @@ def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """GELU in its tanh form, ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel 2016).
 
-    At -infinity it is its limit, -0.
+    Its value at -infinity is the limit, -0.
 
     Parameters
     ----------
@@ -155,14 +156,14 @@ def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
 
 
 def gelu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """``dx = dy GELU'(x)``; arguments as `gelu`'s."""
+    """``dx = dy GELU'(x)``; arguments as in `gelu`."""
     return _unary_backward("gelu", dy, x, lengths)
 
 
 def silu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """SiLU, also called swish: ``x s(x)`` with the sigmoid s (Elfwing et al. 2018, eq. 4).
 
-    At -infinity it is its limit, -0.
+    Its value at -infinity is the limit, -0.
 
     Parameters
     ----------
@@ -176,14 +177,14 @@ def silu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
 
 
 def silu_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """``dx = dy s(x) (1 + x s(-x))``; arguments as `silu`'s."""
+    """``dx = dy s(x) (1 + x s(-x))``; arguments as in `silu`."""
     return _unary_backward("silu", dy, x, lengths)
 
 
 def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``log(1 + e^x)``, without overflow and to full relative accuracy, within 4 ulp (Dugas et al. 2001).
 
-    What lies below 2^-125.5 (float32) or 2^-1021.5 (float64) is zero, as in `exp`.
+    Results below 2^-125.5 (float32) or 2^-1021.5 (float64) are zero, as in `exp`.
 
     Parameters
     ----------
@@ -197,12 +198,12 @@ def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array
 
 
 def softplus_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """``dx = dy s(x)``; arguments as `softplus`'s."""
+    """``dx = dy s(x)``; arguments as in `softplus`."""
     return _unary_backward("softplus", dy, x, lengths)
 
 
 class GluGrads(NamedTuple):
-    """Gradients of `glu`, of its shape."""
+    """Gradients of `glu`, in the shape of value and gate."""
 
     dvalue: Array
     dgate: Array
@@ -211,7 +212,7 @@ class GluGrads(NamedTuple):
 def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Gated linear unit, ``y = value * s(gate)`` with the sigmoid s (Dauphin et al. 2017, eq. 1).
 
-    Below a gate of -88.72 (float32) or -709.78 (float64) e^-gate overflows and y is zero, however large the value.
+    For a gate below -88.72 (float32) or -709.78 (float64), e^-gate overflows and y is zero for any value.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | N
 def glu_backward(
     dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
 ) -> GluGrads:
-    """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as `glu`'s."""
+    """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as in `glu`."""
     kernels, arrays, sizes = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
     grads = GluGrads(np.empty_like(arrays["value"]), np.empty_like(arrays["gate"]))
     kernels.glu_backward(**grads._asdict(), **arrays, **sizes)
@@ -238,9 +239,9 @@ def glu_backward(
 
 
 def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
-    """x (B, T, D) with its padding zeroed, as a new array; without lengths x itself, of any shape.
+    """Returns x (B, T, D) with zeroed padding, as a new array; without `lengths`, returns x itself, of any shape.
 
-    Its own adjoint.
+    This function is its own adjoint.
     """
     kernels, arrays, sizes = _elementwise("mask_padding", lengths, x=x)
     ax: Array = arrays["x"]
@@ -252,7 +253,7 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
 
 
 def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
-    """x (B, T, D) with the valid steps of each sequence reversed, padding left where it is. Its own adjoint."""
+    """Reverses the valid steps of each sequence of x (B, T, D); padding stays in place. It is its own adjoint."""
     if lengths is None:
         return x[:, ::-1].copy()
     t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
@@ -263,20 +264,20 @@ def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
 # ----------------------------------------------------------------------------------------------------- dropout
 
 LAST_PLACE = 2**32 - 1
-"""The place of what is drawn for a batch as a whole: no sequence stands there."""
+"""The place used for numbers that are drawn for a whole batch; no sequence has it."""
 
 
 def check_dropout(
     args: Boundary, rate: float, seed: int, step: int, site: int, places: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64] | None:
-    """Rate and key of a mask are in range, of sequences (B, T, D) that `args` knows; their places."""
+    """Checks rate and key of a mask for sequences (B, T, D), whose sizes are bound in `args`. Returns their places."""
     if not 0 <= rate < 1:
         raise ValueError(f"{args.op}: rate is {rate}, expected 0 <= rate < 1")
     for key, value, bits in (("seed", seed, 63), ("step", step, 32), ("site", site, 32)):
         if not 0 <= value < 1 << bits:
             raise ValueError(f"{args.op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
     if rate and (numbers := args.size["T"] * args.size["D"]) > 1 << 34:
-        raise ValueError(f"{args.op}: a mask of {numbers} numbers a sequence, expected at most 2^34")
+        raise ValueError(f"{args.op}: a mask of {numbers} numbers per sequence, expected at most 2^34")
     if places is None:
         return None
     array = args.positions("places", places)
@@ -318,12 +319,12 @@ def dropout(
     places: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """Dropout with a mask that is computed, not stored: ``y = x m / (1 - rate)``, m zero with probability `rate`.
+    """Dropout with a recomputable mask: ``y = x m / (1 - rate)``, where m is zero with probability `rate`, else 1.
 
-    Element i of a sequence's flattened (T, D) takes number ``i % 4`` of the Philox-4x32-10 block (Salmon et al. 2011)
-    at counter ``(i // 4, place, step, site)`` under the key `seed`, and is kept if that number is at least
-    ``2^32 rate``: the same in either dtype, for any number of threads, with or without `lengths` or padding, and for
-    any part of a batch that knows its places. Linear, and its own adjoint.
+    The mask is not stored. Element i of a sequence's flattened (T, D) uses number ``i % 4`` of the Philox-4x32-10 block
+    (Salmon et al. 2011) at counter ``(i // 4, place, step, site)`` with key `seed`, and is kept if this number is at
+    least ``2^32 rate``. The mask is the same in either dtype, for any number of threads, with or without `lengths` or
+    padding, and for any part of a batch with the same `places`. Dropout is linear and its own adjoint.
 
     Parameters
     ----------
@@ -331,11 +332,11 @@ def dropout(
     rate : float
         Probability of a zero, 0 <= rate < 1.
     seed, step, site : int
-        Key of the mask: of the run (below 2^63), the training step and the place in the model (below 2^32).
+        Key of the mask: the seed of the run (below 2^63), the training step, and the site in the model (below 2^32).
     over_time : bool
-        One number a (sequence, channel), shared by all its steps: that of step 0.
+        Draw one number per sequence and channel, that of step 0, and use it for all steps.
     places : (B,) integers, optional
-        Where each sequence stands in the batch that it is a part of, below 2^32 - 1; 0..B-1 without.
+        Index of each sequence in the whole batch, below 2^32 - 1. Default: 0..B-1.
 
     Returns
     -------
@@ -355,7 +356,7 @@ def dropout_backward(
     places: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """``dx = dy m / (1 - rate)`` with the mask of `dropout` at the same key; arguments as there."""
+    """``dx = dy m / (1 - rate)`` with the mask of `dropout` for the same key; arguments as in `dropout`."""
     return _dropout("dropout_backward", "dy", dy, rate, (seed, step, site), over_time, places, lengths)
 
 
@@ -363,7 +364,7 @@ def dropout_backward(
 
 
 class NormGrads(NamedTuple):
-    """Gradients of a norm: of x (B, T, D), of scale (D,), of bias (D,)."""
+    """Gradients of a norm: of x (B, T, D), scale (D,) and bias (D,)."""
 
     dx: Array
     dscale: Array
@@ -385,7 +386,7 @@ def _moments(args: Boundary, x: Array, steps: npt.NDArray[np.int64] | None) -> t
 
 
 def batch_norm_statistics(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> tuple[Array, Array]:
-    """Mean and biased variance of each channel of x (B, T, D) over all valid (b, t), both (D,), as `batch_norm` takes.
+    """Mean and biased variance (D,) of each channel of x (B, T, D) over all valid (b, t), as used by `batch_norm`.
 
     Raises
     ------
@@ -405,10 +406,10 @@ def batch_norm(
     eps: float = 1e-5,
     lengths: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Batch normalisation by the statistics of x itself (Ioffe and Szegedy 2015, algorithm 1).
+    """Batch normalisation with the statistics of x (Ioffe and Szegedy 2015, algorithm 1).
 
     ``y = scale (x - mean) / sqrt(var + eps) + bias`` with mean and biased variance of each channel over all valid
-    (b, t). The variance is summed about the mean, chunk by chunk, never as a difference of squares.
+    (b, t). The variance is computed by chunks from deviations from the mean, not as a difference of squares.
 
     Parameters
     ----------
@@ -437,7 +438,7 @@ def batch_norm(
 
 
 def _affine(args: Boundary, x: Array, center: Array, gain: Array, offset: Array, steps: Array | None) -> Array:
-    """``gain (x - center) + offset`` of each channel."""
+    """Returns ``gain (x - center) + offset`` for each channel."""
     y: Array = np.empty_like(x)
     args.kernels.channel_affine(y=y, x=x, center=center, gain=gain, offset=offset, lengths=steps, **args.sizes("B T D"))
     return y
@@ -453,7 +454,7 @@ def batch_norm_backward(
     eps: float = 1e-5,
     lengths: npt.ArrayLike | None = None,
 ) -> NormGrads:
-    """Adjoint of `batch_norm` through its statistics.
+    """Adjoint of `batch_norm`, including the gradient through its statistics.
 
     With ``r = 1 / sqrt(var + eps)``, ``xhat = (x - mean) r``, n valid steps and sums over them:
     ``dbias = sum dy``, ``dscale = sum dy xhat``, ``dx = scale r (dy - dbias/n - xhat dscale/n)``.
@@ -465,7 +466,7 @@ def batch_norm_backward(
     x, scale, eps, lengths
         As given to `batch_norm`.
     mean, var : (D,)
-        As it returned them.
+        As returned by `batch_norm`.
     """
     args = Boundary("batch_norm_backward")
     return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=True)
@@ -503,9 +504,9 @@ def _batch_norm_backward(
 
 
 def statistics_adjoint(scale: Array, rstd: Array, dscale: Array, dbias: Array, steps: int) -> tuple[Array, Array]:
-    """What the gradient of batch norm's x has through mean and variance of `steps` steps, ``slope (x - mean) + shift``.
+    """Returns slope and shift of the gradient of batch norm's x through the statistics: ``slope (x - mean) + shift``.
 
-    All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n``.
+    All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n`` with n = `steps`.
     """
     return -scale * rstd**2 * dscale / steps, -scale * rstd * dbias / steps
 
@@ -520,7 +521,7 @@ def batch_norm_inference(
     eps: float = 1e-5,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """`batch_norm` by given statistics, an affine map of each channel: ``scale (x - mean) / sqrt(var + eps) + bias``.
+    """`batch_norm` with given statistics, an affine map per channel: ``scale (x - mean) / sqrt(var + eps) + bias``.
 
     Parameters
     ----------
@@ -550,7 +551,8 @@ def batch_norm_inference_backward(
     eps: float = 1e-5,
     lengths: npt.ArrayLike | None = None,
 ) -> NormGrads:
-    """Adjoint of `batch_norm_inference`, mean and var constant: as `batch_norm_backward`, with ``dx = scale r dy``."""
+    """Adjoint of `batch_norm_inference`: as `batch_norm_backward`, but mean and var are constants, so
+    ``dx = scale r dy``."""
     args = Boundary("batch_norm_inference_backward")
     return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=False)
 
@@ -565,7 +567,7 @@ def layer_norm(
 ) -> tuple[Array, Array, Array]:
     """Layer normalisation over the channels of each step (Ba et al. 2016).
 
-    ``y = scale (x - mean) rstd + bias``, ``rstd = 1 / sqrt(var + eps)``, var biased.
+    ``y = scale (x - mean) rstd + bias``, ``rstd = 1 / sqrt(var + eps)`` with the biased variance.
 
     Parameters
     ----------
@@ -576,7 +578,7 @@ def layer_norm(
     -------
     y : (B, T, D)
     mean, rstd : (B, T)
-        For `layer_norm_backward`; arbitrary at padding.
+        Statistics for `layer_norm_backward`; undefined at padding.
     """
     args = Boundary("layer_norm")
     ax, ascale, abias = args.common(
@@ -612,7 +614,7 @@ def layer_norm_backward(
     x, scale, lengths
         As given to `layer_norm`.
     mean, rstd : (B, T)
-        As it returned them.
+        As returned by `layer_norm`.
     """
     args = Boundary("layer_norm_backward")
     ady, ax, ascale, amean, arstd = args.common(
@@ -709,7 +711,7 @@ def rms_norm_backward(
 
 
 def _indices(args: Boundary, name: str, values: npt.ArrayLike, form: str, bound: int, padding: Any = None) -> Array:
-    """Integers in [0, bound), except where `padding` is true, as int64."""
+    """Returns integers as int64, and checks that they are in [0, bound) except where `padding` is true."""
     array = args.array(name, values, form, kinds=INTEGERS).astype(np.int64, order="C", copy=False)
     bad = (array < 0) | (array >= bound)
     if padding is not None:
@@ -733,12 +735,12 @@ def _ids(
 def embedding(
     ids: npt.ArrayLike, table: npt.ArrayLike, bias: npt.ArrayLike | None = None, *, lengths: npt.ArrayLike | None = None
 ) -> Array:
-    """Rows of a table, ``y[b, t] = table[ids[b, t]] + bias``: a linear map of one-hot vectors that are never formed.
+    """Rows of a table, ``y[b, t] = table[ids[b, t]] + bias``: a linear map of one-hot vectors, without forming them.
 
     Parameters
     ----------
     ids : (B, T), int64 or int32
-        In [0, V) at every valid step; padding may hold anything.
+        Token ids, in [0, V) at every valid step; padding may have any value.
     table : (V, D)
     bias : (D,), optional
 
@@ -763,7 +765,7 @@ def embedding(
 
 
 class EmbeddingGrads(NamedTuple):
-    """Gradients of `embedding`: of table (V, D), of bias (D,)."""
+    """Gradients of `embedding`: of table (V, D) and bias (D,)."""
 
     dtable: Array
     dbias: Array
@@ -772,9 +774,9 @@ class EmbeddingGrads(NamedTuple):
 def embedding_backward(
     dy: npt.ArrayLike, ids: npt.ArrayLike, vocab: int, *, lengths: npt.ArrayLike | None = None
 ) -> EmbeddingGrads:
-    """Adjoint of `embedding`: ``dtable[v]`` is the sum of dy over the valid places that hold v, ``dbias`` over all.
+    """Adjoint of `embedding`: ``dtable[v]`` is the sum of dy over the valid steps with id v, ``dbias`` over all.
 
-    Each sum has one order, whatever the number of threads.
+    Each sum has a fixed order for any number of threads.
 
     Parameters
     ----------
@@ -783,7 +785,7 @@ def embedding_backward(
     ids, lengths
         As given to `embedding`.
     vocab : int
-        V, the rows of the table.
+        V, the number of rows of the table.
     """
     args = Boundary("embedding_backward")
     ady = args.array("dy", dy, "B T D")
@@ -799,7 +801,7 @@ def embedding_backward(
 
 
 def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """Mean over the valid steps of x (B, T, D), as (B, D); zero for a sequence without any."""
+    """Mean over the valid steps of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("mean_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
     B, T, D = ax.shape
@@ -809,7 +811,7 @@ def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
 
 
 def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """Adjoint of `mean_pool`: dy (B, D), divided by the number of valid steps, at each of them; (B, T = seq_len, D)."""
+    """Adjoint of `mean_pool`: (B, T = seq_len, D) with dy (B, D) over the number of valid steps, at each of them."""
     args = Boundary("mean_pool_backward")
     (ady,) = args.common(args.array("dy", dy, "B D"))
     args.size["T"] = seq_len
@@ -820,7 +822,7 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
 
 
 def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array]:
-    """The sequences that have a step, and their last."""
+    """Returns the sequences that have at least one step, and the index of their last step."""
     steps = args.lengths(lengths)
     if steps is None:
         steps = np.full(args.size["B"], args.size["T"], np.int64)
@@ -829,7 +831,7 @@ def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, A
 
 
 def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
-    """The last valid step of x (B, T, D), as (B, D); zero for a sequence without any."""
+    """The last valid step of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("last_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
     y = args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
@@ -855,9 +857,9 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
 
 
 def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
-    """Mean cross-entropy of a softmax, and its gradient.
+    """Mean cross-entropy loss with softmax, and its gradient.
 
-    ``loss = mean_b (log sum_c exp(z_bc) - z_b,label)``, by the largest logit and so for logits of any size;
+    ``loss = mean_b (log sum_c exp(z_bc) - z_b,label)``, relative to the largest logit and so without overflow;
     ``dlogits = (softmax(z) - onehot(label)) / B``.
 
     Parameters
@@ -888,11 +890,11 @@ def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, 
 
 
 def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
-    """Mean cross-entropy of independent bits, each one with probability ``s(z)``, and its gradient.
+    """Mean cross-entropy loss of independent bits, which are 1 with probability ``s(z)``, and its gradient.
 
-    With x = -z where a label is one and x = z where it is zero, ``loss = mean(log(1 + e^x))``, for logits of any size;
-    ``dlogits = (s(z) - label) / n = -+s(x) / n``. That is `cross_entropy` of the two logits 0 and z; one of any two is
-    redundant, as their difference alone counts.
+    With x = -z for label 1 and x = z for label 0, ``loss = mean(log(1 + e^x))``, without overflow;
+    ``dlogits = (s(z) - label) / n = -+s(x) / n``. This equals `cross_entropy` with the two logits 0 and z: only the
+    difference of two logits matters.
 
     Parameters
     ----------
@@ -908,7 +910,7 @@ def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[
     Raises
     ------
     ValueError
-        Also if a label is another number (the message names its position) or there is none.
+        Also if a label is not 0 or 1 (the message names its position) or the arrays are empty.
     """
     args = Boundary("binary_cross_entropy")
     (z,) = args.common(args.array("logits", logits, "n"))

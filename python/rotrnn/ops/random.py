@@ -1,4 +1,4 @@
-"""Random numbers by counter: the generator that dropout and every random choice draws from (csrc/kernels/philox.c)."""
+"""Counter-based random numbers: the generator of dropout and of all random choices (csrc/kernels/philox.c)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Words = npt.NDArray[np.int64]
 def philox(counter: npt.ArrayLike, seed: int | npt.ArrayLike) -> Words:
     """Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
-    Four random words of 32 bits for each counter; the same on every device, for any number of threads.
+    Returns four random 32-bit words for each counter. They are the same on every device and for any number of threads.
 
     Parameters
     ----------
     counter : (n, 4) int64
-        Four words from 0 to 2^32 - 1 each.
+        Counters of four words, each from 0 to 2^32 - 1.
     seed : int from 0 to 2^64 - 1, or (n, 2) int64
-        The key of all, or the two words of each one's own, the lower first.
+        One key for all counters, or one key per counter as two words, lower word first.
 
     Returns
     -------
     words : (n, 4) int64
-        From 0 to 2^32 - 1.
+        Random words from 0 to 2^32 - 1.
 
     Raises
     ------
     ValueError
-        Another shape, or a number out of range.
+        Wrong shape, or a number out of range.
     """
     counters = _words("counter", counter, 4)
     n = len(counters)

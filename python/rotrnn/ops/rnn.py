@@ -1,6 +1,6 @@
-"""Recurrences through a dense matrix, simple and LSTM, and their adjoints (csrc/kernels/rnn.c).
+"""Recurrences with a dense matrix, simple and LSTM, and their adjoints (csrc/kernels/rnn.c).
 
-The products of inputs with weights are no part of them: they are one `dense` over all steps, made before.
+The products of inputs and weights are not part of them; compute these first by one `dense` over all steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _cell(args: Boundary, activation: str) -> int:
 def _weight_grad(
     args: Boundary, w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
 ) -> Array:
-    """``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
+    """Returns ``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
     B, T, N = h.shape
-    before = empty_like(h)  # h_{t-1}; where dz is zero, at padding, anything finite
+    before = empty_like(h)  # h_{t-1}; any finite numbers at padding, where dz is zero
     if T:
         before[:, -1 if reverse else 0] = 0
         here, there = (slice(None, -1), slice(1, None))[:: 1 if reverse else -1]
@@ -46,7 +46,7 @@ def _weight_grad(
 
 
 class RnnGrads(NamedTuple):
-    """Gradients of `rnn`: of A (N, N), of x (B, T, N), of h0 (B, N)."""
+    """Gradients of `rnn`: of A (N, N), x (B, T, N) and h0 (B, N)."""
 
     dA: Array
     dx: Array
@@ -62,37 +62,37 @@ def rnn(
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """Simple recurrent network (Elman 1990): ``h_t = f(A h_{t-1} + x_t)`` with ``h_{-1} = h0`` (zero if absent).
+    """Simple recurrent network (Elman 1990): ``h_t = f(A h_{t-1} + x_t)`` with ``h_{-1} = h0`` (default zero).
 
-    The dense rungs of the LRU paper's ladder (Orvieto et al. 2023, eq. 1 and table 1), which x_t = B u_t feeds. With
-    ``reverse`` time runs backwards, ``h_t = f(A h_{t+1} + x_t)``, and `h0` enters at the last valid step.
+    With x_t = B u_t these are the dense models of the LRU paper (Orvieto et al. 2023, eq. 1 and table 1). With
+    ``reverse`` time runs backward, ``h_t = f(A h_{t+1} + x_t)``, and `h0` enters at the last valid step.
 
     Parameters
     ----------
     A : (N, N)
         Transition.
     x : (B, T, N)
-        Input. Any T >= 0. Each of float32, float64; the three are promoted to their common dtype.
+        Input, any T >= 0. All arrays are float32 or float64, and are promoted to their common dtype.
     h0 : (B, N), optional
         Initial state.
     activation : "identity", "tanh" or "relu"
-        f.
+        The function f.
     reverse : bool
-        Run time backwards, by indexing.
+        Run backward in time, without copying the input.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `h`.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `h`.
 
     Returns
     -------
     h : (B, T, N)
         All states.
     hT : (B, N)
-        The state after the last valid step in scan order; `h0` (or zero) if there is none.
+        The state after the last valid step in scan order; `h0` (or zero) for a sequence without steps.
 
     Raises
     ------
     TypeError
-        An array has another dtype (integers and float16 are not taken).
+        An array has another dtype (integers and float16 are not supported).
     ValueError
         Shapes disagree, a length is out of range, the activation is unknown, or a size product overflows.
     """
@@ -138,18 +138,18 @@ def rnn_backward(
 ) -> RnnGrads:
     """Adjoint of `rnn`.
 
-    ``g_t = dh_t + A^T dx_{t+1}`` with boundary ``g_{T-1} = dh_{T-1} + dhT``; then ``dx_t = f'(z_t) g_t``, with f' taken
-    from ``h_t = f(z_t)``, ``dA = sum_{b,t} dx_t h_{t-1}^T`` and ``dh0 = A^T dx_0``. If a sequence has no steps,
-    ``dh0 = dhT``. ReLU's slope at 0 is 0.
+    ``g_t = dh_t + A^T dx_{t+1}`` with boundary ``g_{T-1} = dh_{T-1} + dhT``; then ``dx_t = f'(z_t) g_t``, with f'
+    computed from ``h_t = f(z_t)``, ``dA = sum_{b,t} dx_t h_{t-1}^T`` and ``dh0 = A^T dx_0``. If a sequence has no
+    steps, ``dh0 = dhT``. The derivative of ReLU at 0 is 0.
 
     Parameters
     ----------
     dh : (B, T, N)
-        Gradient of `h`; beyond `lengths` it is never read.
+        Gradient of `h`; padding beyond `lengths` is never read.
     A, h0, activation, reverse, lengths
         As given to `rnn`.
     h : (B, T, N)
-        What `rnn` returned.
+        As returned by `rnn`.
     dhT : (B, N), optional
         Gradient of the final state.
 
@@ -193,7 +193,7 @@ def rnn_backward(
 
 
 class LstmResult(NamedTuple):
-    """What `lstm` returns: all states h and cells c, (B, T, N), the gates (B, T, 4N), and the last ones, (B, N)."""
+    """Result of `lstm`: all states h and cells c (B, T, N), the gates (B, T, 4N), final state and cell (B, N)."""
 
     h: Array
     c: Array
@@ -203,7 +203,7 @@ class LstmResult(NamedTuple):
 
 
 class LstmGrads(NamedTuple):
-    """Gradients of `lstm`: of w (4N, N), of x (B, T, 4N), of h0 and c0 (B, N)."""
+    """Gradients of `lstm`: of w (4N, N), x (B, T, 4N), h0 and c0 (B, N)."""
 
     dw: Array
     dx: Array
@@ -212,7 +212,7 @@ class LstmGrads(NamedTuple):
 
 
 def _lstm_weights(args: Boundary, w: npt.ArrayLike) -> Array:
-    """w, whose rows are the four gates'; binds N and G = 4N."""
+    """Returns the checked w, with N rows for each of the four gates. Binds N and G = 4N."""
     array = args.array("w", w, "G N")
     if args.size["G"] != 4 * args.size["N"]:
         raise ValueError(f"{args.op}: w has shape {array.shape}, expected (4N, N)")
@@ -229,25 +229,26 @@ def lstm(
 ) -> LstmResult:
     """Long short-term memory with a forget gate (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
 
-    ``z_t = x_t + w h_{t-1}``, cut into four parts of N, in PyTorch's order: ``i = s(z_i)``, ``f = s(z_f)``,
-    ``g = tanh(z_g)``, ``o = s(z_o)``, s the sigmoid. Then ``c_t = f c_{t-1} + i g`` and ``h_t = o tanh(c_t)``.
+    ``z_t = x_t + w h_{t-1}``, split into four parts of N in PyTorch's order: ``i = s(z_i)``, ``f = s(z_f)``,
+    ``g = tanh(z_g)``, ``o = s(z_o)`` with the sigmoid s. Then ``c_t = f c_{t-1} + i g`` and ``h_t = o tanh(c_t)``.
 
     Parameters
     ----------
     w : (4N, N)
-        Weights of the state: PyTorch's `weight_hh`.
+        Recurrent weights, PyTorch's `weight_hh`.
     x : (B, T, 4N)
-        Inputs to the gates, ``weight_ih u_t + bias``. Any T >= 0. Each of float32, float64; all are promoted to their
-        common dtype.
+        Inputs of the gates, ``weight_ih u_t + bias``, any T >= 0. All arrays are float32 or float64, and are promoted
+        to their common dtype.
     h0, c0 : (B, N), optional
-        Initial state and cell; zero if absent.
+        Initial state and cell. Default: zero.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `h`, `c`, `gates`.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `h`, `c` and
+        `gates`.
 
     Returns
     -------
     LstmResult
-        ``(h, c, gates, hT, cT)``: `gates` holds i, f, g, o, for `lstm_backward`.
+        ``(h, c, gates, hT, cT)``; `gates` holds i, f, g, o for `lstm_backward`.
 
     Raises
     ------
@@ -283,9 +284,9 @@ def lstm_backward(
     dcT: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> LstmGrads:
-    """Adjoint of `lstm`, of the states h and the last state and cell.
+    """Adjoint of `lstm`, for gradients of the states h and of the final state and cell.
 
-    With ``g_t = dh_t + w^T dz_{t+1}`` the whole gradient of h_t and ``e_t = f_{t+1} e_{t+1} + g_t o (1 - tanh(c_t)^2)``
+    With ``g_t = dh_t + w^T dz_{t+1}`` the total gradient of h_t and ``e_t = f_{t+1} e_{t+1} + g_t o (1 - tanh(c_t)^2)``
     that of c_t: ``dz_i = e_t g i (1 - i)``, ``dz_f = e_t c_{t-1} f (1 - f)``, ``dz_g = e_t i (1 - g^2)``,
     ``dz_o = g_t tanh(c_t) o (1 - o)``; ``dx = dz``, ``dw = sum dz_t h_{t-1}^T``, ``dh0 = w^T dz_0``,
     ``dc0 = f_0 e_0``.
@@ -293,13 +294,13 @@ def lstm_backward(
     Parameters
     ----------
     dh : (B, T, N)
-        Gradient of `h`; beyond `lengths` it is never read.
+        Gradient of `h`; padding beyond `lengths` is never read.
     w, h0, c0, lengths
         As given to `lstm`.
     h, c, gates
-        What `lstm` returned.
+        As returned by `lstm`.
     dhT, dcT : (B, N), optional
-        Gradients of the last state and cell.
+        Gradients of the final state and cell.
 
     Returns
     -------

@@ -21,11 +21,11 @@ __all__ = [
 
 LANES = REAL + COMPLEX
 MOST = 2**62
-"""Steps of the longest window: longer ones are the same, and no int64."""
+"""Largest window passed to the kernels: longer ones give the same result and may not fit in int64."""
 
 
 class DiagonalScanGrads(NamedTuple):
-    """Gradients of `diagonal_scan`: of a (shape of a), of x (B, T, N), of h0 (B, N)."""
+    """Gradients of `diagonal_scan`: of a (in its shape), x (B, T, N) and h0 (B, N)."""
 
     da: Array
     dx: Array
@@ -45,48 +45,50 @@ def diagonal_scan(
 ) -> Array | tuple[Array, Array]:
     """Diagonal linear recurrence over time.
 
-    ``h_t = a_t * h_{t-1} + x_t`` for t = 0..T-1 with ``h_{-1} = h0`` (zero if absent); with ``reverse``, time runs
-    backwards: ``h_t = a_t * h_{t+1} + x_t``, and `h0` enters at the last valid step. This is the recurrence of LRU
+    ``h_t = a_t * h_{t-1} + x_t`` for t = 0..T-1 with ``h_{-1} = h0`` (default zero). With ``reverse``, time runs
+    backward: ``h_t = a_t * h_{t+1} + x_t``, and `h0` enters at the last valid step. This is the recurrence of LRU
     (Orvieto et al. 2023, eq. 5), S4D and S5, and of RotRNN ("RotRNN: Modelling Long Sequences with Rotations",
     eq. 12) with each rotated plane as one complex number.
 
-    With ``window=L`` the sum over the last L inputs alone, in work that does not grow with L:
-    ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (csrc/kernels/window.c says how). Nothing is subtracted, so rounding
-    errors do not outlive their window, even at |a| = 1: with |a| <= 1 and u the unit roundoff,
-    ``|error| <= 5 (L + 2) u sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` does the same step by step, by subtracting.)
+    With ``window=L``, the sum over the last L inputs only, at a cost that does not grow with L:
+    ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (for the algorithm see csrc/kernels/window.c). Nothing is subtracted,
+    so rounding errors leave with their window, even at |a| = 1: with |a| <= 1 and u the unit roundoff,
+    ``|error| <= 5 (L + 2) u sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` computes the same step by step, with
+    subtraction.)
 
     Parameters
     ----------
     a : (N,) or (B, T, N), real or complex
-        Transition, constant in time or not.
+        Transition, constant or time-varying.
     x : (B, T, N), real or complex
-        Input. Any T >= 0. Any of float32, float64, complex64, complex128; `a`, `x` and `h0` are promoted to their
+        Input, any T >= 0. Arrays are float32, float64, complex64 or complex128; `a`, `x` and `h0` are promoted to their
         common dtype by NumPy's rules.
     h0 : (B, N), optional
-        Initial state. With a window (B, L-1, N): the last L-1 inputs before the first step, the oldest first, each aged
-        to just before it; those after the last step if time runs backwards.
+        Initial state. With a window, (B, L-1, N): the last L-1 inputs before the first step, oldest first, each
+        multiplied by the transitions up to the step before the first. If time runs backward, those after the last step.
     window : int, optional
-        Steps that are summed up, at least 1; None for all.
+        Number of steps in the sum, at least 1; None for all.
     reverse : bool
-        Run time backwards, by indexing.
+        Run backward in time, without copying the input.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `h`.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `h`.
     return_state : bool
         Also return the final state.
     out : (B, T, N), optional
-        Writeable, C-contiguous array of the common dtype to receive `h`; must not overlap an input.
+        Array for the result `h`: writeable, C-contiguous, of the common dtype, and not overlapping an input.
 
     Returns
     -------
     h : (B, T, N)
         All states.
     hT : (B, N), or (B, L-1, N) with a window
-        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) if there is none.
+        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) for a sequence
+        without steps.
 
     Raises
     ------
     TypeError
-        An array has another dtype (integers and float16 are not taken).
+        An array has another dtype (integers and float16 are not supported).
     ValueError
         Shapes disagree, a length is out of range, `window` is not positive, `out` does not fit, or a size product
         overflows.
@@ -126,26 +128,27 @@ def diagonal_scan_backward(
 
     ``g_t = dh_t + conj(a_{t+1}) g_{t+1}`` with boundary ``g_{T-1} = dh_{T-1} + dhT``; then ``dx_t = g_t``,
     ``da_t = g_t conj(h_{t-1})`` (summed over b and t for a constant `a`) and ``dh0 = conj(a_0) g_0``. If a sequence has
-    no steps, ``dh0 = dhT``. Complex gradients are stored as ``dL/dRe + i dL/dIm``; where forward promoted a real
-    argument to complex, its gradient is the real part of what is returned here.
+    no steps, ``dh0 = dhT``. Complex gradients are stored as ``dL/dRe + i dL/dIm``. If forward promoted a real argument
+    to complex, its gradient is the real part of the one returned here.
 
     With ``window=L``, ``dx_s = sum_{k<L} conj(a_{s+1} ... a_{s+k}) dh_{s+k}``, and `da_t` sums
-    ``conj(a_{t+1} ... a_j) dh_j conj(a_{s+1} ... a_{t-1} x_s)`` over s < t <= j with j - s < L, `x` in place of `h`.
+    ``conj(a_{t+1} ... a_j) dh_j conj(a_{s+1} ... a_{t-1} x_s)`` over s < t <= j with j - s < L, using `x` instead of
+    `h`.
 
     Parameters
     ----------
     dh : (B, T, N)
-        Gradient of `h`; beyond `lengths` it is never read.
+        Gradient of `h`; padding beyond `lengths` is never read.
     a, h0, window, reverse, lengths
         As given to `diagonal_scan`.
     h : (B, T, N)
-        What `diagonal_scan` returned; with a window it is not used, and may be None.
+        As returned by `diagonal_scan`. Not used with a window, and may be None.
     x : (B, T, N)
-        What `diagonal_scan` was given; used with a window alone.
+        As given to `diagonal_scan`. Only used with a window.
     dhT : (B, N) or (B, L-1, N), optional
         Gradient of the final state.
     out : (B, T, N), optional
-        Receives `dx`, as in `diagonal_scan`.
+        Array for the result `dx`, as in `diagonal_scan`.
 
     Returns
     -------
@@ -185,7 +188,7 @@ def diagonal_scan_backward(
 
 
 class RotationScanGrads(NamedTuple):
-    """Gradients of `rotation_scan`: of theta and gamma (their shapes; dgamma is None without gamma), x, h0."""
+    """Gradients of `rotation_scan`: of theta and gamma (in their shapes; dgamma is None without gamma), x and h0."""
 
     dtheta: Array
     dgamma: Array | None
@@ -194,9 +197,9 @@ class RotationScanGrads(NamedTuple):
 
 
 class _Planes:
-    """Real heads seen as complex planes: lanes (2i, 2i+1) of a head are one complex number.
+    """Real heads as complex planes: lanes (2i, 2i+1) of a head are one complex number.
 
-    An odd head width leaves its last lane alone (angle 0): as data it gets one zero lane beside it.
+    If the head width is odd, the last lane is not rotated (angle 0) and is padded with a zero lane.
     """
 
     def __init__(
@@ -220,7 +223,7 @@ class _Planes:
         self.odd = lanes != N
 
     def transition(self, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-        """(e^{i theta}, a = gamma e^{i theta}), both (..., H, planes); zero where a sequence has ended."""
+        """Returns (e^{i theta}, a = gamma e^{i theta}), both (..., H, planes); zero at padding."""
         theta = self.theta.astype(dtype, copy=False)
         if self.odd:
             theta = np.concatenate([theta, np.zeros((*theta.shape[:-1], 1), dtype, like=theta)], -1)
@@ -233,7 +236,7 @@ class _Planes:
         return unit, a
 
     def to_complex(self, x: Array) -> Array:
-        """(..., N) real as (..., planes of all heads) complex."""
+        """Converts (..., N) real to (..., planes of all heads) complex."""
         if self.odd:
             padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype, like=x)
             padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
@@ -251,12 +254,12 @@ class _Planes:
 
 
 def _flat(a: Array) -> Array:
-    """A transition's head and plane axes as one."""
+    """Merges the head and plane axes of a transition."""
     return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
 
 
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """Undo a broadcast from `shape` along leading axes."""
+    """Sums x over leading axes to `shape`: the adjoint of broadcasting."""
     total: Array = x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
     return total
 
@@ -274,18 +277,18 @@ def rotation_scan(
 ) -> Array | tuple[Array, Array]:
     """Recurrence by rotations: ``h_t = gamma R(theta) h_{t-1} + x_t``.
 
-    R is block-diagonal: lanes (2i, 2i+1) of each head turn by angle theta_i, counter-clockwise (RotRNN, "RotRNN:
+    R is block-diagonal: it rotates lanes (2i, 2i+1) of each head by angle theta_i, counter-clockwise (RotRNN, "RotRNN:
     Modelling Long Sequences with Rotations", eqs. 6 and 19, after folding P into the projections). With an odd head
-    width the last lane of each head is decayed, not turned.
+    width the last lane of each head is decayed but not rotated.
 
     Parameters
     ----------
     theta : (P,) or (H, P), or time-varying (B, T, P) or (B, T, H, P); real
-        Angles in radians: of one head, or of H heads.
+        Angles in radians, for one head or for H heads.
     gamma : () or (H,), or time-varying (B, T) or (B, T, H); real; or None
         Decay of each head; None means 1.
     x : (B, T, N), real
-        Input, N = 2PH, or (2P + 1)H for odd head widths.
+        Input, with N = 2PH, or (2P + 1)H for odd head widths.
     h0 : (B, N), or (B, L-1, N) with a window, optional
         Initial state.
     window, reverse, lengths, return_state
@@ -333,7 +336,7 @@ def rotation_scan_backward(
     """Adjoint of `rotation_scan`.
 
     With ``a = gamma e^{i theta}`` and `da` as in `diagonal_scan_backward`: ``dgamma = Re(conj(e^{i theta}) da)`` summed
-    over the planes of a head, ``dtheta = Re(conj(i a) da)``; both summed over b and t where they are constant.
+    over the planes of a head, ``dtheta = Re(conj(i a) da)``; each is summed over b and t if its argument is constant.
 
     Parameters
     ----------
@@ -342,9 +345,9 @@ def rotation_scan_backward(
     theta, gamma, h0, window, reverse, lengths
         As given to `rotation_scan`.
     h : (B, T, N)
-        What `rotation_scan` returned; with a window it is not used, and may be None.
+        As returned by `rotation_scan`. Not used with a window, and may be None.
     x : (B, T, N)
-        What `rotation_scan` was given; used with a window alone.
+        As given to `rotation_scan`. Only used with a window.
     dhT : (B, N) or (B, L-1, N), optional
         Gradient of the final state.
 

@@ -1,4 +1,4 @@
-"""Selective scan: the recurrence of Mamba, with input-dependent transition (csrc/kernels/selective.c)."""
+"""Selective scan: the recurrence of Mamba, with an input-dependent transition (csrc/kernels/selective.c)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
 
 
 class SelectiveScanGrads(NamedTuple):
-    """Gradients of `selective_scan`, each of its argument's shape; dskip is None without skip."""
+    """Gradients of `selective_scan`, each in the shape of its argument; dskip is None without skip."""
 
     dx: Array
     ddelta: Array
@@ -43,55 +43,56 @@ def selective_scan(
     return_state: bool = False,
     return_carries: bool = False,
 ) -> Array | tuple[Array, ...]:
-    """Diagonal recurrence of a matrix state whose step size, input and output directions vary in time.
+    """Diagonal recurrence with a matrix state and time-varying step size, input and output directions.
 
     ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x_t) B_t^T``, ``y_t = h_t C_t + skip * x_t`` for t = 0..T-1 with
-    ``h_{-1} = h0`` (zero if absent): the state is a matrix (D, S), delta_t scales its rows. This is the selective SSM
+    ``h_{-1} = h0`` (default zero). The state is a matrix (D, S), and delta_t scales its rows. This is the selective SSM
     of Mamba (Gu and Dao 2023, algorithm 2) with its simplified discretisation: zero-order hold for A, ``delta B`` for
-    B. With ``reverse``, time runs backwards, and `h0` enters at the last valid step. States of single steps are never
-    in memory.
+    B. With ``reverse``, time runs backward, and `h0` enters at the last valid step. The states of single steps are not
+    stored.
 
-    With ``window=L``, h_t is what the last L inputs alone leave: by `diagonal_scan` over D S lanes, with the states and
-    transitions of all steps in memory.
+    With ``window=L``, h_t depends only on the last L inputs. It is computed by `diagonal_scan` over D S lanes, and the
+    states and transitions of all steps are stored.
 
     Parameters
     ----------
     x : (B, T, D)
-        Input. Any T >= 0. Each array is float32 or float64; they are promoted to their common dtype.
+        Input, any T >= 0. All arrays are float32 or float64, and are promoted to their common dtype.
     delta : (B, T, D)
         Step sizes, of any sign.
     A : (D, S)
-        Rates: negative ones decay. Any S >= 0.
+        Rates; negative ones decay. Any S >= 0.
     B, C : (B, T, S)
-        Directions by which x enters the state, and by which it is read.
+        Input and output directions of the state.
     skip : (D,), optional
-        Gain of x on its way past the state; none if absent.
+        Gain of the direct path from x to y. Default: no such path.
     h0 : (B, D, S), optional
-        Initial state. With a window (B, L-1, D, S): the last L-1 inputs before the first step, ``delta x B^T``, each
-        aged to just before it, the oldest first.
+        Initial state. With a window, (B, L-1, D, S): the last L-1 inputs before the first step, ``delta x B^T``, oldest
+        first, each multiplied by the transitions up to the step before the first.
     window : int, optional
-        Steps that are summed up, at least 1; None for all.
+        Number of steps in the sum, at least 1; None for all.
     reverse : bool
-        Run time backwards, by indexing.
+        Run backward in time, without copying the input.
     lengths : (B,) integers in [0, T], optional
-        Valid steps of each sequence. What lies beyond is never read (it may be NaN) and is zero in `y`.
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     return_state : bool
         Also return the final state.
     return_carries : bool
-        Also return what spares `selective_scan_backward` a second run; not with a window.
+        Also return the carries, so that `selective_scan_backward` need not run forward again. Not with a window.
 
     Returns
     -------
     y : (B, T, D)
     hT : (B, D, S), or (B, L-1, D, S) with a window
-        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) if there is none.
+        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) for a sequence
+        without steps.
     carries : (B, tiles, S, D)
         Only with `return_carries`: the states before each tile of 32 steps.
 
     Raises
     ------
     TypeError
-        An array has another dtype (integers, float16 and complex numbers are not taken).
+        An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
         Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
     """
@@ -142,13 +143,13 @@ def selective_scan_backward(
     Parameters
     ----------
     dy : (B, T, D)
-        Gradient of `y`; beyond `lengths` it is never read.
+        Gradient of `y`; padding beyond `lengths` is never read.
     x, delta, A, B, C, skip, h0, window, reverse, lengths
         As given to `selective_scan`.
     dhT : (B, D, S) or (B, L-1, D, S), optional
         Gradient of the final state.
     carries : (B, tiles, S, D), optional
-        What `selective_scan` returned; without, it is run again for them.
+        As returned by `selective_scan`; recomputed if not given.
 
     Returns
     -------
@@ -196,7 +197,7 @@ def _arrays(
     h0: npt.ArrayLike | None,
     window: int | None,
 ) -> list[Array | None]:
-    """The arguments of a selective scan, their shapes checked."""
+    """Returns the arguments of a selective scan, with checked shapes."""
     return [
         args.array("x", x, "B T D"),
         args.array("delta", delta, "B T D"),
@@ -209,7 +210,7 @@ def _arrays(
 
 
 def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
-    """What both kernels are given, by the names that they have for it."""
+    """Returns the keyword arguments that both kernels share."""
     named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
     sizes = {"batch": args.size["B"], **args.sizes("T D S")}
     return {**named, "lengths": steps, **sizes, "reverse": bool(reverse)}
@@ -230,8 +231,8 @@ def _carries_shape(args: Boundary) -> tuple[int, int, int, int]:
 
 
 class _Windowed(NamedTuple):
-    """What a windowed scan gives, and goes by: arguments with their padding zeroed; of every lane of the state,
-    (B, T, D, S), its transitions, inputs and values."""
+    """Results and intermediate values of a windowed scan: y and hT; the arguments with zeroed padding; and transitions
+    a, inputs v and values h of every lane of the state, (B, T, D, S)."""
 
     y: Array
     hT: Array
@@ -245,7 +246,7 @@ class _Windowed(NamedTuple):
 
 
 def _flat(state: Any) -> Any:
-    """(..., D, S) with one axis of lanes."""
+    """Merges (..., D, S) into one axis of lanes."""
     return None if state is None else state.reshape(*state.shape[:-2], state.shape[-2] * state.shape[-1])
 
 

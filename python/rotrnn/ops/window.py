@@ -1,4 +1,4 @@
-"""A sliding window as a recurrence that forgets what leaves it: truncated infinite impulse response, step by step."""
+"""A sliding window as a recurrence: truncated infinite impulse response (TIIR), step by step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ LANES = REAL + COMPLEX
 
 
 class WindowState(NamedTuple):
-    """What `tiir_scan` carries on.
+    """State of `tiir_scan`.
 
-    delay (B, L+1, N): the last L+1 inputs, a ring; the k-th input of all, from 0, has row ``k % (L + 1)``.
-    sums (B, 2, N): the window's sum, and that of the inputs since the last multiple of L, each aged to the present.
-    position (B,) int64: inputs so far.
+    delay (B, L+1, N): the last L+1 inputs in a ring buffer; input k (from 0) is in row ``k % (L + 1)``.
+    sums (B, 2, N): the sum of the window, and the sum of the inputs since the last multiple of L, both weighted by
+    powers of a up to the current step.
+    position (B,) int64: number of inputs so far.
     """
 
     delay: Array
@@ -37,32 +38,33 @@ def tiir_scan(
     power: npt.ArrayLike | None = None,
     resets: bool = True,
 ) -> tuple[Array, WindowState]:
-    """Windowed scan with a constant transition, a few operations a step, whatever the window.
+    """Windowed scan with a constant transition, in a few operations per step for any window.
 
-    ``h_t = a h_{t-1} + x_t - a^L x_{t-L}``, which is ``sum_{k<L} a^k x_{t-k}``: an integrator minus a delayed one
-    (J. O. Smith, "Rotational memory", slides "TIIR sliding window" and "TIIR resets"). Its gradients are those of
-    `diagonal_scan` with the same window, which does not subtract and is the better one for many steps at once.
+    ``h_t = a h_{t-1} + x_t - a^L x_{t-L}``, which equals ``sum_{k<L} a^k x_{t-k}``: an integrator minus a delayed
+    integrator (J. O. Smith, "Rotational memory", slides "TIIR sliding window" and "TIIR resets"). Its gradients are
+    those of `diagonal_scan` with the same window, which does not subtract and is preferable for many steps at once.
 
-    Nothing makes a rounding error of this recurrence smaller where |a| = 1. With `resets` two copies take turns: one is
-    cleared every L steps and only sums up, while the other, which summed up the L steps before, is read and subtracts.
-    So no error is older than 2L steps; with |a| <= 1 and u the unit roundoff, ``|error_t| <= 10 u sum_{k<2L} S_{t-k}``,
-    ``S_t = sum_{k<=L} |x_{t-k}|``, at any t. Without, it grows for ever, and what is not finite stays.
+    With |a| = 1 the rounding errors of this recurrence do not decay. With `resets`, two copies alternate every L steps:
+    one is cleared and only accumulates, while the other, which accumulated during the previous L steps, gives the
+    output and subtracts. So no error is older than 2L steps; with |a| <= 1 and u the unit roundoff,
+    ``|error_t| <= 10 u sum_{k<2L} S_{t-k}``, ``S_t = sum_{k<=L} |x_{t-k}|``, at any t. Without resets the error grows
+    without bound, and a number that is not finite stays forever.
 
     Parameters
     ----------
     a : (N,), real or complex
         Transition.
     x : (B, T, N), real or complex
-        Input; the next T of as many as there will be.
-    state : WindowState, or a tuple of the same three, optional
-        What an earlier call returned. Its delay line is taken over: the new state's is the same array, written in place
-        (where dtype and layout allow). The old state is good for one more step, not for several.
+        The next T inputs of the stream.
+    state : WindowState, or a tuple of the same three arrays, optional
+        As returned by the previous call. Its delay line is reused: the new state has the same array, updated in place
+        (if dtype and layout allow). The old state can be used for one more step, but not for several.
     window : int
         L, at least 1.
     power : (N,), optional
-        ``power_of(a, window)``, if it is at hand.
+        ``power_of(a, window)``, if already computed.
     resets : bool
-        Whether two copies take turns.
+        Whether two copies alternate, as described above.
 
     Returns
     -------
@@ -113,14 +115,15 @@ def tiir_scan(
 
 
 def checked_state(args: Boundary, state: Any, window: int) -> WindowState:
-    """`state`, a `WindowState` or a tuple of its parts, if it fits this window and what `args` knows of B and N."""
+    """Checks `state`, a `WindowState` or a tuple of its parts, against the window and the sizes B and N bound in
+    `args`."""
     parts = _parts(args, "state", state)
     delay, sums = _sums_of(args, "state", parts, window)
     return WindowState(delay, sums, args.positions("state.position", parts[2]))
 
 
 def checked_gradient(args: Boundary, dstate: Any, window: int) -> tuple[Array, Array]:
-    """As `checked_state`, of a gradient of a state: that of its positions is not looked at."""
+    """Like `checked_state`, for the gradient of a state. The gradient of its positions is ignored."""
     return _sums_of(args, "dstate", _parts(args, "dstate", dstate), window)
 
 
@@ -139,10 +142,10 @@ def _sums_of(args: Boundary, name: str, parts: tuple[Any, ...], window: int) -> 
 
 
 def power_of(a: Array, L: int) -> Array:
-    """``a**L``, of a's dtype, by squarings in extended precision: rounding it is all that is lost.
+    """Returns ``a**L`` in a's dtype, by squaring in extended precision, so that only the final rounding loses accuracy.
 
-    It is a power of the rounded a: where a stands for ``e^{2 pi i / L}``, the scan ages by the rounded number, and what
-    leaves the window has been aged by its power, not by 1.
+    It is a power of the rounded a. For example, if a is ``e^{2 pi i / L}`` rounded, the scan multiplies by the rounded
+    number, so an input that leaves the window has been multiplied by this power and not by 1.
     """
     base = a.astype(np.result_type(a, np.longdouble))
     power = np.ones_like(base)
@@ -155,26 +158,28 @@ def power_of(a: Array, L: int) -> Array:
 
 
 def ages(a: Array, count: int) -> Array:
-    """(count, N): ``a^(count-1), ..., a, 1``, of a's dtype, rounded little more than once where that is single."""
+    """Returns ``a^(count-1), ..., a, 1`` as (count, N) in a's dtype. They are computed in double precision at least, so
+    that in single precision the error is little more than one rounding."""
     powers = np.ones((count, len(a)), np.result_type(a, np.float64), like=a)
     powers[1:] = a
     return np.cumprod(powers, axis=0)[::-1].astype(a.dtype)
 
 
 def aged(a: Array, recent: Array) -> Array:
-    """recent (B, M, N), the oldest first, each aged by `a` to the last of them."""
+    """Multiplies recent inputs (B, M, N), oldest first, by powers of `a` up to the time of the last one."""
     return ages(a, recent.shape[1]) * recent
 
 
 def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
-    """(da, drecent) of `aged`."""
+    """Returns (da, drecent), the adjoint of `aged`."""
     table, M = ages(a, recent.shape[1]), recent.shape[1]
     slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype, like=a)[:, None] * table[1:]  # of a^k with k > 0
     return np.einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
 
 
 def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:
-    """(B, rows, N): the last inputs in scan order, the oldest first; those of `before`, as many, then x (B, T, N)."""
+    """Returns the last `rows` inputs (B, rows, N) in scan order, oldest first. The inputs are `before` (B, rows, N;
+    default zero), then x (B, T, N)."""
     recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype, like=x)
     for b, (steps, new) in enumerate(_new_rows(x, rows, lengths)):
         if before is not None and new < rows:
@@ -184,7 +189,7 @@ def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, rev
 
 
 def latest_backward(drecent: Array, dx: Array, lengths: Array | None, reverse: bool = False) -> Array:
-    """dbefore of `latest`; the gradient of x is added to dx."""
+    """Adjoint of `latest`: returns dbefore, and adds the gradient of x to dx."""
     rows = drecent.shape[1]
     dbefore = np.zeros_like(drecent)
     for b, (steps, new) in enumerate(_new_rows(dx, rows, lengths)):
@@ -195,18 +200,18 @@ def latest_backward(drecent: Array, dx: Array, lengths: Array | None, reverse: b
 
 
 def _new_rows(x: Array, rows: int, lengths: Array | None) -> list[tuple[int, int]]:
-    """Of each sequence: its steps, and how many of them are among the last `rows` inputs."""
+    """Returns for each sequence its number of steps, and how many of them are among the last `rows` inputs."""
     steps = [x.shape[1]] * x.shape[0] if lengths is None else [int(n) for n in lengths]
     return [(n, min(n, rows)) for n in steps]
 
 
 def ring_rows(position: Array, rows: int) -> Array:
-    """(B, rows, 1): where the last inputs lie in a ring after `position` inputs, the oldest first."""
+    """Returns the rows (B, rows, 1) of the last inputs in the ring buffer after `position` inputs, oldest first."""
     return ((position[:, None] + np.arange(rows)) % rows)[..., None]
 
 
 def window_state(a: Array, recent: Array, position: Array) -> WindowState:
-    """The state of `tiir_scan` after `position` inputs (B,), of which recent (B, L+1, N) are the last."""
+    """Returns the state of `tiir_scan` after `position` inputs (B,), of which recent (B, L+1, N) are the last."""
     L = recent.shape[1] - 1
     delay = np.empty_like(recent)
     np.put_along_axis(delay, beside(ring_rows(position, L + 1), delay), recent, 1)
@@ -216,7 +221,7 @@ def window_state(a: Array, recent: Array, position: Array) -> WindowState:
 
 
 def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, position: Array) -> tuple[Array, Array]:
-    """(da, drecent) of `window_state`."""
+    """Returns (da, drecent), the adjoint of `window_state`."""
     L = recent.shape[1] - 1
     drecent = np.take_along_axis(ddelay, beside(ring_rows(position, L + 1), ddelay), 1)
     dseen = dsums[:, :1] + beside(since_reset(position, L), dsums) * dsums[:, 1:]
@@ -226,5 +231,5 @@ def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, 
 
 
 def since_reset(position: Array, L: int) -> Array:
-    """(B, L, 1): which of the last L inputs came after the last multiple of L."""
+    """Returns a mask (B, L, 1) of those of the last L inputs that came after the last multiple of L."""
     return (np.arange(L) >= L - position[:, None] % L)[..., None]

@@ -1,4 +1,4 @@
-"""Blocks of a stack: the residual block of both papers' backbone, x + gate(layer(norm(x))), and its relatives."""
+"""Blocks of a stack: the residual block x + gate(layer(norm(x))) of LRU and RotRNN, and related blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rotrnn.ops.pointwise import mask_padding
 
 
 class PartsSaved(NamedTuple):
-    """What each part saved, unfused, and lengths."""
+    """Saved by an unfused block: what each part saved, and lengths."""
 
     norm: Any
     layer: Any
@@ -47,7 +47,7 @@ class PartsSaved(NamedTuple):
 
 @runtime_checkable
 class Block(Protocol):
-    """What a stack is made of: a layer with what is around it."""
+    """A block of a stack: a recurrent layer and the parts around it."""
 
     @property
     def norm(self) -> Layer: ...
@@ -88,7 +88,7 @@ class Block(Protocol):
 
 
 def _check_widths(block: Any, parts: dict[str, Layer]) -> None:
-    """Parts that have a width have that of the recurrent layer."""
+    """Checks that parts with a width have that of the recurrent layer."""
     for name, part in parts.items():
         width = getattr(part, "d_model", block.d_model)
         if width != block.d_model:
@@ -100,8 +100,9 @@ def _check_widths(block: Any, parts: dict[str, Layer]) -> None:
 class ResidualBlock(Module):
     """``y = x + gate(layer(norm(x)))`` (LRU, fig. 1; RotRNN, fig. 1), or ``norm(x + gate(layer(x)))`` if not `prenorm`.
 
-    The gate is any layer of each step alone: `Gate` is GELU, dropout, GLU, dropout; `Dropout` leaves the rest to the
-    recurrent layer, as in Mamba's block. Params: "norm", "layer" and, unless it has none, "gate", each its part's own.
+    The gate is any layer that acts on each step on its own. `Gate` is GELU, dropout, GLU, dropout; with `Dropout` the
+    gating is left to the recurrent layer, as in Mamba's block. Params: the params of the parts as "norm", "layer" and,
+    if the gate has params, "gate".
     """
 
     norm: Layer
@@ -151,7 +152,7 @@ class ResidualBlock(Module):
         dstate: State = None,
         gather: Gather | None = None,
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
+        """Returns (dx, dparams, dstate0). `gather` must be that of forward's context."""
         dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate, None, gather)
         return settle(dx, later, lengths=saved.lengths), dparams, dstate0
 
@@ -165,9 +166,10 @@ class ResidualBlock(Module):
         gather: bool = False,
         keep: bool = False,
     ) -> tuple[Array, PartsSaved | FusedSaved, Moments | None]:
-        """(y, saved, moments of y if `gather` and they came for free); `moments`, if given, are those of x.
+        """Returns (y, saved, moments). The moments of y are computed only with `gather`, and only if they come at no
+        cost; `moments`, if given, are those of x.
 
-        `keep` saves the layer's output too, which takes memory and saves backward some work.
+        With `keep` the layer's output is saved, too, which costs memory and saves work in backward.
         """
         parts = fused.parts_of(self.norm, self.layer, self.gate, ctx) if self.prenorm else None
         if parts is not None:
@@ -192,8 +194,8 @@ class ResidualBlock(Module):
         later: Later | None = None,
         gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
-        """(dx, dparams, dstate0, what is still to be added to dx); `later` is still to be added to dy, and `gather` is
-        that of forward's context."""
+        """Returns (dx, dparams, dstate0, later), where the last is a term that has yet to be added to dx. The argument
+        `later` has yet to be added to dy; `gather` is that of forward's context."""
         if isinstance(saved, FusedSaved):
             return fused.backward(params, saved, dy, dstate, later, gather)
         dy = settle(dy, later, lengths=saved.lengths)
@@ -221,16 +223,16 @@ class ResidualBlock(Module):
         return y
 
     def report(self, saved: PartsSaved | FusedSaved) -> dict[str, float]:
-        """What the layer reports of a forward; fused layers have nothing to tell."""
+        """Returns the report of the layer; empty for a fused block."""
         return self.layer.report(saved.layer) if isinstance(saved, PartsSaved) else {}
 
     def state_norms(self, saved: PartsSaved | FusedSaved) -> Array | None:
-        """|h_t| (B, T), unfused."""
+        """Returns |h_t| (B, T) of an unfused forward."""
         return self.layer.state_norms(saved.layer) if isinstance(saved, PartsSaved) else None
 
 
 class FeedForwardSaved(NamedTuple):
-    """What the recurrent half saved, and the parts of the other."""
+    """What the recurrent half and the parts of the feed-forward half saved."""
 
     mixing: PartsSaved | FusedSaved
     norm: Any
@@ -249,7 +251,7 @@ class FeedForwardSaved(NamedTuple):
 class FeedForwardBlock(Module):
     """``z = x + dropout(layer(norm(x)))``, then ``y = z + feed_forward(norm2(z))``: the block of a Transformer.
 
-    Its first half is a `ResidualBlock`, whose params it has, and "norm2" and "feed_forward".
+    Its first half is a `ResidualBlock`. Params: those of the `ResidualBlock`, "norm2" and "feed_forward".
     """
 
     mixing: ResidualBlock
@@ -300,7 +302,7 @@ class FeedForwardBlock(Module):
         gather: bool = False,
         keep: bool = False,
     ) -> tuple[Array, FeedForwardSaved, Moments | None]:
-        """As `ResidualBlock.forward_in_stack`; no moments come for free."""
+        """Like `ResidualBlock.forward_in_stack`, but without moments."""
         x, mixing, _ = self.mixing.forward_in_stack(params, x, ctx, state, moments, False, keep)
         z, norm = self.norm2.forward(params["norm2"], x, ctx)
         z, feed_forward = self.feed_forward.forward(params["feed_forward"], z, ctx)
@@ -315,7 +317,7 @@ class FeedForwardBlock(Module):
         later: Later | None = None,
         gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
-        """As `ResidualBlock.backward_in_stack`."""
+        """Like `ResidualBlock.backward_in_stack`."""
         dy = settle(dy, later, lengths=saved.lengths)
         dz, dfeed = trusted(self.feed_forward.backward)(params["feed_forward"], saved.feed_forward, dy)
         dz, dnorm2 = norm_backward(self.norm2, params["norm2"], saved.norm, dz, gather)
@@ -351,7 +353,7 @@ class StackSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidualStack(Module):
-    """Blocks one after the other. Its state is a tuple, one state a block. Params: "0", "1", ..."""
+    """A sequence of blocks. Its state is a tuple with one state per block. Params: "0", "1", ..."""
 
     blocks: tuple[Block, ...]
 
@@ -364,7 +366,7 @@ class ResidualStack(Module):
 
     @property
     def d_model(self) -> int | None:
-        """None of no blocks."""
+        """Width of the blocks; None if there are no blocks."""
         return self.blocks[0].layer.d_model if self.blocks else None
 
     @property
@@ -375,7 +377,7 @@ class ResidualStack(Module):
         if state is None:
             return
         if not isinstance(state, tuple):
-            raise TypeError(f"{args.op}: {name} is a {type(state).__name__}, expected a tuple, one state a block")
+            raise TypeError(f"{args.op}: {name} is a {type(state).__name__}, expected a tuple, one state per block")
         if len(state) != len(self.blocks):
             raise ValueError(
                 f"{args.op}: {plural(len(state), 'state')}, expected one for each of "
@@ -399,7 +401,8 @@ class ResidualStack(Module):
         for i, block in enumerate(self.blocks):
             before = None if state is None else state[i]
             gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
-            # every second block keeps more: half as much memory again as the blocks' inputs and gradients, no more
+            # every second block also saves its layer's output, which adds at most half of the memory of the blocks'
+            # inputs and gradients
             keep = ctx.train and (len(self.blocks) - i) % 2 == 1
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
@@ -408,7 +411,7 @@ class ResidualStack(Module):
     def backward(
         self, params: Params, saved: StackSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, dstate0); `gather` is that of forward's context, needed where it had one."""
+        """Returns (dx, dparams, dstate0). `gather` must be that of forward's context."""
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None

@@ -1,4 +1,4 @@
-"""Linear maps of each step: of features, and of tokens."""
+"""Linear maps of each step, for features and for tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _lecun_normal(rng: np.random.Generator, shape: tuple[int, int], fan_in: int)
 
 @dataclass(frozen=True)
 class Dense(Module):
-    """``y = x w^T + bias`` on x (B, T, D_in), or (B, D_in) without time.
+    """``y = x w^T + bias`` for x (B, T, D_in), or (B, D_in) without a time axis.
 
     Params: "w" (D_out, D_in), LeCun-normal: N(0, 1/D_in); "bias" (D_out,), zero.
     """
@@ -67,9 +67,9 @@ class Dense(Module):
 
 @dataclass(frozen=True)
 class Embedding(Module):
-    """``y[b, t] = table[ids[b, t]] + bias``: `Dense` on one-hot vectors of the ids (B, T), which are never formed.
+    """``y[b, t] = table[ids[b, t]] + bias``: like `Dense` on one-hot vectors of the ids (B, T), without forming them.
 
-    Params: "table" (V, D), N(0, 1/V) as the linear encoder's; "bias" (D,), zero.
+    Params: "table" (V, D), N(0, 1/V) as for a linear encoder; "bias" (D,), zero.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T",)
@@ -96,6 +96,6 @@ class Embedding(Module):
         return embedding(ids, params["table"], params["bias"], lengths=ctx.lengths), DenseSaved(ids, ctx.lengths)
 
     def backward(self, params: Params, saved: DenseSaved, dy: Array) -> tuple[None, Params]:
-        """Token ids have no gradient: its place holds None."""
+        """Returns (None, dparams): token ids have no gradient."""
         dtable, dbias = embedding_backward(dy, saved.x, self.vocab, lengths=saved.lengths)
         return None, {"table": dtable, "bias": dbias}

@@ -1,4 +1,4 @@
-"""The feed-forward net of a Transformer block."""
+"""The feed-forward network of a Transformer block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ExpansionSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class FeedForward(Module):
-    """``dropout(W_2 GELU(W_1 x + b_1) + b_2)``, `expand` times as wide inside. Params: "up" and "down", as `Dense`."""
+    """``dropout(W_2 GELU(W_1 x + b_1) + b_2)`` with inner width ``expand * d_model``. Params: "up" and "down", those of
+    `Dense`."""
 
     d_model: int
     expand: int = 4
@@ -35,7 +36,7 @@ class FeedForward(Module):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_model", "expand")
-        _ = self._parts  # which checks the rest
+        _ = self._parts  # checks the other settings
 
     @property
     def modules(self) -> dict[str, Dense]:

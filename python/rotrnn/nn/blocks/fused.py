@@ -1,4 +1,4 @@
-"""Residual blocks in one pass (`rotrnn.ops.block`): which blocks, and their parts as that op's arguments."""
+"""Fused residual blocks (`rotrnn.ops.block`): which blocks can run fused, and their parts as arguments of this op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rotrnn.ops.linear_layer import System
 
 
 class Parts(NamedTuple):
-    """A block that runs fused."""
+    """Parts of a block that can run fused."""
 
     norm: BatchNorm | LayerNorm
     layer: LinearRecurrence
@@ -33,9 +33,9 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """What forward keeps: the parts, the op's arguments (seed and step of the gating apart, as `key`) and own, the
-    moments of a batch norm, whether they were the batch's own (`train`) and of one that is spread over processes, the
-    state after."""
+    """Saved for backward: the parts, the op's arguments (with seed and step of the gating separately, as `key`) and
+    what the op saved; the moments of a batch norm, whether they are those of the batch (`train`) and whether the batch
+    is distributed over processes (`spread`); the state after x."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
@@ -54,7 +54,8 @@ class FusedSaved(NamedTuple):
 
 
 def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts | None:
-    """The parts of a block if it runs fused: engine 1 as it is, between norms and gates that the kernel knows."""
+    """Returns the parts of a block if it can run fused: an engine 1 layer, with a norm and a gate that the kernel
+    supports. Otherwise None."""
     if (
         ctx.fused
         and isinstance(norm, BatchNorm | LayerNorm)
@@ -80,7 +81,7 @@ def forward(
     gather: bool,
     keep: bool,
 ) -> tuple[Array, FusedSaved, Moments | None]:
-    """As `ResidualBlock.forward_in_stack`."""
+    """Like `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
     folded = layer.fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
@@ -93,7 +94,7 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
-    gather = gather and valid_steps(x, ctx.lengths) > 0  # of a batch spread over processes, there may be none here
+    gather = gather and valid_steps(x, ctx.lengths) > 0  # a process may have no valid step of a distributed batch
     result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
     after = None if layer.bidirectional else result.hT[0]
     kept, key = gating._replace(seed=0, step=0), key_of(gating.seed, gating.step)
@@ -104,7 +105,7 @@ def forward(
 def backward(
     params: Params, saved: FusedSaved, dy: Array, dstate: State, later: Later | None, gather: Gather | None
 ) -> tuple[Array, Params, State, Later | None]:
-    """As `ResidualBlock.backward_in_stack`."""
+    """Like `ResidualBlock.backward_in_stack`."""
     norm, layer, _ = saved.parts
     dhT = None if dstate is None else dstate[None]
     seed, step = saved.key.tolist()

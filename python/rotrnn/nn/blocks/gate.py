@@ -1,4 +1,4 @@
-"""GELU, dropout, and the gated linear unit that ends a block."""
+"""GELU, dropout, and the gated linear unit at the end of a block."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class GELU(Module):
 
 
 def key_of(seed: int, step: int) -> npt.NDArray[np.int64]:
-    """(seed, step) as what is saved holds them: an array, as they are others in every step."""
+    """Returns (seed, step) as an array, to be saved: they are values that change in every training step."""
     return np.array([seed, step], np.int64)
 
 
 class Mask(NamedTuple):
-    """The key (seed, step) of a mask that was applied, places as in `Context`, and lengths."""
+    """Key (seed, step) of an applied mask, places as in `Context`, and lengths."""
 
     key: npt.NDArray[np.int64]
     places: Counts | None
@@ -63,10 +63,10 @@ class Mask(NamedTuple):
 
 @dataclass(frozen=True)
 class Dropout(Module):
-    """Zeros with probability `rate` in training, what is left scaled by 1 / (1 - rate). No params.
+    """Sets elements to zero with probability `rate` in training, and scales the others by 1 / (1 - rate). No params.
 
-    `over_time` shares one mask among all steps of a sequence. `site` tells the masks of one model's layers apart.
-    Without a mask to apply, x itself is passed on, padding as it came.
+    With `over_time` all steps of a sequence have the same mask. `site` makes the masks of a model's layers different.
+    If there is no mask to apply, x itself is returned, with its padding unchanged.
     """
 
     rate: float
@@ -97,7 +97,7 @@ class Dropout(Module):
         self, function: Callable[..., Array], x: Array, seed: int, step: int, places: Counts | None,
         lengths: Counts | None,
     ) -> Array:  # fmt: skip
-        """`dropout` or its adjoint with this layer's settings and a mask's key."""
+        """Applies `dropout` or its adjoint with the settings of this layer and the key of a mask."""
         key = {"seed": seed, "step": step, "site": self.site, "places": places}
         return function(x, self.rate, over_time=self.over_time, lengths=lengths, **key)
 
@@ -109,13 +109,13 @@ class ActivationSaved(NamedTuple):
     dropout: Mask | None
 
 
-# the parts of a gate, made once: settings are checked whenever a module is made
+# the parts of a gate, created once because creating a module checks its settings
 _GELU, _dropout, _dense = GELU(), functools.cache(Dropout), functools.cache(Dense)
 
 
 @dataclass(frozen=True)
 class Activation(Module):
-    """GELU, then dropout: the tail of a block without a gate (S5's "gelu"). No params."""
+    """GELU, then dropout: the end of a block without a gate (S5's "gelu"). No params."""
 
     dropout: Dropout
 
@@ -137,7 +137,7 @@ FORMS = tuple(GATE_KINDS)
 
 
 class GateSaved(NamedTuple):
-    """What each part saved, and the two factors."""
+    """What each part saved, and the two factors of the GLU."""
 
     gelu: GeluSaved
     dense: tuple[DenseSaved, DenseSaved | None]
@@ -148,14 +148,14 @@ class GateSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class Gate(Module):
-    """The tail of a block: GELU, dropout, GLU, dropout. With ``z = dropout(GELU(x))`` and the sigmoid s:
+    """The end of a block: GELU, dropout, GLU, dropout. With ``z = dropout(GELU(x))`` and the sigmoid s:
 
     - "full": ``dropout((W_v z + b_v) * s(W_g z + b_g))`` (LRU, fig. 1);
     - "half1": ``dropout(z * s(W_g z + b_g))``, the "half GLU" of LRU's Path-X;
     - "half2": ``dropout(x * s(W_g z + b_g))`` (S5).
 
-    Its two dropouts are the sites `site` and `site` + 1: give block i of a stack site 2i, or blocks share their masks.
-    Params: "gate", and "value" in the full form, as `Dense`.
+    Its two dropouts have the sites `site` and `site` + 1. Use site 2i for block i of a stack; otherwise blocks share
+    their masks. Params: "gate", and in the full form "value", each as in `Dense`.
     """
 
     d_model: int
@@ -192,7 +192,7 @@ class Gate(Module):
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
         z, gelu_saved = _GELU.forward({}, x, ctx)
         z, first = self._dropout(0).forward({}, z, ctx)
-        # z is zero at padding and glu reads none there: the products need no lengths
+        # the products need no lengths: z is zero at padding, and glu does not read padding
         gate, gate_saved = self._linear.forward(params["gate"], z, TRUSTED)
         value, value_saved = x if self.form == "half2" else z, None
         if self.form == "full":
@@ -219,7 +219,7 @@ class Gate(Module):
         return dx, dparams
 
     def gating(self, params: Params, ctx: Context) -> Gating:
-        """This gate as `rotrnn.ops.residual_block` takes it."""
+        """Returns this gate as an argument of `rotrnn.ops.residual_block`."""
         rate = self.dropout if ctx.train else 0.0
         value = params.get("value", {"w": None, "bias": None})
         weights = params["gate"]["w"], params["gate"]["bias"], value["w"], value["bias"]
@@ -229,7 +229,7 @@ class Gate(Module):
 
     @staticmethod
     def parameters(gating: Gating) -> Params:
-        """The params, or their gradients, that a `Gating` holds."""
+        """Returns the params, or their gradients, in a `Gating`."""
         params: Params = {"gate": {"w": gating.w_gate, "bias": gating.b_gate}}
         if gating.w_value is not None:
             params = {"value": {"w": gating.w_value, "bias": gating.b_value}, **params}

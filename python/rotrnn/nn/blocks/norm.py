@@ -26,12 +26,12 @@ Moments = tuple[Array, Array]
 
 def _check_eps(norm: BatchNorm | LayerNorm) -> None:
     if not norm.eps >= 0:
-        raise ValueError(f"{type(norm).__name__}: eps={norm.eps!r}, expected a number from 0")
+        raise ValueError(f"{type(norm).__name__}: eps={norm.eps!r}, expected a nonnegative number")
 
 
 class BatchNormSaved(NamedTuple):
-    """Input, the statistics it was normalised by, whether they were its own (`train`) and of a batch that is spread
-    over processes, and lengths."""
+    """Saved for backward: input, the statistics used, whether they are those of the batch (`train`) and whether the
+    batch is distributed over processes, and lengths."""
 
     x: Array
     mean: Array
@@ -43,13 +43,13 @@ class BatchNormSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchNorm(Module):
-    """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, over valid steps alone.
+    """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, with statistics over valid steps only.
 
-    In training, mean and biased variance are the whole batch's, wherever it is (`Context.gather`), and the running ones
-    move in place:
-    ``running = momentum running + (1 - momentum) batch``, the variance biased there too (as in Flax, on which the
-    published models run; PyTorch's is unbiased and its momentum one less ours). In evaluation the running ones are
-    used.
+    In training, mean and biased variance are those of the whole batch, also if it is distributed over processes
+    (`Context.gather`), and the running statistics are updated in place:
+    ``running = momentum running + (1 - momentum) batch``. The running variance is biased, too, as in Flax, which the
+    published models use. (PyTorch's running variance is unbiased, and its momentum is one minus ours.) In evaluation
+    the running statistics are used.
 
     Params: "scale", "bias", and the buffers "running_mean", "running_var"; all (D,).
     """
@@ -74,11 +74,11 @@ class BatchNorm(Module):
         return {"scale": ones, "bias": zeros, "running_mean": zeros.copy(), "running_var": ones.copy()}
 
     def statistics(self, params: Params, x: Array, ctx: Context, batch: Moments | None = None) -> Moments:
-        """The mean and variance to normalise by. In training the batch's, and the running ones move; `batch` are those
-        of x, if already known."""
+        """Returns the mean and variance to normalise with. In training they are those of the batch, and the running
+        statistics are updated. `batch` are the statistics of x, if already known."""
         running = params["running_mean"], params["running_var"]
         if not ctx.train:
-            # copies: training updates the running ones in place, and this call's backward needs today's
+            # copies, because training updates the running statistics in place before this call's backward
             return running[0].copy(), running[1].copy()
         if ctx.gather is not None:
             batch = _merged(x, ctx, ctx.gather, batch)
@@ -97,11 +97,11 @@ class BatchNorm(Module):
     def backward(
         self, params: Params, saved: BatchNormSaved, dy: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
-        """(dx, dparams); `gather` is that of forward's context, needed where it had one."""
+        """Returns (dx, dparams). `gather` must be that of forward's context."""
         x, mean, var, train, spread, lengths = saved
         adjoint = batch_norm_backward if train and not spread else batch_norm_inference_backward
         dx, dscale, dbias = adjoint(dy, x, params["scale"], mean, var, eps=self.eps, lengths=lengths)
-        if spread:  # then the sums of dx are not all here
+        if spread:  # then dx depends on sums over all processes
             later = self.through_statistics(params, x, (mean, var), dscale, dbias, lengths, spread_by(gather))
             dx = settle(dx, later, lengths=lengths)
         return dx, {"scale": dscale, "bias": dbias}
@@ -110,7 +110,8 @@ class BatchNorm(Module):
         self, params: Params, x: Array, batch: Moments, dscale: Array, dbias: Array,
         lengths: npt.NDArray[np.int64] | None, gather: Gather | None,
     ) -> Later:  # fmt: skip
-        """The part of dx, in training, that reaches x through its `batch` statistics; `gather` if those are spread."""
+        """Returns the part of dx, in training, that goes through the `batch` statistics. Needs `gather` if the batch is
+        distributed."""
         n = valid_steps(x, lengths)
         if gather is not None:
             every = gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
@@ -121,35 +122,37 @@ class BatchNorm(Module):
 
 
 def norm_backward(norm: Layer, params: Params, saved: Any, dy: Array, gather: Gather | None) -> tuple[Array, Params]:
-    """``norm.backward`` unchecked, with forward's `gather` where the norm takes one."""
+    """``norm.backward`` without checks, with forward's `gather` if the norm takes it."""
     if isinstance(norm, BatchNorm):
         return trusted(norm.backward)(params, saved, dy, gather)
     return trusted(norm.backward)(params, saved, dy)
 
 
 def is_spread(ctx: Context) -> bool:
-    """Whether the statistics of a forward are of a batch that is spread over processes."""
+    """Returns whether a forward uses the statistics of a batch that is distributed over processes."""
     return ctx.train and ctx.gather is not None
 
 
 def spread_by(gather: Gather | None) -> Gather:
-    """The `gather` that backward was given for a forward whose batch was spread."""
+    """Returns the `gather` given to the backward of a distributed batch; raises ValueError if it is None."""
     if gather is None:
         raise ValueError(
-            "BatchNorm.backward: gather is None, expected that of forward, whose batch is spread over processes"
+            "BatchNorm.backward: gather is None, expected that of forward, whose batch is distributed over processes"
         )
     return gather
 
 
 def valid_steps(x: Array, lengths: npt.NDArray[np.int64] | None) -> int:
-    """How many steps of x (B, T, D) count."""
+    """Returns the number of valid steps of x (B, T, D)."""
     return x.shape[0] * x.shape[1] if lengths is None else int(np.sum(lengths))
 
 
 def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Moments:
-    """Mean and variance of a batch that is spread over processes, of which x is here and `own`, if known, are its own.
+    """Returns mean and variance of a batch that is distributed over processes. x is the part of this process, and `own`
+    are its moments, if known.
 
-    Those of the parts are merged in float64, in the order of the processes (Chan, Golub and LeVeque 1983, eqs. 1.5).
+    The moments of the parts are merged in float64, in the order of the processes (Chan, Golub and LeVeque 1983,
+    eqs. 1.5).
     """
     D = x.shape[2]
     n = valid_steps(x, ctx.lengths)
@@ -166,7 +169,7 @@ def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Mome
 
 
 class LayerNormSaved(NamedTuple):
-    """Input, each step's mean and reciprocal standard deviation, lengths."""
+    """Input, mean and reciprocal standard deviation of each step, lengths."""
 
     x: Array
     mean: Array
@@ -176,7 +179,8 @@ class LayerNormSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerNorm(Module):
-    """``y = scale (x - mean) / sqrt(var + eps) + bias`` over each step's channels. Params: "scale", "bias" (D,)."""
+    """``y = scale (x - mean) / sqrt(var + eps) + bias``, with statistics over the channels of each step. Params:
+    "scale", "bias" (D,)."""
 
     d_model: int
     eps: float = 1e-5

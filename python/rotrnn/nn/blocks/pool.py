@@ -1,4 +1,4 @@
-"""Pools over time: (B, T, D) to (B, D)."""
+"""Pooling over time: (B, T, D) to (B, D)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PoolSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class MeanPool(Module):
-    """Mean over valid steps; zero for a sequence without any. No params."""
+    """Mean over valid steps; zero for a sequence without steps. No params."""
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
@@ -36,7 +36,8 @@ class MeanPool(Module):
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 
     def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
-        """(mean of all steps so far (B, D), state) of a stream that goes on with x; the state is (mean, how many)."""
+        """Streaming inference: returns (mean of all steps so far (B, D), state) after the next steps x. The state is
+        (mean, number of steps)."""
         new = np.full(len(x), x.shape[1], np.int64) if lengths is None else np.asarray(lengths, np.int64)
         mean = mean_pool(x, lengths=lengths)
         if state is None:
@@ -49,7 +50,7 @@ class MeanPool(Module):
 
 @dataclass(frozen=True)
 class LastPool(Module):
-    """The last valid step; zero for a sequence without any. No params."""
+    """The last valid step; zero for a sequence without steps. No params."""
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
@@ -63,7 +64,8 @@ class LastPool(Module):
         return last_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 
     def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
-        """(the last step so far (B, D), state) of a stream that goes on with x; its state is that step."""
+        """Streaming inference: returns (last step so far (B, D), state) after the next steps x. The state is this
+        step."""
         last = last_pool(x, lengths=lengths)
         if state is not None:
             went_on = np.full(len(x), x.shape[1]) if lengths is None else np.asarray(lengths)

@@ -1,1 +1,1 @@
-"""What the layers that iterate to a fixed point share: the iteration, channel mixers, matrix states."""
+"""Common code of the layers that iterate to a fixed point: the iteration, channel mixers, matrix states."""

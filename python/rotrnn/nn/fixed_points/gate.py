@@ -1,7 +1,7 @@
-"""The gate of a matrix-state layer, which may read the output before it, and its adjoint.
+"""The gate of a matrix-state layer, which may depend on the previous output, and its adjoint.
 
     g_t = z_t + V_gate y_{t-1},     out = g * SiLU(y + D * x)     (Bedouin)
-                                    out = y * SiLU(g)             (FPMamba, where skip and norm are the step's)
+                                    out = y * SiLU(g)             (FPMamba; skip and norm are in the step)
 
 `skip` is D in the first form and None in the second.
 """
@@ -19,7 +19,7 @@ from rotrnn.ops.pointwise import glu, glu_backward
 
 
 class GateSaved(NamedTuple):
-    """The map from z and the output before to g, V_gate y for it, g, and what came out, (B, T, E) each."""
+    """The map from z and the previous output to g; and V_gate y, g and the gated output, (B, T, E) each."""
 
     map: Lagged
     late: Array | None
@@ -28,7 +28,7 @@ class GateSaved(NamedTuple):
 
 
 class GateGrads(NamedTuple):
-    """Gradients of y, x and z (B, T, E), of y0 (B, E), and of skip (E,) and V_gate (E, E) where there are any."""
+    """Gradients of y, x and z (B, T, E), of y0 (B, E), and of skip (E,) and V_gate (E, E) if present."""
 
     dy: Array
     dx: Array
@@ -41,7 +41,7 @@ class GateGrads(NamedTuple):
 def gate(
     y: Array, x: Array, z: Array, y0: Array, skip: Array | None, V: Array | None, lengths: Steps
 ) -> GateSaved:  # fmt: skip
-    """The gated output, `GateSaved.out`, with what its adjoint needs."""
+    """Returns the gated output, `GateSaved.out`, with what is saved for the adjoint."""
     through_map = lagged({"gate": Map((y.shape[2],), "linear")}, z, V, y0)
     late = through_map.late(y)
     values = through_map(late, lengths)["gate"]
@@ -50,8 +50,8 @@ def gate(
 
 
 def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array | None, lengths: Steps) -> GateGrads:
-    """Adjoint of `gate`; with w what SiLU takes, v the other factor and s the sigmoid, ``out = v w s(w)``: `glu` of v w
-    by w, so w has two gradients."""
+    """Adjoint of `gate`. With w the argument of SiLU, v the other factor and s the sigmoid, ``out = v w s(w)``. This is
+    `glu` with value v w and gate w, so w gets two gradients."""
     value, through = _factors(y, x, saved.values, skip)
     dproduct, dthrough = glu_backward(dout, value * through, through)
     dthrough += dproduct * value
@@ -68,5 +68,5 @@ def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array
 
 
 def _factors(y: Array, x: Array, values: Array, skip: Array | None) -> tuple[Array, Array]:
-    """(v, w) of the gated output ``v * SiLU(w)``."""
+    """Returns (v, w) of the gated output ``v * SiLU(w)``."""
     return (y, values) if skip is None else (values, y + skip * x)

@@ -1,7 +1,7 @@
-"""Fixed points in depth, y = F(y), by damped iteration: the driver that every layer of Fixed-Point RNNs runs on.
+"""Fixed points in depth, y = F(y), by damped iteration: the driver of all Fixed-Point RNN layers.
 
-`solve` is for any F; `iterate` for a kernel that does F, the residual and the update in one pass. Each is told which
-sequences still run by `lengths`, zero for those that are done: every op takes that as "neither read nor computed".
+`solve` is for any F; `iterate` is for a kernel that computes F, the residual and the update in one pass. Both pass
+`lengths` with zero for sequences that are done, which the ops then neither read nor compute.
 """
 
 from __future__ import annotations
@@ -29,46 +29,48 @@ POSITIVE = ("tol", "gamma_scale")
 STOPS = ("sequence", "quantile")
 DAMPINGS = ("adaptive", "none")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
-"""Adaptive damping: the first step size, and its factor after so many steps without a new lowest residual."""
+"""Adaptive damping: initial step size, and its factor after PATIENCE iterations without a new lowest residual."""
 LEAST_STEP = 1e-3
-"""Step sizes at which the quantile rule gives up."""
+"""Step size at which the quantile rule stops."""
 QUANTILE = 0.75
 FINEST = 32
-"""Residuals below this many units of rounding are noise: no smaller tolerance is waited for."""
+"""Multiple of the machine epsilon below which residuals are noise. It is the smallest effective tolerance."""
 
 
 class NotConverged(UserWarning):
-    """A fixed point that was not reached, in a run that goes on."""
+    """A fixed point was not reached; the run continues."""
 
 
 class ConvergenceError(RuntimeError):
-    """A fixed point that was not reached although its layer guarantees it."""
+    """A fixed point was not reached although the layer guarantees convergence."""
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """How a fixed point is sought ("Fixed-Point RNNs", sections 3.1 and 5.2, and its authors' code).
+    """Settings of the iteration to a fixed point ("Fixed-Point RNNs", sections 3.1 and 5.2, and its authors' code).
 
-    Each step takes ``y <- s F(y) + (1 - s) y`` and the residual ``r_b = |y - F(y)| / |F(y)|`` of every sequence, in
-    maxima over its steps and channels.
+    Each iteration computes ``y <- s F(y) + (1 - s) y`` and the residual ``r_b = |y - F(y)| / |F(y)|`` of every
+    sequence, with maxima over its steps and channels.
 
     Parameters
     ----------
     tol : float
-        A sequence has converged once its residual is below.
+        A sequence has converged when its residual is below this tolerance.
     max_iterations : int
-        The most steps.
+        Maximum number of iterations.
     train_iterations : int, "gamma" or None
-        The most steps in training: a number; or ceil(Gamma(4, gamma_scale)), drawn for each training step by its seed,
-        its number and a site; or None, as `max_iterations`. To stop at this limit is meant, and no cause for a warning.
+        Maximum number of iterations in training. "gamma" draws ceil(Gamma(4, gamma_scale)) for each training step, from
+        its seed, its number and a site. None means `max_iterations`. Stopping at this limit is intended and gives no
+        warning.
     damping : "adaptive" or "none"
-        s = 0.99, times 0.9 whenever 15 steps have seen no new lowest residual; or s = 1.
+        "adaptive": s = 0.99, multiplied by 0.9 whenever 15 iterations gave no new lowest residual. "none": s = 1.
     stop : "sequence" or "quantile"
-        Each sequence ends by its own residual, and its result depends on no other sequence; or all end together, as in
-        the authors' code, once the 75 % quantile of their lowest residuals so far (in evaluation, the largest) is below
-        `tol`, or no step size is above 0.001. In either, a sequence whose residual is NaN ends at once, by itself.
+        "sequence": each sequence ends by its own residual, and its result does not depend on other sequences.
+        "quantile": all sequences end together, as in the authors' code, when the 75 % quantile of their lowest
+        residuals so far (in evaluation, the largest one) is below `tol`, or no step size is above 0.001. With both, a
+        sequence whose residual is NaN ends immediately, on its own.
     gamma_scale : float
-        The scale of that draw: 1 in the paper, k/16 + 1 for sequences of k steps in its authors' code.
+        Scale of the gamma distribution: 1 in the paper, k/16 + 1 for sequences of k steps in the authors' code.
     """
 
     tol: float = 0.1
@@ -96,7 +98,7 @@ class Iteration:
                 raise ValueError(f"Iteration: {key}={value!r}, expected {expected}")
 
     def limit(self, ctx: Context, site: int = 0) -> int:
-        """The most steps of a call in this context."""
+        """Returns the maximum number of iterations for a call in this context."""
         if not ctx.train or self.train_iterations is None:
             return self.max_iterations
         if isinstance(self.train_iterations, str):
@@ -113,14 +115,14 @@ def _is_positive(value: Any) -> bool:
 
 
 def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
-    """ceil(Gamma(4, scale)), at least 1: minus the logarithm of four uniform numbers' product."""
+    """Returns a random ceil(Gamma(4, scale)), at least 1, from the logarithm of the product of four uniform numbers."""
     counter = np.array([[2**32 - 1, LAST_PLACE, ctx.step, site]], np.int64)
     words = philox(counter, ctx.seed)
     return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 
 def lengths_of(ctx: Context, y: Array) -> Steps:
-    """The valid steps of every sequence of y (B, T, D)."""
+    """Returns the number of valid steps of every sequence of y (B, T, D)."""
     B, T = y.shape[:2]
     if isinstance(ctx.lengths, CheckedLengths):
         return ctx.lengths
@@ -144,10 +146,12 @@ def add_to_last_steps(dy: Array, lengths: Steps, dlast: Array) -> Array:
 
 
 def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
-    """Of each sequence the e with largest |number| in [2^(e-1), 2^e) over `grads` (B, ...); 0 for none, or not finite.
+    """Returns for each sequence the e with the largest |number| of `grads` (B, ...) in [2^(e-1), 2^e). It is 0 if the
+    largest number is zero or not finite.
 
-    An adjoint is linear, so it is solved for gradients times 2^-e, and its result is 2^e times too small: exactly, as
-    long as nothing underflows. Without, the residual's floor would take the gradients of a long batch's mean for zero.
+    An adjoint is linear, so it can be solved for gradients times 2^-e, and the result multiplied by 2^e. This is exact
+    unless numbers underflow. Without this scaling, the floor of the residual would treat the small gradients of a mean
+    over a long batch as zero.
     """
     given = [np.abs(one).max(tuple(range(1, one.ndim)), initial=0) for one in grads if one is not None]
     largest = functools.reduce(np.maximum, given)
@@ -155,15 +159,16 @@ def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
 
 
 def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
-    """x (B, ...) times 2^e of each sequence."""
+    """Returns x (B, ...) times 2^e, with an exponent for each sequence."""
     scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
     return scaled
 
 
 class Report(NamedTuple):
-    """Of each sequence: steps taken, residual of the last step (NaN if anything was), whether it was below `tol`.
+    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN), and whether it was
+    below `tol`.
 
-    The residual is of the iterate that the last step began from; what that step made of it is closer still.
+    The residual is that of the iterate before the last update; the updated iterate is even closer.
     """
 
     iterations: Steps
@@ -171,7 +176,8 @@ class Report(NamedTuple):
     converged: npt.NDArray[np.bool_]
 
     def numbers(self) -> dict[str, float]:
-        """What a training log keeps: mean, median and largest number of steps, largest residual (NaN if one is)."""
+        """Returns numbers for the training log: mean, median and maximum of the number of iterations, and the largest
+        residual (NaN if one is NaN)."""
         if not len(self.iterations):
             return {"iterations": 0.0, "median_iterations": 0.0, "max_iterations": 0.0, "residual": 0.0}
         return {
@@ -183,11 +189,11 @@ class Report(NamedTuple):
 
 
 class Iterated(Protocol):
-    """What forward of every layer that iterates saves, under these names: of FixedPointRNN, Bedouin and FPMamba.
+    """Attributes of what forward saves in every layer that iterates: FixedPointRNN, Bedouin and FPMamba.
 
-    `iterate` (B, T, N or E) is the fixed point that was found, one whole application after `before`, the iterate that
-    the loop ended with, and zero beyond `lengths` (B,); given as `start` to another forward, it is the first iterate
-    there. `report` says how it was reached, sequence by sequence. Their shapes do not depend on how many steps it took.
+    `iterate` (B, T, N or E) is the fixed point, zero beyond `lengths` (B,). It is one undamped application after
+    `before`, the iterate with which the loop ended. It can be given as `start` to another forward, as the first
+    iterate. `report` describes the iteration for each sequence. The shapes do not depend on the number of iterations.
     """
 
     @property
@@ -204,7 +210,7 @@ class Iterated(Protocol):
 
 
 class Solution(NamedTuple):
-    """The last iterate (B, T, D), and how it was reached."""
+    """The last iterate (B, T, D), and the report of the iteration."""
 
     y: Array
     report: Report
@@ -221,21 +227,21 @@ def solve(
     guaranteed: bool = False,
     each_step: bool = False,
 ) -> Solution:
-    """The fixed point ``y = F(y)`` from the iterate `y`.
+    """Iterates to the fixed point ``y = F(y)``, starting from `y`.
 
     Parameters
     ----------
     function : callable
-        ``F(y, lengths)``, (B, T, D) of y's dtype. `lengths` (B,) are the steps that count, 0 for sequences that are
-        done: there F is not looked at.
+        ``F(y, lengths)`` returns (B, T, D) of y's dtype. `lengths` (B,) is the number of valid steps, and 0 for
+        sequences that are done, whose result is ignored.
     y : (B, T, D), C-contiguous, float32 or float64
-        The first iterate, zero beyond ``ctx.lengths``. It is overwritten by the result.
+        The first iterate, zero beyond ``ctx.lengths``. Overwritten by the result.
     settings, ctx, site
-        Tolerance and rules; with ``ctx.train`` the limit of steps in training, drawn for this `site` if it is drawn.
+        Tolerance and rules. With ``ctx.train`` the limit is that of training; if it is random, it is drawn for `site`.
     name, guaranteed
-        Who asks, for messages; whether an unreached fixed point is an error.
+        Name of the caller for messages; whether an unreached fixed point is an error.
     each_step
-        Residuals are those of single steps, as `rotrnn.ops.relax` has them.
+        Use the residuals of single time steps, as in `rotrnn.ops.fixed_point.relax`.
 
     Returns
     -------
@@ -244,12 +250,13 @@ def solve(
     Warns
     -----
     NotConverged
-        A sequence has not converged, or is not finite; not where ``settings.train_iterations`` was the limit.
+        A sequence has not converged, or is not finite. There is no warning if ``settings.train_iterations`` was the
+        limit.
 
     Raises
     ------
     ConvergenceError
-        As the warning, with `guaranteed`, for finite sequences.
+        With `guaranteed`, instead of the warning, for finite sequences.
     """
     lengths = lengths_of(ctx, y)
 
@@ -270,7 +277,8 @@ def iterate(
     name: str = "iterate",
     guaranteed: bool = False,
 ) -> Report:
-    """As `solve`, where ``step(s, lengths)`` takes one step in place by sizes s (B,) and returns the residuals (B,)."""
+    """Like `solve`, with a function ``step(s, lengths)`` that updates y in place with step sizes s (B,) and returns the
+    residuals (B,)."""
     B = len(lengths)
     tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
     limit = settings.limit(ctx, site)
@@ -311,7 +319,8 @@ def iterate(
 
 
 def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guaranteed: bool) -> None:
-    """Warns of sequences that ran to the limit or are not finite; raises if the former was ruled out."""
+    """Warns of sequences that reached the limit or are not finite. Raises if a guaranteed fixed point was not
+    reached."""
     spoiled = int(np.isnan(report.residual).sum())
     if not running.any() and not spoiled:
         return
@@ -322,5 +331,5 @@ def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guarant
     if spoiled:
         message += f" ({spoiled} not finite)"
     if guaranteed and running.any():
-        raise ConvergenceError(f"{message}, though it contracts: expected more iterations, or a larger tolerance")
+        raise ConvergenceError(f"{message}, though it is contractive: expected more iterations, or a larger tolerance")
     warnings.warn(message, NotConverged, stacklevel=4)

@@ -1,4 +1,4 @@
-"""Maps of a token and of the output before it, ``f(W x_t + V y_{t-1} + b)``, side by side, and their adjoint."""
+"""Maps of a token and of the previous output, ``f(W x_t + V y_{t-1} + b)``, in adjacent columns, and their adjoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps
 
 
 class Map(NamedTuple):
-    """A map from a token's p_t = W x_t + V y_{t-1} + b: the shape of its values, and their function (ops/lagged.py)."""
+    """A map of p_t = W x_t + V y_{t-1} + b: the shape of its values, and their function (ops/lagged.py)."""
 
     shape: tuple[int, ...]
     function: str
@@ -30,9 +30,9 @@ Maps = dict[str, Map]
 
 @dataclass(frozen=True)
 class Lagged:
-    """Maps ``f(base_t + V y_{t-1})``, their columns side by side in base (B, T, K) and V (K, E), y0 in y_{-1}'s place.
+    """Maps ``f(base_t + V y_{t-1})`` with y_{-1} = y0, in adjacent columns of base (B, T, K) and rows of V (K, E).
 
-    `first` is V y0. Of maps that read no y, V, y0 and it are None; `lagged` makes those that do.
+    `first` is V y0. For maps that do not depend on y, V, y0 and `first` are None. `lagged` creates maps that do.
     """
 
     maps: Maps
@@ -46,14 +46,14 @@ class Lagged:
         return [Columns(one.width, one.function) for one in self.maps.values()]
 
     def late(self, y: Array) -> Array | None:
-        """V y, which is read a step later: not at all where there is one step."""
+        """Returns V y, which is used one step later; None if there is no V or only one step."""
         return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
 
     def __call__(self, late: Array | None, lengths: Steps) -> Parts:
         return self._named(lagged_maps(self.base, late, self.first, self.columns, lengths=lengths))
 
     def of_output(self, y: Array, lengths: Steps) -> Parts:
-        """The maps with V y in one pass, which leaves no `late` for an adjoint."""
+        """Returns the maps, with V y computed in the same pass, so that there is no `late` for an adjoint."""
         if self.V is None:
             return self(None, lengths)
         return self._named(lagged_products(self.base, y, self.V, self.first, self.columns, lengths=lengths))
@@ -63,12 +63,12 @@ class Lagged:
         return {name: out.reshape(*out.shape[:2], *one.shape) for out, (name, one) in named}
 
     def backward(self, dvalues: Parts, late: Array | None, lengths: Steps) -> LaggedMapsGrads:
-        """Gradients of base, of `late` and of `first`."""
+        """Returns the gradients of base, `late` and `first`."""
         douts = [dvalues[name].reshape(*self.base.shape[:2], one.width) for name, one in self.maps.items()]
         return lagged_maps_backward(douts, self.base, late, self.first, self.columns, lengths=lengths)
 
     def product_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array | None, Array, Array]:
-        """From what `backward` gave: gradients of y (None for one step), of V and of y0."""
+        """Returns the gradients of y (None for a single step), V and y0 from those that `backward` returned."""
         assert self.V is not None
         assert self.y0 is not None
         assert grads.dfirst is not None
@@ -80,5 +80,5 @@ class Lagged:
 
 
 def lagged(maps: Maps, base: Array, V: Array | None, y0: Array) -> Lagged:
-    """The maps that read the output before, by V; those of no V read none."""
+    """Returns maps that depend on the previous output through V; without V they do not."""
     return Lagged(maps, base) if V is None else Lagged(maps, base, V, y0, dense(y0, V))

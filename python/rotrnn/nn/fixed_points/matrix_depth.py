@@ -1,4 +1,4 @@
-"""The iteration of a matrix-state layer: its step in depth with the adjoint, and the way to the fixed point."""
+"""The iteration of a matrix-state layer: its step in depth with the adjoint, and the solver for the fixed point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
 class Norm(NamedTuple):
-    """Layer norm within the step."""
+    """Layer norm inside the step."""
 
     scale: Array
     bias: Array
@@ -26,7 +26,7 @@ class Norm(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """One application y = F(.) and what its adjoint needs."""
+    """One application y = F(.), and what is saved for its adjoint."""
 
     y: Array
     hT: Array
@@ -40,8 +40,8 @@ class Applied(NamedTuple):
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of x, of the values of the known maps, of what drives the others, of the
-    operands of a constant mixer, of A, skip and norm, of h0, and of the iterate through the mixer's origin."""
+    """Gradients through one application: of x, the values of the known maps, the inputs of the driven maps, the
+    operands of a constant mixer, A, skip, norm and h0, and of the iterate through the mixer's origin."""
 
     dx: Array
     dknown: Parts
@@ -62,8 +62,8 @@ class MatrixDepth:
         h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T
         F(y)_t = h_t C_t + skip * x~_t,     layer-normed with `norm`
 
-    delta, B, C and the parts of Q are maps: `known` ones, and ones `driven` by y. The operands of a mixer that is the
-    same for all tokens come as `constants`.
+    delta, B, C and the parts of Q are maps. Those that depend only on x are `known`, and those that depend on y are
+    `driven`. For a mixer that is the same for all tokens, `constants` are its operands.
     """
 
     x: Array
@@ -83,7 +83,7 @@ class MatrixDepth:
         return self._normed(f, lengths)[0]
 
     def apply(self, y: Array, lengths: Steps) -> Applied:
-        """F(y), with what its adjoint needs."""
+        """Returns F(y), with what is saved for its adjoint."""
         late = self.driven.late(y)
         maps = self.known | self.driven(late, lengths)
         operands = self._operands(maps)
@@ -96,7 +96,8 @@ class MatrixDepth:
         return Applied(out, hT, maps, operands, mixed, carries, late, scanned, tuple(moments))
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
-        """From the gradients of the application's y and final state; the y that it was made of is held."""
+        """Returns the gradients for those of the application's output and final state, with its input y held
+        constant."""
         dnorm = None
         if self.norm is not None:
             dy, *rest = layer_norm_backward(dy, a.scanned, self.norm.scale, *a.moments, lengths=lengths)
@@ -125,7 +126,8 @@ class MatrixDepth:
         self, a: Applied, y: Array, dy: Array, dhT: Array | None, V_transposed: Array, lengths: Steps,
         settings: Iteration, name: str,
     ) -> Array:  # fmt: skip
-        """``v = dy + J^T v``, J of the last application, with what comes back through its final state."""
+        """Solves ``v = dy + J^T v`` with the Jacobian J of the last application, including the gradient through its
+        final state."""
 
         def adjoint(v: Array, running: Steps) -> Array:
             grads = self.backward(a, y, v, dhT, running)
@@ -145,7 +147,7 @@ class MatrixDepth:
         return self.mixer.operands(self._parts(maps)) if self.constants is None else self.constants
 
     def _normed(self, f: Any, lengths: Steps) -> tuple[Array, ...]:
-        """f, normed if there is a norm, and the norm's moments."""
+        """Returns f, normalised if there is a norm, and the moments of the norm."""
         if self.norm is None:
             return (f,)
         return layer_norm(f, self.norm.scale, self.norm.bias, eps=self.norm.eps, lengths=lengths)

@@ -1,9 +1,9 @@
-"""The engine of Bedouin and FPMamba: Fixed-Point RNNs with a matrix state, whose step in depth is a selective scan.
+"""Base class of Bedouin and FPMamba: Fixed-Point RNNs with a matrix state, whose step in depth is a selective scan.
 
-A layer is a table of maps (what of a token, and of the output before it, drives the step) and a folding of its
-parameters into effective weights, with the adjoint of that; all else is here. Forward is three parts in a row, and
-backward their adjoints in turn: `projection` (what is made of x alone), `matrix_depth` (the step in depth, and its
-iteration to the fixed point y), `gate` (what leaves, y gated).
+A layer defines a table of maps (the functions of a token and of the previous output that enter the step), and the
+folding of its parameters into effective weights with its adjoint. Everything else is here. Forward has three parts, and
+backward runs their adjoints in reverse order: `projection` (computes what depends on x only), `matrix_depth` (the step
+in depth, and its iteration to the fixed point y), and `gate` (gates y).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FEEDBACK = ("mixer", "B", "C", "gate")
 
 
 class MatrixSaved(NamedTuple):
-    """What forward keeps: the weights; the layer's input and x made of it; the known maps; the step, the iterate before
-    its last application and that application; the gate; and the state.
+    """Saved for backward: the weights; the layer's input and its projection x; the known maps; the step, the iterate
+    before its last application, and this application; the gate; and the state.
 
-    `iterate` (B, T, E), the fixed point y, is what that application made, and `report` says how it was reached, as of
-    every layer that iterates (`rotrnn.nn.fixed_points.iteration.Iterated`).
+    `iterate` (B, T, E), the fixed point y, is the output of the last application, and `report` describes the iteration,
+    as for all layers that iterate (`rotrnn.nn.fixed_points.iteration.Iterated`).
     """
 
     weights: Weights
@@ -65,18 +65,19 @@ class MatrixSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class MatrixFixedPoint(Recurrent):
-    """A layer that iterates `MatrixDepth` between projections, with a gate that may read the output before it.
+    """A layer that iterates `MatrixDepth` between projections, with a gate that may depend on the previous output.
 
-    A subclass gives `maps`, which of them y drives (`driven`), and `fold` with its adjoint: from parameters to the
-    effective weights W_in (2E, D), W_out (D, E), A (E, S), D (E,); per map n W_n (rows, E), perhaps b_n, and V_n
-    (rows, E) if it is driven; V_gate (E, E) if the gate is; scale and bias (E,) of a norm; M of a constant mixer.
+    A subclass implements `maps`, `driven` (which of them depend on y), and `fold` with its adjoint, from parameters to
+    the effective weights: W_in (2E, D), W_out (D, E), A (E, S), D (E,); for each map n, W_n (rows, E), optionally b_n,
+    and V_n (rows, E) if it is driven; V_gate (E, E) if the gate is driven; scale and bias (E,) of a norm; M of a
+    constant mixer.
     """
 
     normed: ClassVar[bool]
-    """Skip and layer norm are part of the step, residuals those of single steps, and the gate is SiLU; else SiLU is of
-    what is gated, y + D * x."""
+    """If true, skip and layer norm are part of the step, residuals are those of single time steps, and the gate goes
+    through SiLU. If false, the gated value y + D * x goes through SiLU."""
     feedbacks: ClassVar[tuple[str, ...]] = FEEDBACK
-    """What may read the output before."""
+    """Parts that may depend on the previous output."""
 
     d_state: int = 16
     expand: int = 2
@@ -103,31 +104,31 @@ class MatrixFixedPoint(Recurrent):
         if not set(self.feedback) <= set(self.feedbacks):
             expected = f"some of {', '.join(self.feedbacks)}"
             raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
-        _ = self._mixer, self._iteration  # they check their settings
+        _ = self._mixer, self._iteration  # these check their settings
 
     @property
     def width(self) -> int:
-        """E, the channels between the projections."""
+        """E, the number of channels between the projections."""
         return self.expand * self.d_model
 
     @property
     @abstractmethod
     def maps(self) -> Maps:
-        """delta (E,), B and C (S,), and the mixer's parts where it varies."""
+        """Returns the maps: delta (E,), B and C (S,), and the mixer's parts if it varies."""
 
     @property
     def driven(self) -> tuple[str, ...]:
-        """The maps that read the output before, and "gate" if it does."""
+        """Names of the maps that depend on the previous output, and "gate" if it does."""
         names = {"lambda": ("delta",), "mixer": tuple(self.mixer_maps)}
         return tuple(name for one in self.feedback for name in names.get(one, (one,)))
 
     @abstractmethod
     def fold(self, params: Params) -> Folded[Params]:
-        """Effective weights by name."""
+        """Returns the effective weights by name."""
 
     @abstractmethod
     def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
-        """Gradients of the parameters from those of the effective weights."""
+        """Adjoint of `fold`: returns the gradients of the parameters."""
 
     @property
     def _mixer(self) -> Mixer:
@@ -140,11 +141,11 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     def mixer_maps(self) -> dict[str, tuple[int, ...]]:
-        """The mixer's parts, where they are maps."""
+        """Returns names and shapes of the mixer's parts, if they are maps."""
         return self._mixer.parts if self._mixer.varying else {}
 
     def _split(self) -> tuple[Maps, Maps]:
-        """The maps that y does not drive, and those that it does."""
+        """Returns the maps that do not depend on y, and those that do."""
         known = {name: one for name, one in self.maps.items() if name not in self.driven}
         return known, {name: one for name, one in self.maps.items() if name in self.driven}
 
@@ -161,21 +162,22 @@ class MatrixFixedPoint(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, MatrixSaved]:
-        """(y (B, T, D), saved) for x (B, T, D); `state` is (h (B, E, S), y (B, E) of the step before). `start`
-        (B, T, E) is the first iterate, else 0.
+        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is (h (B, E, S), y (B, E)) of the previous step.
+        `start` (B, T, E) is the first iterate (default 0).
 
-        Warns `NotConverged` where the fixed point is not reached.
+        Warns `NotConverged` if the fixed point is not reached.
         """
         return self._forward(trusted(self.prepare)(params), x, ctx, state, start)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        """A fixed point of one token: sequential inference, where `forward` is the parallel one."""
+        """Sequential inference: iterates to the fixed point of a single token. `forward` is parallel inference."""
         weights = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._forward(weights, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def inference_gap(self, params: Params, x: Array) -> float:
-        """How far outputs of parallel and of sequential inference are apart, of the largest output (Fig. 5)."""
+        """Returns the maximum difference between the outputs of parallel and of sequential inference, relative to the
+        largest output (Fig. 5)."""
         weights = self.prepare(params)
         parallel, _ = self._forward(weights, x, EVALUATION, None)
         state, sequential = None, np.zeros_like(parallel)
@@ -236,11 +238,11 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     def norm_eps(self) -> float:
-        """Of the layer norm, if there is one."""
+        """Epsilon of the layer norm, if there is one."""
         return 1e-5
 
     def _gate_skip(self, folded: Params) -> Array | None:
-        """D, where it is the gate's and not the step's."""
+        """Returns D if it is used in the gate and not in the step, else None."""
         return None if self.normed else folded["D"]
 
     def backward(

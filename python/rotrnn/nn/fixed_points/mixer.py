@@ -1,7 +1,8 @@
-"""Channel mixers Q of Fixed-Point RNNs by name: how each is made of numbers that a layer gives it, and its adjoint.
+"""Channel mixers Q of Fixed-Point RNNs by name: how each is computed from arrays of a layer, and its adjoint.
 
-A layer asks a mixer for its `parts`, and gives it for each of them either an array of parameters, of that very shape,
-or one of every token, (B, T, *shape), a linear function of its input. `operands` turns them into what the op takes.
+A mixer declares the names and shapes of its `parts`. For each part, a layer provides either a constant array of this
+shape (parameters), or an array (B, T, *shape) with a value per token (a linear function of the layer's input).
+`operands` converts the parts to the operands of the op.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Parts = dict[str, Array]
 Operands = tuple[Array, ...]
 
 CONTRACTION = 0.95
-"""What |I - Q| stays below, as a norm of matrices, in a mixer that is asked to contract."""
+"""Bound of the matrix norm |I - Q| for a contractive mixer."""
 
 
 class MixGrads(NamedTuple):
-    """Gradients of a mix: of the operands, of x and of the origin (B, T, N)."""
+    """Gradients of `mix`: of the operands, and of x and the origin (B, T, N)."""
 
     operands: Operands
     dx: Array
@@ -37,14 +38,14 @@ class MixGrads(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixer(ABC):
-    """A family of matrices Q (N, N) over tokens of `width` N, made of `rank` vectors where it has a rank.
+    """A family of matrices Q (N, N) for tokens of `width` N, built from `rank` vectors if it has a rank.
 
-    With `contractive`, ``|I - Q| <= 0.95`` whatever the numbers are; not every family has such members.
+    With `contractive`, ``|I - Q| <= 0.95`` for any values of the parts. Not every family supports this.
     """
 
     name: ClassVar[str]
     varying: ClassVar[bool] = True
-    """Whether it can differ from token to token."""
+    """Whether the matrix can differ from token to token."""
     can_contract: ClassVar[bool] = True
 
     width: int
@@ -62,32 +63,32 @@ class Mixer(ABC):
     @property
     @abstractmethod
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what one Q is made of."""
+        """Returns names and shapes of the parts of one matrix Q."""
 
     @abstractmethod
     def operands(self, parts: Parts) -> Operands:
-        """What `mix` takes."""
+        """Returns the operands for `mix`."""
 
     @abstractmethod
     def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
-        """Gradients of the parts."""
+        """Adjoint of `operands`: returns the gradients of the parts."""
 
     @abstractmethod
     def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
-        """``o + Q (x - o)`` (B, T, N): zero beyond `lengths`."""
+        """Returns ``o + Q (x - o)`` (B, T, N) with the origin o; zero beyond `lengths`."""
 
     @abstractmethod
     def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
         """Adjoint of `mix`: ``dx = Q^T dy``, ``dorigin = dy - dx``."""
 
     def prepared(self, operands: Operands) -> PreparedMixer | None:
-        """As kernels take it that mix within their own pass, where they can."""
+        """Returns the mixer in the form for kernels that mix in the same pass; None if there is no such kernel."""
         return None
 
 
 @dataclass(frozen=True)
 class _Gains(Mixer):
-    """What mixers of vectors u and gains alpha share: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
+    """Base class of mixers with vectors u and gains alpha: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
 
     op: ClassVar[tuple[Callable[..., Array], Callable[..., ops.MixGrads]]]
     form: ClassVar[int]
@@ -102,7 +103,7 @@ class _Gains(Mixer):
 
     @property
     def _rows(self) -> dict[str, int]:
-        """What the op takes beside its arrays."""
+        """Returns the other arguments of the op besides its arrays."""
         return {}
 
     def operands(self, parts: Parts) -> Operands:
@@ -129,7 +130,8 @@ class _Gains(Mixer):
 class Householder(_Gains):
     """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6), alpha in (0, 1).
 
-    Contractive, gains are below ``0.95 / 2R``, for ``|I - Q| <= 2 sum_i alpha_i``: eigenvalues of Q are then positive.
+    If contractive, gains are below ``0.95 / 2R``, because ``|I - Q| <= 2 sum_i alpha_i``. The eigenvalues of Q are then
+    positive.
     """
 
     name: ClassVar[str] = "householder"
@@ -139,7 +141,8 @@ class Householder(_Gains):
 
 @dataclass(frozen=True)
 class DPLR(_Gains):
-    """``Q = I - 2 sum_i alpha_i w_i w_i^T``, of the authors' code; contractive as `Householder`."""
+    """``Q = I - 2 sum_i alpha_i w_i w_i^T``, from the authors' code. If contractive, it has the same gains as
+    `Householder`."""
 
     name: ClassVar[str] = "dplr"
     op = ops.dplr_mix, ops.dplr_mix_backward
@@ -148,9 +151,9 @@ class DPLR(_Gains):
 
 @dataclass(frozen=True)
 class LowRank(_Gains):
-    """``Q = sum_i alpha_i w_i w_i^T``, alpha in (0, 1/R) so that they sum to less than 1 (section 3.3).
+    """``Q = sum_i alpha_i w_i w_i^T``, with alpha in (0, 1/R) so that they sum to less than 1 (section 3.3).
 
-    Across its vectors it is zero, where ``|I - Q| = 1``: it cannot contract.
+    Q is zero for directions orthogonal to its vectors, where ``|I - Q| = 1``, so it cannot be contractive.
     """
 
     name: ClassVar[str] = "low_rank"
@@ -165,9 +168,10 @@ class LowRank(_Gains):
 
 @dataclass(frozen=True)
 class Kronecker(_Gains):
-    """``Q M = M - 2 L^T M K^T`` for a token read as a matrix M (a, b), a the largest divisor of N up to its root.
+    """``Q M = M - 2 L^T M K^T`` for a token reshaped to a matrix M (a, b), where a is the largest divisor of N up to
+    sqrt(N).
 
-    L and K are normalised rows with gains, ``|L| <= largest sqrt(a)``, so contractive gains are at most
+    L and K have normalised rows with gains, so ``|L| <= largest sqrt(a)``, and contractive gains are at most
     ``sqrt(0.95 / (2 sqrt(N)))``.
     """
 
@@ -192,10 +196,11 @@ class Kronecker(_Gains):
 
 @dataclass(frozen=True)
 class Orthogonal(Mixer):
-    """``Q = exp(M - M^T)``, orthogonal, the same for all tokens.
+    """``Q = exp(M - M^T)``, an orthogonal matrix, the same for all tokens.
 
     Its eigenvalues e^{i angle} have ``|1 - e^{i angle}| = 2 sin(angle / 2)``, less than 1 for angles below 60 degrees.
-    Contractive, M is scaled by ``c / (1 + |M - M^T|_F / sqrt(2))`` first, c the angle of 0.95: no angle is larger.
+    If contractive, M is first scaled by ``c / (1 + |M - M^T|_F / sqrt(2))``, where c is the angle with
+    ``2 sin(c / 2) = 0.95``, so that no angle is larger than c.
     """
 
     name: ClassVar[str] = "orthogonal"
@@ -206,7 +211,7 @@ class Orthogonal(Mixer):
         return {"M": (self.width, self.width)}
 
     def _scale(self, M: Array) -> tuple[Array, Array]:
-        """What M is multiplied by, and |M - M^T|_F / sqrt(2), which is no less than its largest angle; both float64."""
+        """Returns the factor of M, and |M - M^T|_F / sqrt(2), an upper bound of its largest angle; both float64."""
         size = np.sqrt(np.sum((M - M.T) ** 2) / 2).astype(np.float64)
         return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else np.ones_like(size)), size
 

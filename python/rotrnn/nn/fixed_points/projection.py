@@ -1,8 +1,8 @@
-"""What surrounds the iteration of a matrix-state layer, in x alone: its projections, and their adjoint.
+"""Projections of a matrix-state layer, which depend on x only and not on the iteration, and their adjoint.
 
-A layer's effective weights (`MatrixFixedPoint.fold`) are stacked once per call (`stack`), for one product each. With
-``[x, z] = W_in u``, the maps start from what x adds to them, ``base = W x + b``, those that y does not drive (known)
-and those that it does (driven).
+The effective weights of a layer (`MatrixFixedPoint.fold`) are stacked once per call (`stack`), so that each group of
+maps needs a single product. With ``[x, z] = W_in u``, ``base = W x + b`` is the part of the maps that comes from x, for
+maps that do not depend on y (known) and for maps that do (driven).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rotrnn.ops.device import contiguous
 
 
 class Weights(NamedTuple):
-    """Effective weights, folded from the parameters once, and stacked as the products take them."""
+    """Effective weights, folded from the parameters once, and stacked for the products."""
 
     folded: Folded[Params]
     W_known: Array
@@ -34,7 +34,8 @@ class Weights(NamedTuple):
 
 
 class Projected(NamedTuple):
-    """Of u (B, T, D): x and z (B, T, E), and the bases (B, T, K) of the known maps and of the driven ones."""
+    """Projections of u (B, T, D): x and z (B, T, E), and the bases (B, T, K) of the known maps and of the driven
+    maps."""
 
     x: Array
     z: Array
@@ -43,7 +44,8 @@ class Projected(NamedTuple):
 
 
 def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> Weights:
-    """The maps' weights one below the other, zeros for a bias that is not there; a constant mixer's operands."""
+    """Stacks the weights of the maps by rows, with zeros for missing biases; also returns the operands of a constant
+    mixer."""
     weights = folded.weights
     width, dtype = len(weights["W_in"]) // 2, weights["W_in"].dtype
 
@@ -64,13 +66,13 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> We
 
 
 def unstack(kind: str, maps: Maps, rows: Array) -> Params:
-    """Rows of stacked weights, or of their gradients, by the names of their maps, ``kind_name``."""
+    """Splits rows of stacked weights, or of their gradients, into a dict with names ``kind_name`` of the maps."""
     ends = list(itertools.accumulate(one.width for one in maps.values()))
     return {f"{kind}_{name}": part for name, part in zip(maps, np.split(rows, ends[:-1]), strict=False)}
 
 
 def project(u: Array, w: Weights) -> Projected:
-    """What is made of u before the iteration."""
+    """Computes the projections of u before the iteration."""
     W_in = w.folded.weights["W_in"]
     E = len(W_in) // 2
     x, z = dense(u, W_in[:E]), dense(u, W_in[E:])
@@ -80,7 +82,7 @@ def project(u: Array, w: Weights) -> Projected:
 def project_backward(
     d: Projected, u: Array, x: Array, w: Weights, known: Maps, driven: Maps
 ) -> tuple[Array, Params]:  # fmt: skip
-    """(du, gradients of W_in and of each map's W and b) from the gradients d, of which d.x is added to in place."""
+    """Returns (du, gradients of W_in and of each map's W and b) from the gradients d. d.x is modified in place."""
     W_in = w.folded.weights["W_in"]
     E = len(W_in) // 2
     dweights: Params = {}

@@ -1,1 +1,1 @@
-"""Recurrent layers, one file each; `rotrnn.nn.registry` lists them by the names that recipes use."""
+"""Recurrent layers, one file each. `rotrnn.nn.registry` lists them by the names used in recipes."""

@@ -1,4 +1,4 @@
-"""Causal multi-head attention as a layer with a state: the keys and values so far."""
+"""Causal multi-head attention as a layer whose state is a key-value cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Counts = npt.NDArray[np.int64]
 
 
 class AttentionSaved(NamedTuple):
-    """Input with padding zeroed; queries, past and present keys and values, what came of them; the counts (B,) of
-    places before x, of cached keys and of valid steps; lengths, and the layer's window."""
+    """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones), and the results of
+    the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the layer's
+    window."""
 
     x: Array
     q: Array
@@ -35,7 +36,7 @@ class AttentionSaved(NamedTuple):
 
     @property
     def state(self) -> tuple[Array, Array, Counts]:
-        """The state after x. Without a window it has as many rows as the longest sequence has steps."""
+        """The state after x. Without a window, its number of rows is the number of steps of the longest sequence."""
         count = self.past + self.steps
         return _last(self.keys, count, self.window), _last(self.values, count, self.window), self.place + self.steps
 
@@ -44,15 +45,16 @@ class AttentionSaved(NamedTuple):
 class Attention(Recurrent):
     """Causal multi-head self-attention, ``y = W_out attention(W_q u, W_k u, W_v u)`` (`rotrnn.ops.attention`).
 
-    With `rotary`, queries and keys are turned by their places (`rotrnn.ops.rotary`), else order is known by causality
-    alone. With `window`, a step sees that many steps, its own included. `bias` adds a bias to each of the four maps.
+    With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
+    through the causal mask. With `window`, a step attends to this number of steps, including itself. `bias` adds a bias
+    to each of the four maps.
 
     Parameters (dict of float32): w_q, w_k, w_v, w_out (D, D), each ~ N(0, 1/D); with `bias` b_q, b_k, b_v, b_out (D,),
     zero.
 
-    Its state is (keys (B, S, D), values (B, S, D), places (B,) int64): of sequence b the first places[b] rows count
-    (the last ``window - 1`` of its steps at most), the rest are zero. It is not O(1): without `window` it grows by a
-    row a step, and so does the time of a step.
+    Its state is (keys (B, S, D), values (B, S, D), places (B,) int64), where places is the number of steps so far. For
+    sequence b, the first places[b] rows are used (at most the last ``window - 1`` steps), and the others are zero.
+    Without `window` the state grows by one row per step, and so does the time of a step.
     """
 
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
@@ -98,7 +100,7 @@ class Attention(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, AttentionSaved]:
-        """y (B, T, D) for x (B, T, D); `state` continues an earlier call."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call."""
         return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
@@ -120,7 +122,7 @@ class Attention(Recurrent):
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of the empty one in its place)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of an empty state if it was None)."""
         lengths, past, steps = saved.lengths, saved.past, saved.steps
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
@@ -151,7 +153,7 @@ class Attention(Recurrent):
             drows[b, end - kept : end] += dlast[b, :kept]
 
     def prepare(self, params: Params) -> Params:
-        """The parameters, checked."""
+        """Returns the checked parameters."""
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
@@ -160,12 +162,12 @@ class Attention(Recurrent):
 
 
 def _kept(places: Counts, window: int | None) -> Counts:
-    """How many of so many steps a state keeps."""
+    """Returns the number of steps that a state keeps after `places` steps."""
     return places if window is None else np.minimum(places, window - 1)
 
 
 def _last(rows: Array, count: Counts, window: int | None) -> Array:
-    """Of each sequence's first count[b] rows the last ones, which a state keeps."""
+    """Returns the last rows among the first count[b] rows of each sequence b, which a state keeps."""
     B, S, D = rows.shape
     if window is None:
         most = int(count.max(initial=0))
@@ -177,7 +179,8 @@ def _last(rows: Array, count: Counts, window: int | None) -> Array:
 
 
 def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
-    """Of each sequence past[b] rows of kept (B, S, D), then steps[b] of new (B, T, D), then zeros: (B, S + T, D)."""
+    """Returns (B, S + T, D): for each sequence b, past[b] rows of kept (B, S, D), then steps[b] rows of new (B, T, D),
+    then zeros."""
     (B, S, D), T = kept.shape, new.shape[1]
     if S == 0 and (steps == T).all():
         return new
@@ -190,10 +193,10 @@ def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
 
 
 def _append_backward(drows: Array, S: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
-    """Adjoint of `_append`: the gradients of kept and of new."""
+    """Adjoint of `_append`: returns the gradients of kept and new."""
     B, rows, D = drows.shape
     if S == 0:
-        return np.zeros((B, 0, D), drows.dtype, like=drows), drows  # which is zero where there is no key
+        return np.zeros((B, 0, D), drows.dtype, like=drows), drows  # it is zero where there is no key
     dkept = np.zeros((B, S, D), drows.dtype, like=drows)
     dnew = np.zeros((B, rows - S, D), drows.dtype, like=drows)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):

@@ -1,4 +1,4 @@
-"""Bedouin: Mamba made dense as the fixed point in depth of its selective scan ("Fixed-Point RNNs", section 5)."""
+"""Bedouin: a dense version of Mamba, the fixed point in depth of its selective scan ("Fixed-Point RNNs", section 5)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
-"""c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
+"""The constant c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
 LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
-"""Where lambda and delta start; the paper names neither. A token's own iteration is by C.B delta (I - Q), of norm up to
-2 delta: it contracts from the first step on, where delta = sigmoid(0) = 1/2 leaves some outputs a thousand times too
-large."""
+"""Initial values of lambda and delta; the paper does not give them. The iteration of a single token has the matrix
+C.B delta (I - Q), whose norm is up to 2 delta, so with this delta it contracts from the first training step on. With
+delta = sigmoid(0) = 1/2 some outputs are a thousand times too large."""
 
 
 @dataclass(frozen=True)
 class Bedouin(MatrixFixedPoint):
-    """A dense linear RNN with a matrix state, the fixed point over depth l of ("Fixed-Point RNNs", section 5)
+    """A dense linear RNN with a matrix state: the fixed point over depth l of ("Fixed-Point RNNs", section 5)
 
         x~^l_t = Q^l_t (x_t - y^{l-1}_t) + y^{l-1}_t
         h^l_t = lam_t * h^l_{t-1} + (delta_t * x~^l_t) B^l_t^T,     y^l_t = h^l_t C^l_t
@@ -31,38 +31,40 @@ class Bedouin(MatrixFixedPoint):
         B^l_t = W_B x_t + V_B y^{l-1}_{t-1}, C likewise, L2-normalised; u and alpha of Q likewise, alpha = sigmoid(.)
         out = W_out (G_t * SiLU(y_t + D * x_t)),     G_t = z_t + V_gate y_{t-1},     [x, z] = W_in in
 
-    (E = expand d_model channels, S = d_state states a channel; the paper's W_G^x is z's half of W_in, as in Mamba.) The
-    state is (h (B, E, S), y_{t-1} (B, E)). `forward` iterates on whole sequences, `step` on a token at a time, the
-    sequential inference of the paper; `inference_gap` is their difference.
+    Here E = expand d_model is the number of channels, and S = d_state the number of states per channel. The paper's
+    W_G^x is the half of W_in for z, as in Mamba. The state is (h (B, E, S), y_{t-1} (B, E)). `forward` iterates on
+    whole sequences, and `step` on one token at a time (sequential inference in the paper); `inference_gap` measures
+    their difference.
 
-    The iteration ends by tolerance, and y is one more application F of the step to its last iterate: with that held,
-    this has the gradient "one_step" (Theorem 3.3); "implicit" is the exact one, found by iterating the adjoint.
+    The iteration runs up to a tolerance, and y is one more application F of the step to the last iterate. The gradient
+    "one_step" (Theorem 3.3) is the gradient of this application with the iterate held constant. "implicit" is the exact
+    gradient, found by iterating the adjoint.
 
     Parameters
     ----------
     d_state, expand : int
-        S, real lanes a channel; E over d_model.
+        S, the number of real lanes per channel; and the ratio E / d_model.
     mixer, rank : str, int
-        Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors r (1, 2 and 4 in the paper).
+        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors r (1, 2 and 4 in the paper).
     feedback : sequence of str
-        What reads the output before, of "lambda" (by delta), "mixer", "B", "C" (Table 1) and "gate".
+        Parts that depend on the previous output: any of "lambda" (through delta), "mixer", "B", "C" (Table 1), "gate".
     normalise : bool
-        B and C have unit length.
+        Normalise B and C to unit length.
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
-        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
+        As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
     site : int
-        Tells the draws of `train_iterations` "gamma" of one model's layers apart.
+        Makes the random draws of `train_iterations` "gamma" different between a model's layers.
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), omega (E, S), W_delta (E, E), b_delta (E,), W_B, W_C
-    (S, E), W_p of each part p of the mixer, its shape by E: u (r, E, E), alpha (r, E), and D (E,); V_delta, V_B, V_C,
-    V_p, V_gate (E, E) for `feedback`; M (E, E) of the orthogonal mixer, which does not vary.
+    (S, E), W_p for each part p of the mixer, u (r, E, E) and alpha (r, E), and D (E,); V_delta, V_B, V_C, V_p, V_gate
+    (E, E) for `feedback`; M (E, E) for the orthogonal mixer, which is constant.
 
     Initial values: W_delta = 0 (section 4.5), b_delta for delta = 0.1, omega for lam uniform on [0.9, 0.999], D = 1,
     M ~ N(0, 1/32E), and N(0, 1/columns) for the rest.
     """
 
-    about: ClassVar[str] = "Mamba made dense: a matrix-state RNN found as the fixed point in depth of a selective scan"
+    about: ClassVar[str] = "dense version of Mamba: a matrix-state RNN, the fixed point in depth of a selective scan"
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), section 5"
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"omega", "W_delta", "b_delta", "V_delta", "W_B", "V_B", "W_u", "V_u", "W_alpha", "V_alpha", "M"}

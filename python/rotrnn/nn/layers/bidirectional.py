@@ -1,4 +1,4 @@
-"""Any recurrent layer in both directions of time."""
+"""Runs any recurrent layer in both directions of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REVERSE = "_reverse"
 
 
 class BidirectionalSaved(NamedTuple):
-    """What each direction saved, and lengths. There is no state."""
+    """What each direction saved, and lengths. A bidirectional layer has no state."""
 
     forward: Any
     reverse: Any
@@ -25,10 +25,11 @@ class BidirectionalSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class Bidirectional(Recurrent):
-    """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer, with parameters of their own.
+    """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer with separate parameters.
 
-    A ragged sequence is reversed within its length. The second copy's parameters end in "_reverse". Layers of engine 1
-    need none of this: they share what their papers share between the directions (their setting `bidirectional`).
+    A sequence is reversed within its length, and padding stays in place. The parameter names of the second copy end in
+    "_reverse". Layers of engine 1 do not need this wrapper: they have a setting `bidirectional`, with which the
+    directions share the parameters that they share in the papers.
     """
 
     about: ClassVar[str] = "two copies of a layer, one for each direction of time"
@@ -40,13 +41,13 @@ class Bidirectional(Recurrent):
     def __post_init__(self) -> None:
         super().__post_init__()
         if getattr(self.layer, "bidirectional", False):
-            raise ValueError(f"Bidirectional: layer={self.layer!r}, expected one of a single direction")
+            raise ValueError(f"Bidirectional: layer={self.layer!r}, expected a layer with a single direction")
         if self.d_model != self.layer.d_model:
             raise ValueError(f"Bidirectional: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
 
     @property
     def recurrent(self) -> frozenset[str]:  # type: ignore[override]
-        """As of the layer, in both directions."""
+        """The recurrent parameters of the layer, for both directions."""
         return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
 
     @property
@@ -85,7 +86,7 @@ class Bidirectional(Recurrent):
         raise ValueError("Bidirectional.step: a bidirectional layer cannot run step by step")
 
     def report(self, saved: BidirectionalSaved) -> dict[str, float]:
-        """What the layer reports of each direction."""
+        """Returns the report of the layer for each direction."""
         reverse = {name + REVERSE: value for name, value in self.layer.report(saved.reverse).items()}
         return self.layer.report(saved.forward) | reverse
 
@@ -97,5 +98,5 @@ class Bidirectional(Recurrent):
 
 
 def has_directions(kind: type[Recurrent]) -> bool:
-    """Whether a layer has a setting `bidirectional` of its own, and needs no `Bidirectional`."""
+    """Returns whether a layer has its own setting `bidirectional`, and does not need `Bidirectional`."""
     return any(one.name == "bidirectional" for one in fields(kind))

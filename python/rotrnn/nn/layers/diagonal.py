@@ -1,4 +1,4 @@
-"""Engine 1 in complex form: one diagonal recurrence on N complex states between a complex B and a complex C."""
+"""Engine 1 in complex form: a diagonal recurrence of N complex states, with complex B and C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rotrnn.ops.linear_layer import System
 
 
 class DiagonalFolding(NamedTuple):
-    """The transition and the gain of the input, both (N,)."""
+    """Transition and input gain, both (N,)."""
 
     a: Array
     gain: Array
@@ -23,28 +23,28 @@ class DiagonalFolding(NamedTuple):
 
 @dataclass(frozen=True)
 class DiagonalRecurrence(LinearRecurrence):
-    """``h_t = a * h_{t-1} + gain * (B u_t)``, ``y_t = weight Re(C h_t) + D * u_t``, all but D complex.
+    """``h_t = a * h_{t-1} + gain * (B u_t)``, ``y_t = weight Re(C h_t) + D * u_t``; all but D are complex.
 
-    A subclass gives `transition_shapes`, `init`, `transition` and `transition_backward`, that is a and gain.
+    A subclass implements `transition_shapes`, `init`, `transition` and `transition_backward`, which define a and gain.
     """
 
     @property
     def weight(self) -> int:
-        """2 where each state stands for itself and its conjugate, else 1."""
+        """2 if each state also represents its complex conjugate, else 1."""
         return 1
 
     @property
     @abstractmethod
     def transition_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters of a and gain."""
+        """Returns names and shapes of the parameters of a and gain."""
 
     @abstractmethod
     def transition(self, params: Params) -> tuple[Array, Array]:
-        """(a, gain), both (N,); gain real or complex."""
+        """Returns (a, gain), both (N,). The gain is real or complex."""
 
     @abstractmethod
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
-        """Gradients of the parameters of a and gain; of a real gain, the real part of `dgain` counts."""
+        """Returns gradients of the parameters of a and gain. For a real gain, only the real part of `dgain` is used."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -54,7 +54,7 @@ class DiagonalRecurrence(LinearRecurrence):
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Suffixes of the readouts: each direction of time has its own, and they share the rest."""
+        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
         return ("", "_reverse") if self.bidirectional else ("",)
 
     def fold(self, params: Params) -> Folded[System]:
@@ -81,5 +81,5 @@ class DiagonalRecurrence(LinearRecurrence):
 
 
 def interleave(even: Array, odd: Array, axis: int) -> Array:
-    """Rows or columns even_0, odd_0, even_1, odd_1, ..."""
+    """Interleaves rows or columns: even_0, odd_0, even_1, odd_1, ..."""
     return np.stack([even, odd], axis + 1).reshape(*(2 * n if i == axis else n for i, n in enumerate(even.shape)))

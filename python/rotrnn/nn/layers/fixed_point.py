@@ -1,4 +1,4 @@
-"""The vector-state Fixed-Point RNN: a dense linear RNN found as the fixed point in depth of a diagonal one."""
+"""The vector-state Fixed-Point RNN: a dense linear RNN, computed as the fixed point in depth of a diagonal one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRADIENTS = ("one_step", "implicit")
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of lam (its shape), v (B, T, N), the operands, h0 (B, N)."""
+    """Gradients through one application: of lam (in its shape), v (B, T, N), the operands and h0 (B, N)."""
 
     dlam: Array
     dv: Array
@@ -45,8 +45,9 @@ class DepthGrads(NamedTuple):
 class Depth:
     """One step in depth, ``F(y)_t = lam_t F(y)_{t-1} + gain_t [Q_t (v_t - y_t) + y_t]``, and its adjoint.
 
-    `lam` is (N,) or (B, T, N), gain is ``1 - lam`` if `scaled`, else 1; v (B, T, N) and h0 (B, N). Not `accelerated`,
-    the state before is the old iterate's: ``lam_t y_{t-1}`` (eq. 4 of the paper, in place of eq. 7).
+    `lam` is (N,) or (B, T, N); gain is ``1 - lam`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
+    `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
+    eq. 7).
     """
 
     lam: Array
@@ -64,12 +65,12 @@ class Depth:
         return mask_padding(self.lam * self._before(y) + drive, lengths)
 
     def pull(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
-        """dh plus what w, the gradient of the scan's input, sends back to y through the mixer."""
+        """Returns dh plus the gradient that w, the gradient of the scan's input, sends back to y through the mixer."""
         pulled: Array = dh + self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths).dorigin
         return pulled
 
     def adjoint(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
-        """The map whose fixed point is w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
+        """The map whose fixed point is the w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
         total = self.pull(w, dh, y, lengths)
         if self.accelerated:
             return diagonal_scan_backward(total, self.lam, y, lengths=lengths).dx
@@ -78,17 +79,17 @@ class Depth:
         return mask_padding(total + later, lengths)
 
     def solve(self, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
-        """Takes y to the fixed point, in place."""
+        """Iterates y to the fixed point, in place."""
         return self._solve(self, y, self.v, False, settings, ctx, **asking)
 
     def solve_adjoint(self, w: Array, dh: Array, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
-        """Takes w to the fixed point of `adjoint`, in place."""
+        """Iterates w to the fixed point of `adjoint`, in place."""
         return self._solve(lambda w, left: self.adjoint(w, dh, y, left), w, dh, True, settings, ctx, **asking)
 
     def _solve(
         self, function: Any, y: Array, x: Array, adjoint: bool, settings: Iteration, ctx: Context, **asking: Any
     ) -> Report:
-        """By the one pass that does all (csrc/kernels/fixed_point.c) where there is one, else part by part."""
+        """Iterates with the fused kernel (csrc/kernels/fixed_point.c) if there is one for this step, else unfused."""
         mixer = self.mixer.prepared(self.operands) if ctx.fused and self.accelerated else None
         if mixer is None:
             return solve(function, y, settings, ctx, **asking).report
@@ -101,7 +102,7 @@ class Depth:
         return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
 
     def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
-        """From dh, the gradient of h = F(y), y held."""
+        """Returns the gradients for dh, the gradient of h = F(y), with y held constant."""
         if self.accelerated:
             dlam, w, dh0 = diagonal_scan_backward(dh, self.lam, h, self.h0, lengths=lengths)
         else:
@@ -125,8 +126,8 @@ class Depth:
 
 
 class FixedPointSaved(NamedTuple):
-    """What forward keeps: x with its padding zeroed, what was made of it, the step in depth, the iterate before its
-    last application, the fixed point h as `iterate` (B, T, N), and how it was reached."""
+    """Saved for backward: x with zeroed padding, intermediate values, the step in depth, the iterate before its last
+    application, the fixed point h as `iterate` (B, T, N), and the report of the iteration."""
 
     x: Array
     drive: Array
@@ -142,65 +143,68 @@ class FixedPointSaved(NamedTuple):
 
     @property
     def iterations(self) -> Steps:
-        """Steps taken, of each sequence."""
+        """Number of iterations of each sequence."""
         return self.report.iterations
 
     @property
     def residual(self) -> Array:
-        """Residual of the last step, of each sequence."""
+        """Residual of the last iteration of each sequence."""
         return self.report.residual
 
 
 @dataclass(frozen=True)
 class FixedPointRNN(Recurrent):
-    """A dense linear RNN ``h_t = A_t h_{t-1} + ...``, the fixed point over depth l of ("Fixed-Point RNNs", eq. 7)
+    """A dense linear RNN ``h_t = A_t h_{t-1} + ...``: the fixed point over depth l of ("Fixed-Point RNNs", eq. 7)
 
         h^l_t = lam_t * h^l_{t-1} + Q_t v_t + (I - Q_t) h^{l-1}_t,     v_t = B_t x_t,     y_t = C h_t + D * x_t
 
-    whose fixed point is ``h_t = Q_t^-1 (lam_t * h_{t-1}) + v_t``; or, `scaled`, of the form of Theorem 3.2
+    which is ``h_t = Q_t^-1 (lam_t * h_{t-1}) + v_t``; or, if `scaled`, of the form of Theorem 3.2
 
         h^l_t = lam_t * h^l_{t-1} + (1 - lam_t) * [Q_t v_t + (I - Q_t) h^{l-1}_t]
 
-    whose fixed point is ``h_t = K_t [lam_t * h_{t-1} + (1 - lam_t) * Q_t v_t]``, with
+    which is ``h_t = K_t [lam_t * h_{t-1} + (1 - lam_t) * Q_t v_t]``, with
     ``K_t = [I - (1 - lam_t)(I - Q_t)]^-1``. In both ``lam_t = sigmoid(W_lambda x_t + b_lambda)`` in (0, 1),
-    ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is made of linear functions of x_t, for what `selective` names;
-    the rest is constant in time.
+    ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is made of linear functions of x_t, for the parts in `selective`;
+    other parts are constant in time.
 
-    The iteration ends by tolerance, and h is one more application F(y) of the step to its last iterate y: with y held
-    this has the gradient "one_step" (Theorem 3.3); "implicit" is the exact one, ``(I - J)^-T`` of the former, found by
-    iterating the adjoint. Nothing is differentiated through the iteration itself.
+    The iteration runs up to a tolerance, and h is one more application F(y) of the step to the last iterate y. The
+    gradient "one_step" (Theorem 3.3) is the gradient of this application with y held constant. "implicit" is the exact
+    gradient, ``(I - J)^-T`` of the former, found by iterating the adjoint. There is no backpropagation through the
+    iteration itself.
 
     Parameters
     ----------
     d_state : int
-        N, the width of h: real lanes.
+        N, the number of real lanes of h.
     mixer, rank : str, int
-        Q_t by its name in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors
-        ("householder": of reflections).
+        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors (of reflections for
+        "householder").
     selective : sequence of str
-        What depends on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
+        Parts that depend on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
     scaled : bool
-        The form of Theorem 3.2.
+        Use the form of Theorem 3.2.
     contractive : bool
-        A mixer with ``|I - Q_t| <= 0.95``, and so, `scaled`, one fixed point, reached from any start. With a constant
-        lam each step brings iterates closer (its operator norm is below 1); with lam_t it does so in the end, since no
-        step looks ahead in time. A fixed point that is then not reached is an error, not a warning.
+        Restrict the mixer to ``|I - Q_t| <= 0.95``, so that with `scaled` there is a unique fixed point, reached from
+        any start. With a constant lam, each iteration is a contraction (its operator norm is below 1). With lam_t the
+        iteration still converges, because no step depends on later ones in time. If the fixed point is not reached,
+        this is an error instead of a warning.
     accelerated : bool
-        Each iteration runs through time (eq. 7); else it takes h^{l-1}_{t-1} (eq. 4), and may need T iterations.
+        Run each iteration through time (eq. 7). If false, use h^{l-1}_{t-1} (eq. 4), which may need T iterations.
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, damping, stop
-        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them; the adjoint's iteration always has `max_iterations`.
+        As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
     site : int
-        Tells the draws of `train_iterations` "gamma" of one model's layers apart.
+        Makes the random draws of `train_iterations` "gamma" different between a model's layers.
 
-    Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); of
-    each part p of the mixer "W_p", its shape by D, or "p" if constant: u (R, N) and alpha (R,), or M (N, N).
+    Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
+    each part p of the mixer, "p" if it is constant, u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
+    additional last axis D.
 
     Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
     b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1).
     """
 
-    about: ClassVar[str] = "dense linear RNN with a vector state, found as the fixed point in depth of a diagonal one"
+    about: ClassVar[str] = "dense linear RNN with a vector state, the fixed point in depth of a diagonal one"
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), sections 3 and 4.1"
     recurrent: ClassVar[frozenset[str]] = frozenset(
         {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
@@ -239,7 +243,7 @@ class FixedPointRNN(Recurrent):
             raise ValueError(
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
             )
-        _ = self._mixer, self._iteration  # they check their settings
+        _ = self._mixer, self._iteration  # these check their settings
 
     @property
     def _mixer(self) -> Mixer:
@@ -281,14 +285,15 @@ class FixedPointRNN(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, FixedPointSaved]:
-        """(y (B, T, D), saved) for x (B, T, D); `state` (B, N) real. `start` (B, T, N) is the first iterate, else 0.
+        """Returns (y (B, T, D), saved) for x (B, T, D) and `state` (B, N), real. `start` (B, T, N) is the first iterate
+        (default 0).
 
-        Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, where the fixed point is not reached.
+        Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, if the fixed point is not reached.
         """
         return self._forward(params, self._constants(params), x, ctx, state, start)
 
     def prepare(self, params: Params) -> Params:
-        """The params, and the operands of a mixer that is constant."""
+        """Returns the params, and the operands of a constant mixer."""
         return {"params": params, **self._constants(params)}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
@@ -333,7 +338,7 @@ class FixedPointRNN(Recurrent):
     def _depth(
         self, params: Params, constants: Params, x: Array, h0: Array | None
     ) -> tuple[Depth, Array, Array | None, Parts]:
-        """The step in depth; B x; the gate of B_t; and the mixer's parts."""
+        """Returns the step in depth, B x, the gate of B_t, and the mixer's parts."""
         z, mixer = params["b_lambda"].astype(x.dtype), self._mixer
         if self._varies("lambda"):
             z = dense(x, params["W_lambda"], z)
@@ -382,7 +387,7 @@ class FixedPointRNN(Recurrent):
         dx = dy * params["D"]
 
         def affine(dz: Array, weight: str, bias: str | None = None) -> None:
-            """Adds what a linear function of x sends back."""
+            """Adds the gradients of a linear function of x."""
             w = params[weight]
             rows = w.reshape(-1, self.d_model)
             back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), x, rows)
@@ -410,10 +415,10 @@ class FixedPointRNN(Recurrent):
         return dx, {name: dparams[name] for name in self.shapes}, dh0
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
-        """``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
+        """Returns ``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
         depth, w, size = saved.depth, np.zeros_like(dh), exponents(dh)
         dh = times_power(dh, -size)
-        ctx = Context(saved.lengths, fused=saved.fused)  # in evaluation: without the limit of training
+        ctx = Context(saved.lengths, fused=saved.fused)  # evaluation mode: without the limit of training
         asking = self._asking | {"name": f"{type(self).__name__}.backward"}
         depth.solve_adjoint(w, dh, saved.before, self._iteration, ctx, **asking)
         return times_power(depth.pull(w, dh, saved.before, saved.lengths) if self.accelerated else w, size)

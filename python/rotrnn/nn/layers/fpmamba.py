@@ -1,4 +1,4 @@
-"""FPMamba: Bedouin as its authors' code has it, published after the paper's text."""
+"""FPMamba: Bedouin as in its authors' code, which was published after the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rotrnn.ops.device import contiguous
 
 @dataclass(frozen=True)
 class FPMamba(MatrixFixedPoint):
-    """Bedouin with Mamba's step sizes, a layer norm in the loop and weight-normed maps; with p_t = (x_t, y_{t-1}):
+    """Bedouin with Mamba's step sizes, a layer norm in the loop and weight-normalised maps; with p_t = (x_t, y_{t-1}):
 
         delta_t = softplus(W_dt W_d x_t + b_dt),     lam_t = exp(-exp(A_log) delta_t), per channel and state
         x~_t = Q_t (x_t - y_t) + y_t,     h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T
@@ -26,42 +26,44 @@ class FPMamba(MatrixFixedPoint):
         u of Q_t = SiLU(P_u p_t), normalised,     alpha = sigmoid(P_alpha p_t + b_alpha)
         out = W_out (SiLU(z_t + V_gate y_{t-1}) * y_t),     [x, z] = W_in in
 
-    Their reflections act in the order of their numbers; here, as in eq. 6, the last acts first: of parameters of
-    theirs, turn the vectors of P_u, P_alpha, their gains and b_alpha round.
+    In the authors' code reflection 1 is applied first; here, as in eq. 6, the last one is applied first. To convert
+    their parameters, reverse the order of the vectors in P_u and P_alpha, of their gains, and of b_alpha.
 
-    The loop is theirs: y = 0; residuals of single steps, the largest a sequence's; steps of 0.99, times 0.9 whenever a
-    sequence's lowest residual is 15 steps old; in training, an end when the 75 % quantile of lowest residuals over the
-    batch is below 0.1, in evaluation when all are, or after 1000 steps. Then one more step, whole, through which the
-    gradient flows. With a norm in the loop the fixed point is not unique: the answer is the one from y = 0 along this
-    path, and `step`, a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends by
-    itself; theirs would stop its batch. Vectors are normalised whatever their length, and a zero vector stays zero;
-    theirs divides by max(length, 1e-12), which is the same for all that are no shorter.
+    The loop is that of the authors' code. It starts from y = 0. The residual of a sequence is the largest residual of
+    its time steps. The step size is 0.99, multiplied by 0.9 whenever the lowest residual of a sequence is 15 iterations
+    old. In training the loop ends when the 75 % quantile of the lowest residuals over the batch is below 0.1, in
+    evaluation when all are, or after 1000 iterations. Then follows one undamped application, through which the gradient
+    flows.
+
+    With a norm in the loop the fixed point is not unique. `forward` returns the one reached from y = 0 by this
+    iteration; `step`, with a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends
+    on its own; in the authors' code it would stop its batch. Vectors of any length are normalised, and a zero vector
+    stays zero; the authors' code divides by max(length, 1e-12), which is the same for lengths of at least 1e-12.
 
     Parameters
     ----------
     d_state, expand, mixer, rank, feedback, normalise, gradient, site
-        As Bedouin takes them; no feedback to lambda. The "kronecker" mixer is theirs.
+        As in Bedouin, but without feedback to lambda. The "kronecker" mixer is that of the authors' code.
     norm_eps : float
-        Of the layer norm.
+        Epsilon of the layer norm.
     dt_min, dt_max : float
-        Initial delta: log-uniform between them.
+        Range of the initial delta, which is log-uniform.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
-        As `rotrnn.nn.fixed_points.iteration.Iteration` takes them.
+        As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
-    D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E); rows normalised and scaled by gains g: P_n of
-    each part n of the mixer, its shape by 2E (by E without feedback), V_B, V_C (S, E), V_gate (E, E), and g_n, g_V_B,
-    g_V_C, g_V_gate; b_alpha; M (E, E) of the orthogonal mixer.
+    D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E). With rows that are normalised and scaled by
+    gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback),
+    V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_alpha; M (E, E) for the orthogonal
+    mixer.
 
     Initial values: A = -(1..S), D = 1, norm the identity, W_dt uniform on +-1/sqrt(R), other weights uniform on
     +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
     """
 
-    about: ClassVar[str] = (
-        "Bedouin as its authors' code has it: Mamba's step sizes, layer norm in the loop, weight norm"
-    )
+    about: ClassVar[str] = "Bedouin as in its authors' code: Mamba's step sizes, layer norm in the loop, weight norm"
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), the code released with it"
-    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
+    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # without weight decay in the released code
     normed: ClassVar[bool] = True
     lanes: ClassVar[str] = "expand d_model (d_state + 1)"
 
@@ -87,7 +89,7 @@ class FPMamba(MatrixFixedPoint):
 
     @property
     def normed_rows(self) -> dict[str, tuple[int, ...]]:
-        """Weights whose rows are normalised, and their shapes."""
+        """Names and shapes of the weights whose rows are normalised."""
         E, S = self.width, self.d_state
         columns = 2 * E if "mixer" in self.feedback else E
         shapes = {f"P_{name}": (*shape, columns) for name, shape in self.mixer_maps.items()}
@@ -106,7 +108,7 @@ class FPMamba(MatrixFixedPoint):
     def init(self, rng: np.random.Generator) -> Params:
         dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), self.width))
         params: Params = {
-            "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus of it is dt
+            "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus(b_dt) = dt
             "A_log": np.tile(np.log(np.arange(1, self.d_state + 1)), (self.width, 1)),
         }
         for name, shape in self.shapes.items():
@@ -161,7 +163,7 @@ class FPMamba(MatrixFixedPoint):
 
 
 def unit_rows(v: Array) -> tuple[Array, Array]:
-    """Rows over their lengths, and the lengths."""
-    v = contiguous(v)  # NumPy sums other layouts in other orders
+    """Returns the normalised rows, and their lengths."""
+    v = contiguous(v)  # NumPy's summation order depends on the layout
     size = np.linalg.norm(v, axis=-1, keepdims=True)
     return v / size, size

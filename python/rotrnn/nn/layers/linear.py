@@ -1,4 +1,4 @@
-"""Layers of engine 1: what they share. A layer is a parameterisation, params -> System, and its adjoint."""
+"""Base class of the layers of engine 1. Such a layer is a parameterisation, params -> System, and its adjoint."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from rotrnn.ops.window import (
 
 
 class LinearSaved(NamedTuple):
-    """What forward keeps: the folded system, the op's own, and the state after x.
+    """Saved for backward: the folded system, what the op saved, and the state after x.
 
-    With a window also the inputs of the scan that the state holds, (B, L+1, N), and how many came before x.
+    With a window also the inputs of the scan in the state, (B, L+1, N), and the number of inputs before x.
     """
 
     folded: Folded[System]
@@ -46,14 +46,14 @@ class LinearSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearRecurrence(Recurrent):
-    """A layer ``y = W_out scan(a, W_in u) + D * u`` with (W_in, a, W_out) folded from its parameters once per call.
+    """A layer ``y = W_out scan(a, W_in u) + D * u``. (W_in, a, W_out) are folded from its parameters once per call.
 
-    A subclass gives `shapes`, `init`, `fold` and `fold_backward`, which never see B or T.
+    A subclass implements `shapes`, `init`, `fold` and `fold_backward`, which do not depend on B or T.
 
-    The state is h (B, N) complex. With ``window=L`` the scan sums the last L inputs alone (`diagonal_scan`), a step of
-    streaming does so by `tiir_scan` with resets, and the state is what that carries on, a tuple of (delay, sums,
-    position); `step` with `prepared` writes the next input into the delay line it was given, without it into a copy. Of
-    its leaves `forward` reads the delay line alone, for the sums follow from it.
+    The state is h (B, N), complex. With ``window=L`` the scan sums only the last L inputs (`diagonal_scan`), and a step
+    of streaming inference uses `tiir_scan` with resets. The state is then that of `tiir_scan`, a tuple (delay, sums,
+    position). `step` writes the next input into the given delay line if called with `prepared`, and into a copy if not.
+    `forward` only uses the delay line, from which the sums can be computed.
     """
 
     d_state: int
@@ -66,7 +66,7 @@ class LinearRecurrence(Recurrent):
 
     @property
     def planes(self) -> int:
-        """N, the complex states."""
+        """N, the number of complex states."""
         return self.d_state
 
     @property
@@ -82,16 +82,16 @@ class LinearRecurrence(Recurrent):
 
     @abstractmethod
     def fold(self, params: Params) -> Folded[System]:
-        """The system that forward runs on."""
+        """Returns the folded system."""
 
     @abstractmethod
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
-        """Gradients of the parameters from those of the system."""
+        """Adjoint of `fold`: returns the gradients of the parameters."""
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
-        """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
         folded = self.fold(params)
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
@@ -102,7 +102,7 @@ class LinearRecurrence(Recurrent):
     def backward(
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate)
         dhT = None if dstate is None else dstate[None]
@@ -154,7 +154,7 @@ class LinearRecurrence(Recurrent):
         return grads.du, dparams, WindowState(ddelay, dsums, np.zeros(saved.before.shape))
 
     def prepare(self, params: Params) -> tuple[System, Array | None]:
-        """The system and, with a window, a^L."""
+        """Returns the system and, with a window, a^L."""
         system = self.fold(params).weights
         return system, None if self.window is None else power_of(system.a, self.window)
 
@@ -162,28 +162,28 @@ class LinearRecurrence(Recurrent):
         self, params: Params, state: State, x_t: Array, prepared: tuple[System, Array | None] | None = None
     ) -> tuple[Array, State]:
         if prepared is None and self.window is not None and isinstance(state, tuple):
-            state = tuple(leaf.copy() for leaf in state)  # of a stream, the step takes it over
+            state = tuple(leaf.copy() for leaf in state)  # because the step overwrites the delay line
         system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power)
 
     def state_norms(self, saved: LinearSaved) -> Array | None:
         if not isinstance(saved.layer, LinearLayerStates):
             return None
-        norms: Array = np.linalg.norm(saved.layer.h[0], axis=-1)  # of the forward direction
+        norms: Array = np.linalg.norm(saved.layer.h[0], axis=-1)  # forward direction only
         return norms
 
     def eigenvalues(self, params: Params) -> Array:
-        """The transition a, (N,) complex: one eigenvalue a plane (its conjugate is the plane's other one)."""
+        """Returns the transition a (N,), complex: one eigenvalue per plane (the other one is its conjugate)."""
         return self.fold(params).weights.a
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:
-    """log(-log r) for `count` moduli r, uniform in area between radii low and high (LRU, Lemma 3.2)."""
+    """Returns log(-log r) for `count` random moduli r, uniform in area between radii low and high (LRU, Lemma 3.2)."""
     return np.log(-0.5 * np.log(rng.uniform(size=count) * (high**2 - low**2) + low**2))
 
 
 def bounded_exp(x: Array) -> Array:
-    """``e^x`` for |x| <= 80, and beyond as there: of a decay ``e^{-e^x}`` that is 0 or 1 in any precision already, and
-    no gradient is zero times infinity."""
+    """Returns ``e^x`` with x clipped to [-80, 80]. Beyond, a decay ``e^{-e^x}`` is 0 or 1 in any precision anyway, and
+    clipping avoids gradients of zero times infinity."""
     bounded: Array = np.exp(np.clip(x, -80, 80))
     return bounded

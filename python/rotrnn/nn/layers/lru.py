@@ -17,7 +17,7 @@ FORMS = {
     "stable_exp": ("nu_log", "theta"),
     "log_phase": ("nu_log", "theta_log"),
 }
-"""Parameters of lambda in each form."""
+"""Form -> names of the parameters of lambda."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class LRU(DiagonalRecurrence):
     """``h_t = lambda * h_{t-1} + exp(gamma_log) * (B u_t)``, ``y_t = Re(C h_t) + D * u_t``.
 
     ``lambda = exp(-exp(nu_log) + i exp(theta_log))`` lies inside the unit disc for any parameters (eqs. 7-8 and
-    section 3.4). `d_state` is N, the number of complex states: 2N real lanes.
+    section 3.4). `d_state` is N, the number of complex states (2N real lanes).
 
-    The steps that lead there, all of this layer (the dense ones before them are `rotrnn.nn.layers.rnn`'s):
+    The steps from a complex diagonal RNN to LRU in the paper, as settings of this layer (for the dense models before
+    them see `rotrnn.nn.layers.rnn`):
 
     ===============================  ================  =======  ==========================================
     row of the paper                 form              gamma    r_min, r_max
@@ -49,12 +50,12 @@ class LRU(DiagonalRecurrence):
     ===============================  ================  =======  ==========================================
 
     with ``lambda = lambda_re + i lambda_im`` (real_imag), ``exp(-nu + i theta)`` (exp) and
-    ``exp(-exp(nu_log) + i theta)`` (stable_exp). The first two can leave the unit disc in training, and may. (That
-    Table 5 a, "no stability", is exp is said in appendix C.2.)
+    ``exp(-exp(nu_log) + i theta)`` (stable_exp). The first two are allowed to leave the unit disc in training.
+    (Appendix C.2 of the paper states that "no stability" in Table 5 a is exp.)
 
-    Parameters (dict of float32): two of the form, (N,), by default nu_log and theta_log; with `gamma`, gamma_log (N,);
-    B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and
-    shares the rest between its directions.
+    Parameters (dict of float32): the two parameters of the form, (N,), by default nu_log and theta_log; with `gamma`,
+    gamma_log (N,); B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A bidirectional layer also has C_re_reverse and
+    C_im_reverse (D, N); the directions share the other parameters.
 
     Initial values: |lambda| uniform in area on the ring [r_min, r_max] (Lemma 3.2), phase uniform on [0, max_phase],
     B ~ N(0, 1/2D) and C ~ N(0, 1/N) per part, D ~ N(0, 1), ``gamma_log = log sqrt(1 - |lambda|^2)`` (eq. 7).
@@ -123,7 +124,7 @@ class LRU(DiagonalRecurrence):
         a = folding.a
         if self.form == "real_imag":
             gradients = da.real.copy(), da.imag.copy()
-        else:  # of nu and theta: a = exp(-nu + i theta)
+        else:  # gradients of nu and theta: a = exp(-nu + i theta)
             gradients = -(a.real * da.real + a.imag * da.imag), a.real * da.imag - a.imag * da.real
         dparams = {}
         for name, gradient in zip(FORMS[self.form], gradients, strict=True):
@@ -133,6 +134,6 @@ class LRU(DiagonalRecurrence):
         return dparams
 
     def _linear(self, params: Params, name: str) -> Array:
-        """A parameter, or what it is the logarithm of."""
+        """Returns a parameter, or its exponential if the form stores the logarithm."""
         value: Array = params[name]
         return bounded_exp(value) if name.endswith("_log") else value

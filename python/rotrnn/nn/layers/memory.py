@@ -1,4 +1,4 @@
-"""Rotational memories: states that do not fade and tell their age by an angle (J. O. Smith, "Rotational memory")."""
+"""Rotational memories: states that do not decay and encode their age as an angle (J. O. Smith, "Rotational memory")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rotrnn.ops.window import latest, latest_backward
 
 
 class Projections(NamedTuple):
-    """Real matrices into and out of complex planes: w_in (2N, D), w_out (K, D, 2N), and the skip (D,)."""
+    """Real projections to and from complex planes: w_in (2N, D), w_out (K, D, 2N), and the skip (D,)."""
 
     w_in: Array
     w_out: Array
@@ -32,7 +32,8 @@ def _shapes(D: int, N: int, suffixes: tuple[str, ...]) -> dict[str, tuple[int, .
 
 
 def _init(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]], memory: int) -> Params:
-    """B ~ N(0, 1/(2 D M)) a part: a full memory of M white inputs has E|h|^2 = 1. C ~ N(0, 1/N), D ~ N(0, 1)."""
+    """B ~ N(0, 1/(2 D M)) per part, so that E|h|^2 = 1 for a full memory of M white inputs. C ~ N(0, 1/N),
+    D ~ N(0, 1)."""
     N, D = shapes["B_re"]
     scale = {"B": 1 / np.sqrt(2 * D * memory), "C": 1 / np.sqrt(N), "D": 1.0}
     params = {name: scale[name[0]] * rng.standard_normal(shape) for name, shape in shapes.items()}
@@ -57,19 +58,19 @@ def _fold_backward(d: Projections, suffixes: tuple[str, ...]) -> Params:
 class RopeMemory(LinearRecurrence):
     """``h_t = e^{i Delta} h_{t-1} + B u_t``, ``y_t = Re(C h_t) + D * u_t`` with ``Delta = 2 pi / length``.
 
-    A memory that ages by turning and never fades (slide "RoPE and WRoPE"). `length` is that of the longest sequence
-    before a reset, that is a new start from no state: ages a multiple of it apart have the same angle. With a `window`
-    what is older is forgotten, exactly (slides on TIIR); ``window=length`` gives each age in the memory an angle of its
-    own, at any time.
+    A memory whose states rotate with age and do not decay (slide "RoPE and WRoPE"). `length` is the length of the
+    longest sequence before a reset (a start without state): ages that differ by a multiple of it have the same angle.
+    With a `window`, older inputs are forgotten exactly (slides on TIIR); with ``window=length`` all ages in the memory
+    have different angles at any time.
 
-    Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse
-    and C_im_reverse (D, N) too. N is `d_state`, the number of complex states: 2N real lanes.
+    Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A bidirectional layer also has
+    C_re_reverse and C_im_reverse (D, N). N is `d_state`, the number of complex states (2N real lanes).
 
-    Initial values: B ~ N(0, 1/(2 D M)) a part, where M is the window, else the length, so that a full memory of white
-    inputs has E|h|^2 = 1 in each plane; C ~ N(0, 1/N), D ~ N(0, 1).
+    Initial values: B ~ N(0, 1/(2 D M)) per part, where M is the window or, without one, the length, so that a full
+    memory of white inputs has E|h|^2 = 1 in each plane; C ~ N(0, 1/N), D ~ N(0, 1).
     """
 
-    about: ClassVar[str] = "memory that ages by rotation and never fades, over all inputs or an exact window"
+    about: ClassVar[str] = "memory that ages by rotation without decay, over all inputs or an exact window"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), RoPE ageing and TIIR windows'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
     lanes: ClassVar[str] = "2 d_state"
@@ -100,7 +101,7 @@ class RopeMemory(LinearRecurrence):
 
 
 class MemorySaved(NamedTuple):
-    """What forward keeps: its input (padding zeroed), projections, weights of ages, what was read, lengths, states."""
+    """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, and states."""
 
     x: Array
     folded: Folded[Projections]
@@ -113,18 +114,19 @@ class MemorySaved(NamedTuple):
 
 @dataclass(frozen=True)
 class WropeMemory(Recurrent):
-    """``h_t = B u_t``, stored; ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}``, read; ``y_t = Re(C m_t) + D * u_t``.
+    """``h_t = B u_t`` (stored), ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}`` (read), ``y_t = Re(C m_t) + D * u_t``.
 
     Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
-    memory"). Unless uniform, such ages are no recurrence: states are stored, the last M with ``window=M``. Without a
-    window all are, so that a step costs as much as there were before it, and sequences may have any length: warped
-    ages, which never go around, are for these. The sum begins with the present state, of age 0, so that with uniform
-    ages this is `RopeMemory` with the same window.
+    memory"). Except for uniform angles this is not a recurrence, so states are stored: the last M with ``window=M``,
+    or all without a window. Without a window the cost of a step grows with the number of earlier steps, and sequences
+    may have any length; use warped angles for these, because they do not wrap around. The sum starts with the current
+    state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
 
-    Parameters and initial values: as `RopeMemory`; `d_state` is N, the complex states of a step: 2N real lanes. The
-    state is the states before x, (B, M-1, N), or (B, t, N) after t steps without a window, the oldest first."""
+    Parameters and initial values are those of `RopeMemory`; `d_state` is N, the number of complex states per step (2N
+    real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps without a
+    window, oldest first."""
 
-    about: ClassVar[str] = "stored states, read with an angle that is warped by their age"
+    about: ClassVar[str] = "stored states, read with angles that are warped functions of their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'
     recurrent: ClassVar[frozenset[str]] = frozenset({"B_re", "B_im"})
     lanes: ClassVar[str] = "2 d_state t"
@@ -164,7 +166,7 @@ class WropeMemory(Recurrent):
         m = history_read(weights, h, before, lengths=ctx.lengths)
         y = dense(m.view(m.real.dtype), projections.w_out[0]) + projections.skip * x
         rows, after = before.shape[1], before
-        if self.window is None:  # the history grows by as many rows as h has
+        if self.window is None:  # the history grows by the rows of h
             after = np.concatenate([np.zeros_like(h, m.dtype), before], 1)
         after = latest(after, h, after.shape[1], ctx.lengths)
         return y, MemorySaved(x, folded, weights, m, ctx.lengths, rows, after)
@@ -174,11 +176,11 @@ class WropeMemory(Recurrent):
     ) -> tuple[Array, Params, Array]:
         x, folded, weights, m, lengths, rows, _ = saved
         w_in, w_out, skip = folded.weights
-        dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's, as dm is read as complex below
+        dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's dtype: dm is viewed as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
         if dstate is not None:
-            if dstate.shape != saved.state.shape:  # without a window as many rows as there are steps
+            if dstate.shape != saved.state.shape:  # without a window, one row per step
                 raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {saved.state.shape}")
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
@@ -187,11 +189,11 @@ class WropeMemory(Recurrent):
         return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
 
     def fold(self, params: Params) -> Folded[Projections]:
-        """The projections into and out of the memory."""
+        """Returns the projections to and from the memory."""
         return Folded(_fold(params, ("",)))
 
     def fold_backward(self, params: Params, folded: Folded[Projections], dprojections: Projections) -> Params:
-        """Gradients of the parameters from those of the projections."""
+        """Adjoint of `fold`: returns the gradients of the parameters."""
         return _fold_backward(dprojections, ("",))
 
     def prepare(self, params: Params) -> Folded[Projections]:
@@ -207,12 +209,12 @@ class WropeMemory(Recurrent):
         return y, held if self.window is None else held[:, 1:]
 
     def weights(self, count: int, dtype: Any, like: Array) -> Array:
-        """e^{i Delta_k} of as many ages as there are, and the window sees."""
+        """Returns e^{i Delta_k} for the first `count` ages, limited to the window."""
         ages = np.arange(count if self.window is None else min(count, self.window))
         return beside(np.exp(1j * wrope_angle(ages, self.length, self.form)).astype(dtype), like)
 
     def _before(self, state: State, h: Array) -> Array:
-        """The stored states; zeros, or none, at the start."""
+        """Returns the stored states; at the start zeros, or no rows without a window."""
         rows = 0 if self.window is None else self.window - 1
         B, _, N = h.shape
         if state is None:

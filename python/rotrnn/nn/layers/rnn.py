@@ -1,4 +1,4 @@
-"""Layers that recur through a dense matrix: the simple recurrent network and the LSTM."""
+"""Recurrent layers with a dense matrix: the simple recurrent network and the LSTM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rotrnn.ops.rnn import ACTIVATIONS, LstmResult, lstm, lstm_backward, rnn, rn
 
 
 class RNNSaved(NamedTuple):
-    """Input with padding zeroed, each direction's states (B, T, N), the state before and after, lengths.
+    """Saved for backward: input with zeroed padding, states (B, T, N) of each direction, state before and after x,
+    lengths.
 
     `state` is None for a bidirectional layer.
     """
@@ -28,37 +29,37 @@ class RNNSaved(NamedTuple):
 
 
 def glorot(rng: np.random.Generator, n: int) -> Array:
-    """Entries N(0, 1/n) (Glorot and Bengio 2010): eigenvalues fill the unit disc (LRU, theorem 3.1)."""
+    """Entries N(0, 1/n) (Glorot and Bengio 2010); the eigenvalues fill the unit disc (LRU, theorem 3.1)."""
     return np.asarray(rng.standard_normal((n, n)) / np.sqrt(n))
 
 
 def orthogonal(rng: np.random.Generator, n: int) -> Array:
-    """Uniform among orthogonal matrices (Mezzadri 2007): every eigenvalue on the unit circle."""
+    """A uniformly distributed orthogonal matrix (Mezzadri 2007); all eigenvalues are on the unit circle."""
     Q, R = np.linalg.qr(rng.standard_normal((n, n)))
     return np.asarray(Q * np.copysign(1, np.diag(R)))
 
 
 def identity(rng: np.random.Generator, n: int) -> Array:
-    """The unit matrix."""
+    """The identity matrix."""
     return np.eye(n)
 
 
 INITIALISATIONS = {"glorot": glorot, "orthogonal": orthogonal, "identity": identity}
-"""Of the transition: as the LRU paper's dense rungs; as Helfrich et al. 2018; as Le et al. 2015 with ReLU."""
+"""Initial values of A: as for the dense models of the LRU paper; as in Helfrich et al. 2018; as in Le et al. 2015 (with
+ReLU)."""
 
 
 @dataclass(frozen=True)
 class RNN(Recurrent):
-    """``h_t = f(A h_{t-1} + B u_t)``, ``y_t = C h_t + D * u_t``: the dense rungs of the LRU paper's ladder (table 1).
+    """``h_t = f(A h_{t-1} + B u_t)``, ``y_t = C h_t + D * u_t``: the dense models of the LRU paper (table 1).
 
-    `activation` is f: "identity" (the linear RNN), "tanh" or "relu"; `initialisation` that of A, one of
+    `activation` is f: "identity" (the linear RNN), "tanh" or "relu". `initialisation` is that of A, one of
     INITIALISATIONS.
 
-    Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too,
-    and shares the rest between its directions. Its state is h (B, N), of N = `d_state` real
-    lanes.
+    Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,). A bidirectional layer also has C_reverse (D, N);
+    the directions share the other parameters. The state is h (B, N), with N = `d_state` real lanes.
 
-    Initial values besides A: B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1), as LRU's.
+    Other initial values: B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1), as in LRU.
     """
 
     about: ClassVar[str] = "recurrent network with a dense transition: linear, tanh or ReLU"
@@ -104,7 +105,8 @@ class RNN(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, RNNSaved]:
-        """y (B, T, D) for x (B, T, D); `state` (B, N) continues an earlier call (one direction only)."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` (B, N) continues an earlier call (one direction
+        only)."""
         return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, RNNSaved]:
@@ -119,7 +121,7 @@ class RNN(Recurrent):
         return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx.lengths)
 
     def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
         dy = mask_padding(dy, saved.lengths)
         dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
         readouts, grads = {}, []
@@ -140,7 +142,7 @@ class RNN(Recurrent):
         return dx, {"A": dA, "B": dB, **readouts, "D": dD}, None if self.bidirectional else dh0
 
     def prepare(self, params: Params) -> Params:
-        """The parameters, checked."""
+        """Returns the checked parameters."""
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
@@ -148,16 +150,16 @@ class RNN(Recurrent):
         return y[:, 0], saved.state
 
     def state_norms(self, saved: RNNSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.h[0], axis=-1)  # of the forward direction
+        norms: Array = np.linalg.norm(saved.h[0], axis=-1)  # forward direction only
         return norms
 
     def eigenvalues(self, params: Params) -> Array:
-        """Those of A, (N,) complex."""
+        """Returns the eigenvalues of A, (N,) complex."""
         return np.linalg.eigvals(params["A"].astype(np.float64))
 
 
 class LSTMSaved(NamedTuple):
-    """Input with padding zeroed, what the op returned, the state before and after, lengths."""
+    """Saved for backward: input with zeroed padding, the op's result, state before and after x, lengths."""
 
     x: Array
     result: LstmResult
@@ -168,16 +170,16 @@ class LSTMSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class LSTM(Recurrent):
-    """Long short-term memory of `d_state` cells, ``y_t = C h_t`` (`rotrnn.ops.lstm` has the equations).
+    """Long short-term memory with `d_state` cells, ``y_t = C h_t`` (for the equations see `rotrnn.ops.lstm`).
 
-    Without `projection` y is h, and `d_state` must be `d_model`.
+    Without `projection`, y is h, and `d_state` must equal `d_model`.
 
     Parameters (dict of float32), in PyTorch's names and order of gates, i, f, g, o: weight_ih (4N, D), weight_hh
     (4N, N), bias (4N,), which is PyTorch's bias_ih + bias_hh; and C (D, N) with `projection`. Its state is (h, c), both
     (B, N): 2N real lanes.
 
-    Initial values: weights uniform on +-1/sqrt(N), as PyTorch's; the forget gate's bias is `forget_bias` (Jozefowicz
-    et al. 2015 recommend 1), the others' zero; C ~ N(0, 1/N).
+    Initial values: weights uniform on +-1/sqrt(N), as in PyTorch; the bias of the forget gate is `forget_bias`
+    (Jozefowicz et al. 2015 recommend 1), other biases are zero; C ~ N(0, 1/N).
     """
 
     about: ClassVar[str] = "long short-term memory"
@@ -225,7 +227,7 @@ class LSTM(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LSTMSaved]:
-        """y (B, T, D) for x (B, T, D); `state` (h, c), both (B, N), continues an earlier call."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` (h, c), both (B, N), continues an earlier call."""
         return self._run(params, x, ctx, state)
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, LSTMSaved]:
@@ -239,7 +241,7 @@ class LSTM(Recurrent):
     def backward(
         self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
         h0, c0 = (None, None) if saved.start is None else saved.start
         dhT, dcT = (None, None) if dstate is None else dstate
         h, c, gates, _, _ = saved.result
@@ -253,7 +255,7 @@ class LSTM(Recurrent):
         return dx, dparams, (grads.dh0, grads.dc0)
 
     def prepare(self, params: Params) -> Params:
-        """The parameters, checked."""
+        """Returns the checked parameters."""
         return params
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:

@@ -16,7 +16,7 @@ from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
 
 class Folding(NamedTuple):
-    """Per head: P (H, W, W), P^T B (H, W, D), and (H,) each: the gain xi of B, gamma, |a| and tr(B^T B)."""
+    """For each head: P (H, W, W), P^T B (H, W, D); and (H,) each: the gain xi of B, gamma, |a| and tr(B^T B)."""
 
     P: Array
     PtB: Array
@@ -30,21 +30,22 @@ class Folding(NamedTuple):
 class RotRNN(LinearRecurrence):
     """``x_t = gamma P R(theta) P^T x_{t-1} + xi B u_t`` per head, ``y_t = C x_t + D * u_t`` (eqs. 12 and 13).
 
-    ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` in (0, 1) and
-    ``xi = sqrt(c (1 - gamma^2) / tr(B^T B))``: for white input E|x_t|^2 stays c per head. With `normalise` "alpha"
-    instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c / (c gamma^2 +
-    tr(B^T B)))`` (eq. 6): it keeps c as well, but forgets by alpha gamma (eq. 10). The paper prints alpha with 1 for c
-    in its numerator (Lemma 3), and so ``1 - c gamma^2`` in that of xi^2 (eq. 11); both keep E|x_t|^2 only at c = 1,
-    the default and what it uses.
+    ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` is in (0, 1), and
+    ``xi = sqrt(c (1 - gamma^2) / tr(B^T B))``, so that for white input E|x_t|^2 stays c per head. With `normalise`
+    "alpha" instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c / (c gamma^2 +
+    tr(B^T B)))`` (eq. 6); E|x_t|^2 also stays c, but the decay per step is alpha gamma (eq. 10). The paper prints alpha
+    with numerator 1 instead of c (Lemma 3), and therefore xi^2 with numerator ``1 - c gamma^2`` (eq. 11). Both formulas
+    preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper.
 
-    Time never sees P: ``W_in = xi P^T B`` and ``W_out = C P`` are formed once per call, and the recurrence runs on
-    ``s_t = P^T x_t``, whose norm is that of x_t.
+    P does not enter the recurrence: ``W_in = xi P^T B`` and ``W_out = C P`` are computed once per call, and the
+    recurrence runs on ``s_t = P^T x_t``, which has the same norm as x_t.
 
-    `d_state` is N, the real lanes of all heads together; the head width W = N / heads may be odd (its last lane is
-    then decayed, not turned, and its state holds one lane more, always zero).
+    `d_state` is N, the total number of real lanes of all heads. The head width W = N / heads may be odd; then the last
+    lane of a head is decayed but not rotated, and the state has an additional lane that is always zero.
 
-    Parameters (dict of float32), H heads, P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D),
-    C (D, N), D (D,); a bidirectional layer has C_reverse (D, N) too and shares the rest (appendix B.2).
+    Parameters (dict of float32), for H heads with P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W),
+    B (H, W, D), C (D, N), D (D,). A bidirectional layer also has C_reverse (D, N); the directions share the other
+    parameters (appendix B.2).
 
     Initial values (appendix C): theta ~ U[0, theta_max], gamma on the ring `gamma_init`, M ~ N(0, 1),
     B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1).
@@ -70,7 +71,7 @@ class RotRNN(LinearRecurrence):
         if not 0 < low <= high < 1:
             raise ValueError(f"RotRNN: gamma_init={self.gamma_init}, expected 0 < low <= high < 1")
         if not self.theta_max >= 0:
-            raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected an angle from 0")
+            raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected a nonnegative angle")
         if self.normalise not in ("input", "alpha"):
             raise ValueError(f"RotRNN: normalise={self.normalise!r}, expected input or alpha")
         if not 0 < self.c < np.inf:
@@ -78,7 +79,7 @@ class RotRNN(LinearRecurrence):
 
     @property
     def width(self) -> int:
-        """Head width W."""
+        """The head width W."""
         return self.d_state // self.heads
 
     @property
@@ -171,16 +172,16 @@ class RotRNN(LinearRecurrence):
         return ("C", "C_reverse") if self.bidirectional else ("C",)
 
     def _fold_output(self, C: Array, P: Array) -> Array:
-        """C P per head, as (D, lanes)."""
+        """Returns C P of all heads as (D, lanes)."""
         CP = matmul(C.reshape(self.d_model, self.heads, self.width).swapaxes(0, 1), P)
         return self._even(CP.swapaxes(1, 2)).reshape(-1, self.d_model).T
 
     def units(self, theta: Array) -> Array:
-        """e^{i theta} per plane; the last lane of an odd head stands alone in a plane with angle 0."""
+        """Returns e^{i theta} per plane. The last lane of a head of odd width is in its own plane with angle 0."""
         unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype), like=theta)
         unit.real[:, : self.width // 2], unit.imag[:, : self.width // 2] = np.cos(theta), np.sin(theta)
         return unit
 
     def _even(self, rows: Array) -> Array:
-        """(H, W, D) with one zero row below each odd head, so that planes never straddle heads."""
+        """Returns (H, W, D) with a zero row added to each head of odd width, so that no plane spans two heads."""
         return np.pad(rows, ((0, 0), (0, self.width % 2), (0, 0)))

@@ -26,7 +26,7 @@ from rotrnn.ops.device import contiguous
 
 
 class Bank(NamedTuple):
-    """The filters that parameters fold into: transition a (D, N), readout c (K, D, N) of each direction, skip (D,)."""
+    """Folded parameters: transition a (D, N), readout c (K, D, N) for each direction, skip (D,)."""
 
     a: Array
     c: Array
@@ -34,7 +34,7 @@ class Bank(NamedTuple):
 
 
 class S4DSaved(NamedTuple):
-    """What forward keeps: the bank, what the op saved in each direction, and the state after x."""
+    """Saved for backward: the bank, what the op saved for each direction, and the state after x."""
 
     folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
@@ -46,41 +46,43 @@ def _inverse(n: Array, N: int, denominator: Array) -> Array:
 
 
 FREQUENCIES: dict[str, Callable[[Array, int], Array]] = {
-    # of HiPPO-N, those of the kept states: the lower half is the upper half's conjugate
+    # imaginary parts of HiPPO-N for the kept states: the lower half is conjugate to the upper half
     "legs": lambda n, N: -hippo_normal(N)[0].imag[: len(n)],
     "lin": lambda n, N: np.pi * n,
     "inv": lambda n, N: _inverse(n, N, 2 * n + 1),
     "inv_lru": lambda n, N: _inverse(n, N, n + 1),
 }
-"""Im A of states n = 0, 1, ... of d_state = N: S4D-LegS, S4D-Lin, S4D-Inv, and S4D-Inv as the LRU paper prints it."""
+"""Im A for states n = 0, 1, ... with d_state = N: S4D-LegS, S4D-Lin, S4D-Inv, and S4D-Inv as printed in the LRU
+paper."""
 
 
 @dataclass(frozen=True)
 class S4D(Recurrent):
-    """``x'(t) = A x + B u``, ``y = 2 Re(C x) + D u`` for every channel on its own, sampled with the channel's step.
+    """``x'(t) = A x + B u``, ``y = 2 Re(C x) + D u`` for each channel separately, sampled with the channel's step.
 
     ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh), ``a = (1 + A Delta /
     2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with ``gain = Delta``
     (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) + i A_im``, ``Delta =
-    exp(log_step)``. With `tied` off, gain has a step of its own, ``exp(log_step_input)``, that starts as the other (the
-    same section). `d_state` counts real lanes of each channel: with `conjugate`, N = d_state / 2 complex states are
-    kept, each standing for its conjugate too; without, N = d_state complex states, 2N real lanes, and ``y = Re(C h) + D
-    u``.
+    exp(log_step)``. Without `tied`, gain has a separate step, ``exp(log_step_input)``, with the same initial value (the
+    same section). With `conjugate`, `d_state` is the number of real lanes per channel: N = d_state / 2 complex states
+    are kept, and each also represents its conjugate. Without, N = d_state is the number of complex states (2N real
+    lanes), and ``y = Re(C h) + D u``.
 
-    The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is the readout's here. With
-    ``window=L`` each filter sees the last L inputs alone, the state is the L-1 inputs before, (B, L-1, D), and a step
-    sums what they leave by the filters' responses.
+    The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is folded into the readout. With
+    ``window=L`` each filter depends only on the last L inputs, the state is the previous L-1 inputs, (B, L-1, D), and a
+    step is a weighted sum of these with the filters' impulse responses.
 
     Parameters (dict of float32): log_A_re, A_im (D, N), log_step (D,), without `tied` log_step_input (D,); B_re, B_im,
-    C_re, C_im (D, N), D (D,); a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest.
+    C_re, C_im (D, N), D (D,). A bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share
+    the other parameters.
 
-    Initial values: ``Re A = -1/2``; Im A by `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
-    ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` in place of ``2n + 1``, as the LRU paper
-    prints it, for n from 0 as in S4D (the LRU paper: from 1, in "lin" too); log Delta uniform from log dt_min to
-    log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
+    Initial values: ``Re A = -1/2``; Im A depends on `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
+    ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` instead of ``2n + 1``, as printed in the
+    LRU paper. Here n starts at 0 as in S4D (in the LRU paper at 1, also for "lin"). log Delta is uniform from
+    log dt_min to log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
     """
 
-    about: ClassVar[str] = "a diagonal state space model of its own for each channel"
+    about: ClassVar[str] = "one diagonal state space model per channel"
     paper: ClassVar[str] = 'Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"log_A_re", "A_im", "log_step", "log_step_input", "B_re", "B_im"})
     lanes: ClassVar[str] = "d_model d_state"
@@ -106,17 +108,17 @@ class S4D(Recurrent):
 
     @property
     def states(self) -> int:
-        """N, the complex states of a channel."""
+        """N, the number of complex states per channel."""
         return self.d_state // self.weight
 
     @property
     def weight(self) -> int:
-        """2 where each state stands for itself and its conjugate, else 1."""
+        """2 if each state also represents its complex conjugate, else 1."""
         return 2 if self.conjugate else 1
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Suffixes of the readouts: each direction of time has its own, and they share the rest."""
+        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
         return ("", "_reverse") if self.bidirectional else ("",)
 
     @property
@@ -158,7 +160,7 @@ class S4D(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4DSaved]:
-        """y (B, T, D) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
         folded, L, lengths = self.fold(params), self.window, ctx.lengths
         a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
@@ -180,7 +182,7 @@ class S4D(Recurrent):
         return grads.du + other.du, self.fold_backward(params, folded, dbank), None
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
-        """The bank and, with a window, what an input leaves in y after 0, 1, ... L-1 steps, the oldest first (L, D)."""
+        """Returns the bank and, with a window, the impulse response for lags 0, 1, ... L-1, oldest first, (L, D)."""
         bank = self.fold(params).weights
         if self.window is None:
             return bank, None
@@ -198,7 +200,7 @@ class S4D(Recurrent):
         return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
     def fold(self, params: Params) -> Folded[Bank]:
-        """The bank of the parameters."""
+        """Returns the folded bank."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
         C = np.stack([_complex(params, "C", suffix) for suffix in self.directions])
@@ -206,11 +208,11 @@ class S4D(Recurrent):
         return Folded(Bank(a, C * (gain * _complex(params, "B")), params["D"]))
 
     def fold_backward(self, params: Params, folded: Folded[Bank], dbank: Bank) -> Params:
-        """Gradients of the parameters from those of the bank."""
+        """Adjoint of `fold`: returns the gradients of the parameters."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
         B, C = _complex(params, "B"), [_complex(params, "C", suffix) for suffix in self.directions]
-        dweighted = sum(np.conj(one) * dc for one, dc in zip(C, dbank.c, strict=True))  # of gain * B
+        dweighted = sum(np.conj(one) * dc for one, dc in zip(C, dbank.c, strict=True))  # gradient of gain * B
         dB = np.conj(gain) * dweighted
         dA, dstep = transition_backward(dbank.a, self.discretisation, A, steps[0])
         of_gain = input_gain_backward(self.weight * np.conj(B) * dweighted, self.discretisation, A, steps[-1])
@@ -227,7 +229,7 @@ class S4D(Recurrent):
         return dparams
 
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
-        """A (D, N), and the steps (D, 1): of both A and B, or of A, then B."""
+        """Returns A (D, N), and the steps (D, 1): one for both A and B, or one for A and one for B."""
         A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
         return A, [np.exp(params[name])[:, None] for name in self._steps]
 

@@ -1,4 +1,4 @@
-"""S5: one state space model for all channels (Smith, Warrington, Linderman 2023, "Simplified State Space Layers")."""
+"""S5: one state space model over all channels (Smith, Warrington, Linderman 2023, "Simplified State Space Layers")."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
 
 READOUTS = ("trunc_standard_normal", "lecun_normal", "complex_normal")
 CLIPPED = -1e-4
-"""The largest real part of an eigenvalue under `clip_eigs`."""
+"""Largest real part of an eigenvalue with `clip_eigs`."""
 
 
 @dataclass(frozen=True)
 class S5(DiagonalRecurrence):
-    """``x'(t) = Lambda x + B u``, ``y = Re(C x) + D * u``, sampled with a step of its own for each state.
+    """``x'(t) = Lambda x + B u``, ``y = Re(C x) + D * u``, sampled with a separate step for each state.
 
     ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh),
     ``a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or
-    zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``: a model trained at one rate reads
-    data sampled at half of it with `step_scale` 2. `d_state` counts real lanes: with
-    `conjugate`, N = d_state / 2 complex states are kept, each standing for its conjugate too, and ``y = 2 Re(C h) +
-    D * u``; without, N = d_state complex states, 2N real lanes. `clip_eigs` keeps ``Re Lambda <= -1e-4``.
+    zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``. With `step_scale` 2 a trained
+    model can be applied to data sampled at half the rate. With `conjugate`, `d_state` is the number of real lanes:
+    N = d_state / 2 complex states are kept, each also represents its conjugate, and ``y = 2 Re(C h) + D * u``. Without,
+    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``.
 
-    Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,);
-    a bidirectional layer has C_re_reverse, C_im_reverse (D, N) too, and shares the rest between its directions.
+    Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A
+    bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters.
 
-    Initial values: Lambda the eigenvalues of HiPPO-N of size d_state / blocks, `blocks` times over, with `conjugate`
-    those of negative imaginary part; log Delta uniform from log dt_min to log dt_max; with V the eigenvectors of
-    HiPPO-N, B = V^H B' and C = C' V. B' is real, of variance 1 / d_state; C' complex, per part of variance 1 / d_state
-    (`c_init` trunc_standard_normal) or 1 / (d_model d_state) (lecun_normal), all of them normal numbers cut at two
-    deviations; or C ~ N(0, 1/2) per part without V (complex_normal). D ~ N(0, 1).
+    Initial values: Lambda holds the eigenvalues of HiPPO-N of size d_state / blocks, repeated `blocks` times; with
+    `conjugate`, only those with negative imaginary part. log Delta is uniform from log dt_min to log dt_max. With V the
+    eigenvectors of HiPPO-N, B = V^H B' and C = C' V. B' is real with variance 1 / d_state. C' is complex with variance
+    1 / d_state (`c_init` trunc_standard_normal) or 1 / (d_model d_state) (lecun_normal) per part. Both are normal
+    numbers truncated at two standard deviations. With complex_normal, C ~ N(0, 1/2) per part, without V. D ~ N(0, 1).
     """
 
-    about: ClassVar[str] = "diagonal state space model of all channels, sampled with a step of its own for each state"
+    about: ClassVar[str] = "diagonal state space model over all channels, with a separate step size for each state"
     paper: ClassVar[str] = 'Smith et al. 2023, "Simplified State Space Layers for Sequence Modeling"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"lambda_re", "lambda_im", "log_step", "B_re", "B_im"})
     lanes: ClassVar[str] = "d_state"
@@ -123,14 +123,14 @@ class S5(DiagonalRecurrence):
         return {"lambda_re": np.where(clipped, 0, dlam.real), "lambda_im": dlam.imag.copy(), "log_step": step * dstep}
 
     def _continuous(self, params: Params) -> tuple[Array, Array]:
-        """(Lambda, Delta)."""
+        """Returns (Lambda, Delta)."""
         real = np.minimum(params["lambda_re"], CLIPPED) if self.clip_eigs else params["lambda_re"]
         return real + 1j * params["lambda_im"], self.step_scale * np.exp(params["log_step"])
 
 
 def truncated_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Normal numbers cut at two deviations, scaled to variance 1."""
+    """Returns normal numbers truncated at two standard deviations, scaled to variance 1."""
     x = rng.standard_normal(shape)
     while (beyond := np.abs(x) > 2).any():
         x[beyond] = rng.standard_normal(int(beyond.sum()))
-    return x / 0.879625661034240  # the deviation of what is left, sqrt(1 - 4 pdf(2) / (2 cdf(2) - 1))
+    return x / 0.879625661034240  # their standard deviation, sqrt(1 - 4 pdf(2) / (2 cdf(2) - 1))

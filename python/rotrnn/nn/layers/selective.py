@@ -1,4 +1,4 @@
-"""Mamba: a recurrence whose step size and directions its input selects (Gu and Dao 2023)."""
+"""Mamba: a recurrence with input-dependent step size and directions (Gu and Dao 2023)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
 class MambaSaved(NamedTuple):
-    """What forward keeps: its input, both halves of the in-projection, the convolution's output, the x-projection and
-    the scan's output, all (B, T, ...); the scan's carries; lengths; the state before x and the one after."""
+    """Saved for backward: input, both halves of the in-projection, the convolution's output, the x-projection and the
+    scan's output, all (B, T, ...); the scan's carries; lengths; the states before and after x."""
 
     x: Array
     value: Array
@@ -35,30 +35,30 @@ class MambaSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class Mamba(Recurrent):
-    """``y = W_out (scan(u, Delta, A, B, C) * SiLU(z))`` with what the scan runs on selected by its input u.
+    """``y = W_out (scan(u, Delta, A, B, C) * SiLU(z))``, where Delta, B and C depend on the input u of the scan.
 
     ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``,
-    ``A = -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D: on I = `expand` * `d_model` channels,
-    their step sizes from R = `dt_rank` numbers.
+    ``A = -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels,
+    whose step sizes are computed from R = `dt_rank` numbers.
 
     Parameters
     ----------
     d_state : int
-        S, real lanes a channel.
+        S, the number of real lanes per channel.
     d_conv : int
-        K, taps of the causal depthwise convolution; 0 for none.
+        K, the number of taps of the causal depthwise convolution; 0 for no convolution.
     expand : int
     dt_rank : int or "auto"
-        "auto" is ceil(d_model / 16).
+        R; "auto" means ceil(d_model / 16).
     dt_min, dt_max, dt_init_floor : float
-        Initial Delta: log-uniform on [dt_min, dt_max], and at least dt_init_floor.
+        Initial Delta: log-uniform on [dt_min, dt_max], but at least dt_init_floor.
     dt_init : "random" or "constant"
-        Initial W_Delta: uniform on +-dt_scale / sqrt(R), or that constant.
+        Initial W_Delta: uniform on +-dt_scale / sqrt(R), or the constant dt_scale / sqrt(R).
     dt_scale : float
     conv_bias, bias : bool
         Whether the convolution, and the in- and out-projections, have a bias.
     window : int, optional
-        L, if the scan is to sum the last L inputs alone (`selective_scan`).
+        L, to sum only the last L inputs in the scan (`selective_scan`).
 
     Parameters (dict of float32): in_proj (2I, D), conv_w (I, K), conv_bias (I,), x_proj (R + 2S, I), dt_proj (I, R),
     dt_bias (I,), A_log (I, S), D (I,), out_proj (D, I); with `bias`, in_bias (2I,) and out_bias (D,).
@@ -69,7 +69,7 @@ class Mamba(Recurrent):
 
     about: ClassVar[str] = "selective state space: step size, input and output directions depend on the input"
     paper: ClassVar[str] = 'Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces"'
-    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # what the released code does not decay
+    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # without weight decay in the released code
     lanes: ClassVar[str] = "expand d_model (d_state + d_conv - 1)"
 
     d_state: int = 16
@@ -105,12 +105,12 @@ class Mamba(Recurrent):
 
     @property
     def inner(self) -> int:
-        """I, the channels of the scan."""
+        """I, the number of channels of the scan."""
         return self.expand * self.d_model
 
     @property
     def rank(self) -> int:
-        """R, the numbers that give the step sizes."""
+        """R, the number of values from which the step sizes are computed."""
         return -(-self.d_model // 16) if isinstance(self.dt_rank, str) else self.dt_rank
 
     @property
@@ -149,7 +149,7 @@ class Mamba(Recurrent):
             elif name == "dt_bias":
                 dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), inner))
                 dt = np.maximum(dt, self.dt_init_floor)
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus of it is dt
+                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
             elif name == "A_log":
                 params[name] = np.tile(np.log(np.arange(1, S + 1)), (inner, 1))
             else:
@@ -159,12 +159,12 @@ class Mamba(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MambaSaved]:
-        """y (B, T, D); the state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S)), with a window
-        (B, L-1, I, S) in place of h, as of `selective_scan`."""
+        """Returns (y (B, T, D), saved). The state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S));
+        with a window, (B, L-1, I, S) instead of h, as in `selective_scan`."""
         return self._run(params, trusted(self.prepare)(params), x, ctx.lengths, state)
 
     def prepare(self, params: Params) -> Array:
-        """A (I, S)."""
+        """Returns A (I, S)."""
         A: Array = -np.exp(params["A_log"])
         return A
 
@@ -235,12 +235,12 @@ class Mamba(Recurrent):
         return of_value.dx + of_gate.dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
 
     def _halves(self, params: Params) -> tuple[Array, tuple[Array | None, Array | None]]:
-        """The in-projection to v and to z: weights (2, I, D), biases (I,)."""
+        """Returns the in-projections to v and to z: weights (2, I, D), and biases (I,)."""
         bias = params.get("in_bias")
         w = params["in_proj"].reshape(2, self.inner, self.d_model)
         return w, (None, None) if bias is None else (bias[: self.inner], bias[self.inner :])
 
     def _parts(self, selected: Array) -> list[Array]:
-        """d (B, T, R), B and C (B, T, S) of the x-projection."""
+        """Splits the x-projection into d (B, T, R), and B and C (B, T, S)."""
         R, S = self.rank, self.d_state
         return [contiguous(part) for part in np.split(selected, (R, R + S), -1)]

@@ -1,4 +1,4 @@
-"""RotRNN whose rotations its input selects: what its paper leaves to future work."""
+"""RotRNN with input-dependent rotations, which the RotRNN paper leaves to future work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 GAMMAS = ("constant", "input", "random")
 SLOWEST, FASTEST = 1e-30, 1e3
-"""Bounds of -log gamma_t: beyond them gamma_t is 1 or 0, and stays so."""
+"""Bounds of -log gamma_t; beyond them gamma_t is 1 or 0 to rounding and is kept constant."""
 
 
 class Decays(NamedTuple):
-    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the factor by which sqrt(1 - gamma_t^2) differs from that of
-    gamma."""
+    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the ratio of sqrt(1 - gamma_t^2) to sqrt(1 - gamma^2)."""
 
     mean: Array
     varying: Array
@@ -35,9 +34,9 @@ class Decays(NamedTuple):
 
 
 class SelectiveRotRNNSaved(NamedTuple):
-    """What forward keeps: the folded system; lengths; the input; the decays if they vary; the constant part of the
-    transitions, (planes,), and the varying one, a_t over it, and the scan's input v_t, both (B, T, planes); the state
-    before x, all states, and the one after x."""
+    """Saved for backward: the folded system; lengths; the input; the decays if they vary; the constant factor of the
+    transitions (planes,), their varying factor (a_t divided by the constant one) and the scan's input v_t, both
+    (B, T, planes); the state before x, all states, and the state after x."""
 
     folded: Folded[System]
     lengths: npt.NDArray[np.int64] | None
@@ -53,32 +52,35 @@ class SelectiveRotRNNSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class SelectiveRotRNN(Recurrent):
-    """``x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t`` per head, ``y_t = C x_t + D * u_t``, with angles from the
-    input: ``theta_t = theta + W_theta u_t``.
+    """``x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t`` per head, ``y_t = C x_t + D * u_t``, with input-dependent
+    angles ``theta_t = theta + W_theta u_t``.
 
-    ``P = expm(M - M^T)`` and ``xi_t = sqrt((1 - gamma_t^2) / tr(B^T B))`` as in `RotRNN`, whose parameters and states
-    these are (P is folded into the projections). For white input (independent steps, zero mean, unit covariance)
-    E|x_t|^2 stays 1 per head: R(theta_t) depends on u_t, but is a rotation, and x_{t-1}, independent of u_t with zero
-    mean, leaves no cross term. The decay is ``gamma_t = exp(-exp(gamma_log + e_t))`` with, by `gamma`,
+    ``P = expm(M - M^T)`` and ``xi_t = sqrt((1 - gamma_t^2) / tr(B^T B))`` are as in `RotRNN`; so are parameters and
+    states (P is folded into the projections). For white input (independent steps, zero mean, unit covariance)
+    E|x_t|^2 stays 1 per head: R(theta_t) depends on u_t but is a rotation, and there is no cross term because x_{t-1}
+    is independent of u_t and has zero mean. The decay is ``gamma_t = exp(-exp(gamma_log + e_t))``, where `gamma` sets
+    e_t:
 
-    - "constant": e_t = 0;
-    - "random": e_t uniform on +-`gamma_spread`, drawn in training for each head and step of time, the same for all
-      sequences, from the context's seed and step; in evaluation zero, its median. Independent of u: E|x_t|^2 stays 1;
-    - "input": ``e_t = W_gamma u_t``. Where it correlates with |B u_t|, E|x_t|^2 is not 1. It is not promised, but
-      reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
+    - "constant": e_t = 0.
+    - "random": in training, e_t is drawn uniformly from +-`gamma_spread` for each head and time step, the same for all
+      sequences, with the context's seed and step. In evaluation it is 0, its median. It is independent of u, so
+      E|x_t|^2 stays 1.
+    - "input": ``e_t = W_gamma u_t``. If it correlates with |B u_t|, E|x_t|^2 is not 1. The norm is then not guaranteed
+      but reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
 
-    `d_state` is N, the real lanes of all heads together, as in `RotRNN`.
+    `d_state` is N, the total number of real lanes of all heads, as in `RotRNN`.
 
-    Parameters (dict of float32), H heads of width W = d_state / H, P = W // 2 planes: those of RotRNN, theta (H, P),
-    gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,), initialised as there; W_theta (H, P, D) and, for
-    "input", W_gamma (H, D), N(0, selectivity^2 / D). `site` tells the draws of one model's layers apart.
+    Parameters (dict of float32), for H heads of width W = d_state / H with P = W // 2 planes: those of RotRNN with the
+    same initial values, theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,); W_theta (H, P, D)
+    and, for "input", W_gamma (H, D), both N(0, selectivity^2 / D). `site` makes the random numbers of a model's layers
+    different.
 
-    With ``window=L`` the state holds what the last L inputs alone leave (`diagonal_scan`): E|x_t|^2 is then that of a
-    start from zero L steps before, 1 - gamma^(2L) with a constant decay.
+    With ``window=L`` the state depends only on the last L inputs (`diagonal_scan`). Then E|x_t|^2 is as after L steps
+    from a zero state: 1 - gamma^(2L) with a constant decay.
     """
 
-    about: ClassVar[str] = "RotRNN with angles, and decays if asked, that depend on the input"
-    paper: ClassVar[str] = 'what "RotRNN: Modelling Long Sequences with Rotations" (2024) leaves to future work'
+    about: ClassVar[str] = "RotRNN with input-dependent angles and, optionally, decays"
+    paper: ClassVar[str] = 'future work named in "RotRNN: Modelling Long Sequences with Rotations" (2024)'
     recurrent: ClassVar[frozenset[str]] = RotRNN.recurrent | {"W_theta", "W_gamma"}
     lanes: ClassVar[str] = "d_state"
 
@@ -100,12 +102,12 @@ class SelectiveRotRNN(Recurrent):
             raise ValueError(f"SelectiveRotRNN: gamma={self.gamma!r}, expected one of {', '.join(GAMMAS)}")
         for name in ("selectivity", "gamma_spread"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a number from 0")
-        _ = self.base  # which checks the rest
+                raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a nonnegative number")
+        _ = self.base  # checks the other settings
 
     @property
     def base(self) -> RotRNN:
-        """The layer of constant rotations with the same parameters."""
+        """The layer with constant rotations and the same parameters."""
         return RotRNN(
             self.d_model, self.d_state, heads=self.heads, gamma_init=self.gamma_init, theta_max=self.theta_max
         )
@@ -135,12 +137,13 @@ class SelectiveRotRNN(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, SelectiveRotRNNSaved]:
-        """y (B, T, D); the state (B, planes) complex is that of RotRNN, with a window (B, L-1, planes): the last inputs
-        of the recurrence, each aged to the present."""
+        """Returns (y (B, T, D), saved). The state (B, planes), complex, is that of RotRNN. With a window it is
+        (B, L-1, planes): the last inputs of the recurrence, each multiplied by the transitions up to the current
+        step."""
         return self._run(params, trusted(self.prepare)(params), x, ctx, state)
 
     def prepare(self, params: Params) -> Folded[System]:
-        """RotRNN's folded system: gamma e^{i theta}, and P, xi in the projections."""
+        """Returns RotRNN's folded system: gamma e^{i theta}, and projections that contain P and xi."""
         return self.base.fold(params)
 
     def step(
@@ -216,7 +219,7 @@ class SelectiveRotRNN(Recurrent):
         return norms
 
     def _decays(self, params: Params, u: Array, ctx: Context) -> Decays | None:
-        """The decays of each head at u (B, T, D), or None if they are constant."""
+        """Returns the decays of each head for u (B, T, D), or None if they are constant."""
         if self.gamma == "input":
             e = dense(u, params["W_gamma"])
         elif self.gamma == "random" and ctx.train:
@@ -230,23 +233,24 @@ class SelectiveRotRNN(Recurrent):
         return Decays(mean, varying, exp(-varying), gain)
 
     def _angle_weights(self, params: Params) -> Array:
-        """W_theta (planes, D); of the plane that holds the last lane of an odd head, zero."""
+        """Returns W_theta as (planes, D); the rows of planes with the last lane of an odd head are zero."""
         odd = self.base.width % 2
         return np.pad(params["W_theta"], ((0, 0), (0, odd), (0, 0))).reshape(-1, self.d_model)
 
     def _heads(self, z: Array) -> Array:
-        """(B, T, planes) as a view (B, T, H, planes of a head)."""
+        """Returns (B, T, planes) as a view (B, T, H, planes of a head)."""
         return z.reshape(*z.shape[:2], self.heads, z.shape[2] // self.heads)
 
 
 def _share(x: Array) -> Array:
-    """x / (e^{2x} - 1)."""
+    """Returns x / (e^{2x} - 1)."""
     share: Array = x * np.exp(-2 * x) / -np.expm1(-2 * x)
     return share
 
 
 def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:
-    """Numbers uniform on (0, 1), from the context's seed and step and a site: of Philox blocks no dropout reaches."""
+    """Returns uniform random numbers on (0, 1) for the context's seed and step and a site. They come from Philox blocks
+    that dropout does not use."""
     n = math.prod(shape)
     counter = np.empty((-(-n // 4), 4), np.int64)
     counter[:, 0] = np.arange(len(counter))
