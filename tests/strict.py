@@ -1,4 +1,4 @@
-"""A device without a device: arrays that refuse every silent conversion, with the CPU's kernels behind them.
+"""A test device on the CPU: arrays that raise on every silent conversion, with the CPU's kernels.
 
 A `StrictArray` is no NumPy array and never becomes one. `numpy.asarray` of it, arithmetic or a NumPy function with it
 and a plain array, and a plain array given to a kernel are errors, as they are on a GPU (CuPy), or would be slow there.
@@ -27,7 +27,7 @@ SYNCHRONISATIONS: Counter[str] = Counter()
 
 
 class SilentConversion(TypeError):
-    """A plain array and a StrictArray met, or one was about to become the other."""
+    """A NumPy array and a StrictArray were mixed, or one would have been converted to the other."""
 
 
 def synchronise() -> None:
@@ -43,7 +43,7 @@ def synchronise() -> None:
 
 
 def unwrap(value: Any) -> Any:
-    """Every StrictArray in (nested) arguments as its host array; a plain array among them is refused."""
+    """Returns (nested) arguments with every StrictArray replaced by its host array; raises for plain NumPy arrays."""
     if isinstance(value, StrictArray):
         return value._host
     if isinstance(value, CheckedLengths):
@@ -60,7 +60,7 @@ def unwrap(value: Any) -> Any:
 
 
 def wrap(value: Any) -> Any:
-    """The inverse, of results: NumPy's numbers stay on the device too."""
+    """The inverse of `unwrap`, for results. NumPy scalars stay on the device, too."""
     if isinstance(value, np.ndarray | np.generic):
         return StrictArray(np.asarray(value))
     if isinstance(value, list | tuple):
@@ -69,7 +69,7 @@ def wrap(value: Any) -> Any:
 
 
 class StrictArray(NDArrayOperatorsMixin):
-    """See the module."""
+    """An array of the test device; see the docstring of the module."""
 
     __slots__ = ("_host",)
     __hash__ = None  # type: ignore[assignment]
@@ -88,7 +88,7 @@ class StrictArray(NDArrayOperatorsMixin):
             synchronise()
         return wrap(function(*unwrap(args), **unwrap(kwargs)))
 
-    # ---- what waits for the device ----
+    # ---- methods that wait for the device ----
 
     def _number(self, kind: Any) -> Any:
         synchronise()
@@ -125,12 +125,12 @@ class StrictArray(NDArrayOperatorsMixin):
         synchronise()
         return wrap(self._host.nonzero())
 
-    # ---- what does not ----
+    # ---- methods that do not wait ----
 
     def _key(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, StrictArray) and one.dtype == bool for one in keys):
-            synchronise()  # how many are picked is known to the device alone
+            synchronise()  # only the device knows the number of selected elements
         return unwrap(key)
 
     def __getitem__(self, key: Any) -> Any:
@@ -176,7 +176,7 @@ for _name in (
 
 
 class StrictKernels:
-    """The CPU's kernels for StrictArrays alone."""
+    """The CPU's kernels, which accept only StrictArrays."""
 
     def __getattr__(self, name: str) -> Any:
         kernel = getattr(HOST.kernels, name)
@@ -184,14 +184,14 @@ class StrictKernels:
 
 
 def to_device(value: Any) -> Any:
-    """Nested params, or an array, on the strict device."""
+    """Returns nested params, or an array, on the test device."""
     if isinstance(value, dict):
         return {key: to_device(one) for key, one in value.items()}
     return StrictArray(np.array(value)) if isinstance(value, np.ndarray) else value
 
 
 def to_host(value: Any) -> Any:
-    """The inverse: what a test asks for, uncounted."""
+    """The inverse of `to_device`, for use in tests; it does not count as a synchronisation."""
     if isinstance(value, dict):
         return {key: to_host(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -212,6 +212,6 @@ register(STRICT)
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """The synchronisations that are asked for within."""
+    """Counts the synchronisations within the block."""
     SYNCHRONISATIONS.clear()
     yield SYNCHRONISATIONS

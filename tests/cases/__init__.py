@@ -1,4 +1,4 @@
-"""The table of cases: one list of rows, held by test_cases.py, and of layers, held by test_layer_rows.py too.
+"""The table of cases: one list of ops, tested by test_cases.py, and one of layers, also tested by test_layer_rows.py.
 
 A new op or layer adds its rows in a file of its own here, and its lists below. The rows of LARGE are for threads
 alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.

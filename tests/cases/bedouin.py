@@ -1,5 +1,5 @@
-"""Rows of Bedouin, each token's fixed point by solving the linear system that it is, the past being known; and of
-FPMamba, whose loop is run as it is printed."""
+"""Rows of Bedouin, whose reference solves a linear system for each token's fixed point, given the past; and of FPMamba,
+whose reference runs the authors' loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def silu(z: Any) -> Any:
 
 
 def mixer_of(layer: Any, parts: Arrays) -> Any:
-    """Q of one token, as a matrix."""
+    """Returns Q of one token as a matrix."""
     if layer.mixer == "orthogonal":
         return scipy.linalg.expm(parts["M"] - parts["M"].T)
     largest = 1 / layer.rank if layer.mixer == "low_rank" else 1
@@ -80,7 +80,7 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
 
 
 def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
-    """F(y) of one sequence, and the state after it: weights normalised where they are used."""
+    """Returns F(y) of one sequence, and the state after it, with weights normalised where they are used."""
 
     def weight(name: str) -> Any:
         return p[f"g_{name}"][..., None] * p[name] / np.linalg.norm(p[name], axis=-1, keepdims=True)
@@ -103,7 +103,7 @@ def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any)
 
 
 def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """The loop of the authors' code in evaluation, over a batch; or, by the sequence, each on its own."""
+    """The loop of the authors' code in evaluation mode, over a batch or for each sequence separately."""
     B, T, _ = inputs.shape
     E = layer.width
     lengths = [T] * B if lengths is None else lengths
@@ -137,7 +137,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
 
 
 def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
-    """The fixed point depends on the path to it: chunks and steps find others."""
+    """Does not compare chunks and single steps, because the fixed point depends on the path of the iteration."""
     layer = FPMamba(2, **{"d_state": 3, "gradient": "implicit", "tol": TOL, "max_iterations": 2000, **settings})
     return LayerRow(
         name, layer, B, T, lengths, printed_loop, terms=TERMS, linear=(("W_out",),), noise=0.3, streams=False

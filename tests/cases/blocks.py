@@ -1,4 +1,4 @@
-"""Rows of engine 1 and of the fused block."""
+"""Rows of engine 1 and of the fused residual block."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def block_case(
     B: int, T: int, D: int, N: int, K: int, *, norm: str, form: str, rate: float = 0.0, over_time: bool = False,
     lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
-    """A residual block: arguments are x, the norm's, engine 1's, the gate's and h0."""
+    """A residual block. Its arguments are x, the arrays of the norm, engine 1 and the gate, and h0."""
     places = None if lengths is None else 2**32 - 2 - 3 * np.arange(B)
     key = {"seed": 2**40 + 5, "step": 7, "site": 3, "rate": rate, "over_time": over_time, "places": places}
     weights = ("w_gate", "b_gate", "w_value", "b_value") if form == "full" else ("w_gate", "b_gate")

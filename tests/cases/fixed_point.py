@@ -1,4 +1,5 @@
-"""Rows of Fixed-Point RNNs: the dense recurrence that the iteration converges to, one linear system a token."""
+"""Rows of Fixed-Point RNNs. The reference is the limit of the iteration: a dense recurrence, one linear system per
+token."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def sigmoid(z: Any) -> Any:
 
 
 def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
-    """Q of one token, as a matrix."""
+    """Returns Q of one token as a matrix."""
     N, rank = layer.d_state, layer.rank
     if layer.mixer == "orthogonal":
         S = parts["M"] - parts["M"].T
@@ -54,7 +55,7 @@ def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
 
 
 def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[Any, Any]:
-    """(A, b) of one token: h = A h_before + b is the fixed point, by solving for it."""
+    """Returns (A, b) of one token, found by solving for the fixed point h = A h_before + b."""
     identity = np.eye(layer.d_state)
     lam = sigmoid(params.get("W_lambda", np.zeros((layer.d_state, layer.d_model))) @ x_t + params["b_lambda"])
     v = params["B"] @ x_t

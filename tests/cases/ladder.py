@@ -39,7 +39,7 @@ def bank_loop(
 def bank_window_loop(
     a: Any, c: Any, skip: Any, u: Any, h0: Any, reverse: bool, lengths: Any, L: int
 ) -> tuple[Any, Any]:
-    """y_t = sum_{k<L} Re(sum_n c_n a_n^k) u_{t-k}, and skip u_t; h0 holds the inputs before, the last one last."""
+    """y_t = sum_{k<L} Re(sum_n c_n a_n^k) u_{t-k} + skip u_t; h0 holds the previous inputs, most recent last."""
     B, T, D = u.shape
     y, hT = np.zeros_like(u), np.zeros((B, L - 1, D), u.dtype)
     response = np.stack([(c * a**k).sum(1).real for k in range(L)])
@@ -139,7 +139,7 @@ def lru_ladder_loop(layer: LRU, params: Arrays, x: Any, state: Any, lengths: Any
 
 
 def discretised(method: str, lam: Any, step: Any, step_input: Any) -> tuple[Any, Any]:
-    """(a, gain) as the papers print them."""
+    """Returns (a, gain) by the formulas in the papers."""
     if method == "bilinear":
         return (1 + lam * step / 2) / (1 - lam * step / 2), step_input / (1 - lam * step_input / 2)
     gain = (np.exp(lam * step_input) - 1) / lam if method == "zoh" else step_input + 0 * lam

@@ -1,4 +1,4 @@
-"""Rows of layers: a layer, its shapes and its reference; what every recurrent layer must do follows from the row."""
+"""Rows of layers: a layer, its shapes and its reference, from which the tests of all recurrent layers follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cases.table import Arrays, Case, normal
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten_state, unflatten_state
 
 PREFIX = 3
-"""Steps before the row's own that make its initial state."""
+"""Number of steps that are run to create the initial state of a row."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,24 @@ class LayerRow:
         return bool(getattr(self.layer, "bidirectional", False))
 
     def params(self, rng: np.random.Generator) -> Arrays:
-        """Float64 parameters, each a little off its initial value: no gradient may hide behind a zero."""
+        """Returns float64 parameters, each slightly changed from its initial value, so that a zero does not hide a
+        gradient."""
         params = astype(self.layer.init(rng), np.float64)
         return {name: value + 0.05 * normal(rng, value.shape) for name, value in params.items()}
 
     @functools.cached_property
     def template(self) -> Any:
-        """A state of the right structure, with its integer leaves."""
+        """Returns a state of the right structure, with its integer leaves."""
         rng = np.random.default_rng(0)
         x = normal(rng, (self.B, PREFIX, self.layer.d_model))
         return self.layer.forward(self.params(rng), x)[1].state
 
     def leaves(self, state: Any) -> Arrays:
-        """The differentiable leaves of a state."""
+        """Returns the differentiable leaves of a state."""
         return {name: leaf for name, leaf in flatten_state(state) if leaf.dtype.kind in "fc"}
 
     def state_of(self, args: Arrays) -> Any:
-        """The state whose leaves are among the arguments; None if the layer takes none."""
+        """Returns the state whose leaves are among the arguments; None if the layer takes no state."""
         if self.bidirectional:
             return None
         return unflatten_state({name: args.get(name, leaf) for name, leaf in flatten_state(self.template)})

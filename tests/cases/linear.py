@@ -114,7 +114,7 @@ LINEAR = [
 
 
 def both_ways_loop(layer: Bidirectional, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """One layer forward, and its other copy on each sequence reversed."""
+    """One copy of the layer on each sequence, and the other copy on each reversed sequence."""
     y = np.zeros_like(x)
     for b, steps in enumerate([x.shape[1]] * len(x) if lengths is None else lengths):
         one = x[b : b + 1, :steps]

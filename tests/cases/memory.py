@@ -60,7 +60,7 @@ HISTORIES = [
 
 
 def wrope_loop(layer: WropeMemory, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """y_t = Re(C sum_k e^{i Delta_k} B u_{t-k}) + D u_t, each age's angle on its own."""
+    """y_t = Re(C sum_k e^{i Delta_k} B u_{t-k}) + D u_t, with the angle of each age computed separately."""
     B_in, C = params["B_re"] + 1j * params["B_im"], params["C_re"] + 1j * params["C_im"]
     B, T, _ = x.shape
     y = np.zeros_like(x)

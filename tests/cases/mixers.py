@@ -1,4 +1,4 @@
-"""Rows of the channel mixers beside Householder's, of mixing about an origin, and of the maps that drive mixers."""
+"""Rows of channel mixers other than Householder's, of mixing about an origin, and of the maps for mixers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def mixer_case(
 
 
 def lagged_reference(p: Any, columns: tuple[Columns, ...], lengths: Any) -> tuple[Any, ...]:
-    """Each range of columns through its function."""
+    """Applies the function of each range of columns."""
     functions = {
         "linear": lambda v: v,
         "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
@@ -171,7 +171,7 @@ def lagged_case(B: int, T: int, columns: tuple[Columns, ...], given: tuple[str, 
 
 
 def lagged_product_case(B: int, T: int, E: int, columns: tuple[Columns, ...], lengths: Any = None) -> Case:
-    """Its adjoint is `lagged_maps_backward`, and that of the product."""
+    """The adjoint is `lagged_maps_backward`, followed by that of the product."""
     K = sum(width for width, _ in columns)
 
     def make(rng: np.random.Generator) -> Arrays:

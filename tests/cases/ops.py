@@ -312,7 +312,7 @@ def gelu_formula(x: Any) -> Any:
 
 
 def unary_case(name: str, op: Any, adjoint: Any, formula: Any, shape: tuple[int, ...]) -> Case:
-    """An op whose backward takes what forward returned."""
+    """An op whose backward takes forward's result."""
     return pointwise_case(name, {"x": shape}, op, lambda dy, x: (adjoint(dy, op(x)),), formula, terms=64)
 
 

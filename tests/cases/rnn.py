@@ -104,7 +104,7 @@ def lstm_case(B: int, T: int, N: int, lengths: Any = None) -> Case:
 
 
 def attention_loop(q: Any, k: Any, v: Any, heads: int, lengths: Any, past: Any, window: Any) -> Any:
-    """Softmax over the keys that each query sees, query after query."""
+    """Softmax over the keys that each query attends to, one query after the other."""
     y = np.zeros_like(q)
     for b in range(len(q)):
         for t in steps_of(q, b, lengths):
@@ -153,7 +153,7 @@ def attention_case(
 
 
 def rotary_loop(x: Any, heads: int, past: Any, base: float = 10_000.0) -> Any:
-    """Each plane by its own rotation matrix."""
+    """Rotates each plane by a rotation matrix."""
     B, T, D = x.shape
     y = np.array(x)
     planes = D // heads // 2
@@ -245,7 +245,7 @@ def lstm_reference(layer: LSTM, params: Arrays, x: Any, state: Any, lengths: Any
 
 
 def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """Sequence after sequence, its cached rows before its own."""
+    """One sequence after the other, with its cached rows before its new ones."""
     B, T, D = x.shape
     cap = np.inf if layer.window is None else layer.window - 1
     keys, values, places = state

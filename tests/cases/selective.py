@@ -1,4 +1,4 @@
-"""Rows of the selective scan, of the short convolution, and of the layers made of them."""
+"""Rows of the selective scan, of the short convolution, and of the layers that use them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def selective_loop(
 def selective_window_loop(
     x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, lengths: Any
 ) -> tuple[Any, Any]:
-    """The last `window` inputs, each aged step by step, and their sum read; those after the last step."""
+    """Reads the sum of the last `window` inputs, which are multiplied by the transition at each step."""
     y, hT = np.zeros_like(x), np.array(h0)
     for b in range(x.shape[0]):
         seen = list(h0[b])
@@ -180,7 +180,7 @@ OPS_LARGE = [
 
 
 def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """Token after token, with the convolution's window in hand."""
+    """One token after the other, with a buffer for the window of the convolution."""
     tail, h = (np.array(one) for one in state)
     if layer.window is None:
         h = h[:, None]  # one summand, in place of a window's
@@ -225,7 +225,7 @@ def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, refe
 
 @dataclass(frozen=True)
 class TrainingRow(LayerRow):
-    """A row in training mode, whose layer draws numbers."""
+    """A row in training mode, for a layer that draws random numbers."""
 
     @property
     def ctx(self) -> Context:

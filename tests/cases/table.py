@@ -1,4 +1,4 @@
-"""The table of differentiable functions: every row is held by every test of test_cases.py.
+"""The table of differentiable functions: every test of test_cases.py runs on every row.
 
 A case makes its arguments, runs forward and backward on them, and has a reference: the simplest NumPy that can be
 right. A new op added here is checked against its reference, finite differences, the adjoint identity, float32,
@@ -41,7 +41,7 @@ class Case:
 
 
 def beside(constant: Any, like: Any) -> Any:
-    """What a case has besides its arguments, on the device that they are on."""
+    """Returns a constant of a case on the device of its arguments."""
     return device_of(like).asarray(constant)
 
 
@@ -65,7 +65,7 @@ def scan_loop(a: Any, x: Any, h0: Any = None, reverse: bool = False, lengths: An
 
 
 def valid_steps(shape: tuple[int, ...], lengths: Any) -> Any:
-    """(B, T, 1): which steps are no padding."""
+    """Returns a mask (B, T, 1) of valid steps."""
     B, T = shape[:2]
     return (np.arange(T) < np.reshape(np.full(B, T) if lengths is None else lengths, (B, 1)))[..., None]
 

@@ -1,4 +1,4 @@
-"""Rows at the sizes of a model: what `python -m benchmarks.ops` times. One an op, or one for each way that it runs."""
+"""Rows at the sizes of a model, timed by `python -m benchmarks.ops`: one per op, or one per code path of an op."""
 
 from __future__ import annotations
 

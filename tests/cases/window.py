@@ -15,7 +15,8 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan
 
 
 def window_loop(a: Any, x: Any, h0: Any, window: int, reverse: bool = False, lengths: Any = None) -> tuple[Any, Any]:
-    """h_t = sum of the last `window` inputs, each aged step by step; and those after the last step."""
+    """h_t is the sum of the last `window` inputs, which are multiplied by the transition at each step. Also returns
+    those inputs after the last step."""
     B, T, N = x.shape
     h = np.zeros((B, T, N), np.result_type(a, x, h0))
     hT = np.zeros((B, window - 1, N), h.dtype)

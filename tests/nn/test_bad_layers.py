@@ -1,4 +1,4 @@
-"""What layers, parts, blocks, stacks and models say of arguments that do not fit: in their own words, and once."""
+"""Errors of layers, parts, blocks, stacks and models for bad arguments. They name the outer call, which checks once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ B, T, D, V, C = 2, 6, 4, 5, 3
 
 
 def small(name: str) -> Any:
-    """A layer of the registry at the sizes of its first row, which need no thought here."""
+    """Returns a layer of the registry with the sizes of its first row."""
     row = next(row for row in LAYER_ROWS if type(row.layer) is LAYERS[name])
     return row.layer
 
@@ -77,7 +77,7 @@ every = pytest.mark.parametrize("name", MODULES)
 
 
 class Tensor:
-    """What an array of another library looks like."""
+    """A stand-in for an array of another library."""
 
     def __init__(self, array: Any) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
@@ -87,7 +87,7 @@ class Tensor:
 
 
 def inputs_of(module: Any) -> Any:
-    """An input that fits."""
+    """Returns a valid input."""
     encoder = getattr(module, "encoder", module)
     if isinstance(encoder, Embedding):
         pairs = (2,) if type(module).__name__ == "Retrieval" else ()
@@ -107,7 +107,7 @@ def raised(call: Callable[[], Any], *errors: type[Exception]) -> str:
 
 
 @every
-def test_a_generator_is_asked_for(name: str) -> None:
+def test_init_needs_a_generator(name: str) -> None:
     module: Any = MODULES[name]
     kind = type(module).__name__
     expected = rf"{kind}\.init: rng is 0 \(int\), expected a numpy.random.Generator, as numpy.random.default_rng\(0\)"
@@ -244,7 +244,7 @@ def test_steps_and_states(name: str) -> None:
 
 @pytest.mark.parametrize("row", LAYER_ROWS, ids=lambda row: row.title)
 def test_a_state_is_what_its_form_says(row: Any) -> None:
-    """So `state_lanes`, which follows from the form, counts what is there."""
+    """So `state_lanes`, which is computed from the form, is right."""
     if row.bidirectional or not row.B or not row.T:
         return
     form, state = row.layer.state_form, row.template

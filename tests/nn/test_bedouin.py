@@ -1,4 +1,4 @@
-"""Bedouin and FPMamba beyond the table of cases: known answers, both modes of inference, ablations, what goes wrong."""
+"""Bedouin and FPMamba: known answers, both modes of inference, ablations, and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXACT = {"tol": 1e-13, "max_iterations": 1000}
 
 
 def made(layer: MatrixFixedPoint, seed: int = 0, B: int = 3, T: int = 12) -> tuple[Any, Any]:
-    """Parameters a little off their initial values, and an input."""
+    """Returns parameters slightly changed from their initial values, and an input."""
     rng = np.random.default_rng(seed)
     params = astype(layer.init(rng), np.float64)
     return {name: p + 0.05 * normal(rng, p.shape) for name, p in params.items()}, normal(rng, (B, T, layer.d_model))
@@ -65,7 +65,7 @@ def test_directions_of_any_length() -> None:
 
 @pytest.mark.parametrize("mixer", ["householder", "dplr", "low_rank", "kronecker", "orthogonal"])
 @pytest.mark.parametrize("stop", ["sequence", "quantile"])
-def test_fpmamba_walks_the_printed_loop(mixer: str, stop: str) -> None:
+def test_fpmamba_follows_the_published_loop(mixer: str, stop: str) -> None:
     """Six steps, whether they converge or not: the path is what counts. A step may pull two iterates apart, by a factor
     of some ten at these sizes, so 10^7 roundings at most."""
     layer = FPMamba(3, d_state=2, mixer=mixer, stop=stop, tol=0.1, max_iterations=6)
@@ -98,7 +98,7 @@ def test_fpmamba_shrinks_its_steps_as_printed() -> None:
     assert np.abs(y - whole_steps).max() > 0.1
 
 
-def test_fpmamba_in_training_lets_a_quarter_go() -> None:
+def test_fpmamba_in_training_ends_when_three_quarters_have_converged() -> None:
     """Four sequences, of which one is far slower: 75 % of lowest residuals below the tolerance end the loop."""
     layer = FPMamba(4, tol=1e-3, train_iterations=None)
     params, u = made(layer, B=4)
@@ -137,7 +137,7 @@ def test_inference_gap_of_fpmamba_is_reported() -> None:
 
 
 @pytest.mark.parametrize("name", Bedouin.feedbacks)
-def test_feedback_does_what_it_says(name: str) -> None:
+def test_feedback_uses_the_previous_output(name: str) -> None:
     """Weights of zero feed nothing back; others change the output, from the second token on."""
     plain, fed = Bedouin(3, d_state=2, feedback=(), **EXACT), Bedouin(3, d_state=2, feedback=(name,), **EXACT)
     params, u = made(fed)
@@ -228,7 +228,7 @@ def test_a_sequence_that_is_not_finite_ends_by_itself(layer: MatrixFixedPoint, t
     assert np.isnan(y[1]).any()
 
 
-def test_a_fixed_point_that_is_not_reached_is_said_once() -> None:
+def test_a_fixed_point_that_is_not_reached_gives_one_warning() -> None:
     layer = Bedouin(3, tol=1e-12, max_iterations=3)
     params, u = made(layer)
     with pytest.warns(

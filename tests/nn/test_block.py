@@ -1,4 +1,4 @@
-"""The fused passes against the parts they fuse; what blocks hand each other; which blocks are fused."""
+"""Fused blocks against their unfused parts; what blocks pass to each other; which blocks are fused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_moments_are_those_of_the_output(parts: Any) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_is_still_to_be_added_is_added(parts: Any, keep: bool) -> None:
+def test_pending_gradient_terms_are_added(parts: Any, keep: bool) -> None:
     x, norm, system, gating, h0 = parts
     y, _, _, saved = residual_block(x, norm, system, gating, h0, lengths=(50, 0, 33), keep=keep)
     dy = np.cos(np.arange(x.size)).reshape(x.shape)
@@ -153,7 +153,7 @@ def test_what_is_fused_and_what_is_not() -> None:
 
 
 def test_a_stack_of_both_kinds() -> None:
-    """Blocks that cannot be fused neither break the chain of statistics nor lose what is still to be added."""
+    """Blocks that cannot be fused neither break the chain of statistics nor lose pending gradient terms."""
     layers = (LRU(4, 3), Doubled(4, 3), LRU(4, 3), LRU(4, 3))
     stack = ResidualStack(tuple(ResidualBlock(BatchNorm(4), layer, Gate(4)) for layer in layers))
     rng = np.random.default_rng(0)
@@ -228,7 +228,7 @@ assert peak() - before < 200 << 20, (peak() - before) >> 20
 
 
 @keeps_memory
-def test_what_is_kept_never_adds_to_the_peak() -> None:
+def test_kept_memory_never_adds_to_the_peak() -> None:
     subprocess.run([sys.executable, "-c", FOOTPRINT], check=True)
 
 

@@ -1,4 +1,4 @@
-"""What the Fixed-Point RNN promises beyond its rows: dense recurrences as known answers, contraction, its gradients."""
+"""Properties of the Fixed-Point RNN: dense recurrences as known answers, contraction, and gradients."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_where_it_is_guaranteed_each_step_contracts(mixer: str) -> None:
         _, saved = layer.forward(params, rng.standard_normal((1, 7, 3)))
         norms.append(np.linalg.norm(jacobian(saved.depth, 7), 2))
     assert max(norms) <= CONTRACTION * (1 + 1e-12)
-    assert max(norms) > 0.1  # the bound says something
+    assert max(norms) > 0.1  # the bound is not vacuous
 
 
 def test_with_a_varying_lam_each_token_contracts() -> None:

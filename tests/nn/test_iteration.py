@@ -1,4 +1,4 @@
-"""The driver of fixed points in depth: rules of stopping and damping, what it reports, warns of and refuses."""
+"""The driver of fixed points in depth: stopping and damping rules, reports, warnings and errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_sequence_does_not_depend_on_its_batch() -> None:
         assert [field[0] for field in alone.report] == [field[b] for field in together.report]
 
 
-def test_the_quantile_rule_lets_a_quarter_go_in_training_and_none_in_evaluation() -> None:
+def test_the_quantile_rule_ignores_a_quarter_in_training_and_none_in_evaluation() -> None:
     """Sequence b is multiplied by its own factor; the slowest of four needs many more steps."""
     rates = np.array([0.1, 0.1, 0.1, 0.9])[:, None, None]
     c = np.ones((4, 2, 3))
@@ -105,7 +105,7 @@ def test_what_is_not_finite_ends_by_itself(stop: str, train: bool, bad: float) -
         assert np.median(spoiled.report.residual[others]) < 1e-6
 
 
-def test_padding_is_not_looked_at_and_empty_sequences_take_no_step() -> None:
+def test_padding_is_not_read_and_empty_sequences_take_no_step() -> None:
     F, c, exact = affine(B=3)
     lengths = np.array([30, 0, 11])
     for b, length in enumerate(lengths):
@@ -150,7 +150,7 @@ def test_damping_reaches_what_the_plain_iteration_leaves() -> None:
     assert not away.report.converged.any()
 
 
-def test_what_was_not_reached_is_told_once() -> None:
+def test_unreached_fixed_points_give_one_warning() -> None:
     F, c, _ = affine()
     few = Iteration(1e-6, 3)
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""Every recurrent layer of the table: full = chunked = streamed, gradients chained through the state, what it says."""
+"""Every recurrent layer of the table: full = chunked = streamed, gradients through the state, descriptions, errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_chunks_are_the_whole(row: LayerRow) -> None:
 
 @streaming_rows
 def test_streaming_is_the_whole(row: LayerRow) -> None:
-    """Step after step; from a chunk's state; and with what time does not touch prepared once."""
+    """Single steps from the start, from the state of a chunk, and with `prepare` called once."""
     _, params, x = inputs_of(row)
     full, saved = row.layer.forward(params, x)
     prepared = row.layer.prepare(params)
@@ -80,8 +80,8 @@ def test_streaming_is_the_whole(row: LayerRow) -> None:
 
 
 @streaming_rows
-def test_a_step_leaves_the_state_it_was_given_alone(row: LayerRow) -> None:
-    """Without `prepared`: two continuations of one state do not know of each other."""
+def test_a_step_does_not_change_the_given_state(row: LayerRow) -> None:
+    """Without `prepared`, two continuations of one state are independent."""
     _, params, x = inputs_of(row)
     _, saved = row.layer.forward(params, x[:, :1])
     before = [leaf.tobytes() for _, leaf in flatten_state(saved.state)]

@@ -1,4 +1,4 @@
-"""What the papers promise of RotRNN and LRU: known answers and invariants."""
+"""Properties of RotRNN and LRU stated in the papers: known answers and invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotational memories: the slides' angles, and how reading by age and ageing by rotation agree."""
+"""Rotational memories: the angles of the slides, and the agreement of reading by age and rotation at each step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_impulse_shows_its_age() -> None:
         np.testing.assert_allclose(y, expected, rtol=0, atol=50 * EPS)
 
 
-def test_rope_memory_neither_fades_nor_drifts() -> None:
+def test_rope_memory_neither_decays_nor_drifts() -> None:
     layer = RopeMemory(1, 1, length=6)
     params = {name: np.zeros(shape) for name, shape in layer.shapes.items()}
     params["B_re"][:] = params["C_re"][:] = 1

@@ -1,4 +1,4 @@
-"""Layers without memory: against NumPy, central differences, NaN padding; running statistics, masks, streaming."""
+"""Non-recurrent layers: against NumPy, central differences, NaN padding; running statistics, masks, streaming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dense recurrences, LSTM and attention: known answers, what nobody else's test of every layer holds, bad input."""
+"""Dense recurrences, LSTM and attention: known answers, special properties, bad input."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def test_equal_keys_give_the_running_mean() -> None:
             np.testing.assert_allclose(norm[0, 0, t], score + np.log(count), rtol=0, atol=8 * S * EPS)
 
 
-def test_huge_scores_neither_overflow_nor_vanish() -> None:
-    """The largest score takes all; what is infinite in e^score is so nowhere else."""
+def test_huge_scores_do_not_overflow() -> None:
+    """The largest score gets all of the weight, although e^score overflows."""
     q, k = np.full((1, 3, 1), 1e3), np.array([[[1.0], [3.0], [2.0]]])
     v = np.array([[[5.0], [7.0], [11.0]]])
     y, norm = attention(q, k, v, heads=1)
@@ -180,7 +180,7 @@ def test_huge_scores_neither_overflow_nor_vanish() -> None:
     np.testing.assert_array_equal(y[0, :, 0], [5, 5, 5])
 
 
-def test_attention_remembers_no_scores() -> None:
+def test_attention_does_not_store_scores() -> None:
     """At T = 30,000 they would be 3.6 GB a head, with a window of 8 nothing is to do."""
     q = np.random.default_rng(0).standard_normal((1, 30_000, 4)).astype(np.float32)
     y, norm = attention(q, q, q, heads=1, window=8)
@@ -349,7 +349,7 @@ def test_inputs_and_states_that_do_not_fit_a_layer(layer: Recurrent) -> None:
         layer.forward(params, X, state=saved.state)
 
 
-def test_one_direction_alone_goes_on() -> None:
+def test_only_a_single_direction_can_be_continued() -> None:
     layer = RNN(4, 3, bidirectional=True)
     params = float64_params(layer)
     with pytest.raises(ValueError, match=r"RNN.forward: a bidirectional layer takes no state"):

@@ -1,4 +1,4 @@
-"""What forward saves is a tree of arrays: backward needs nothing else, and its shapes are known before any value is."""
+"""What forward saves is a tree of arrays. Backward needs nothing else, and the shapes are known before the values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteratio
 
 
 def copied(saved: Any) -> Any:
-    """The saved made again of copies of its arrays, each in NumPy's own layout: nothing else of it is left."""
+    """Rebuilds what forward saved from copies of its arrays in NumPy's default layout."""
     arrays, structure = flatten_saved(saved)
     assert isinstance(hash(structure), int)
     assert list(arrays) == leaf_names(structure)
@@ -43,7 +43,7 @@ def copied(saved: Any) -> Any:
 
 
 def forms(saved: Any) -> Any:
-    """What must not depend on values."""
+    """Returns everything that must not depend on values."""
     arrays, structure = flatten_saved(saved)
     return {name: (array.shape, array.dtype) for name, array in arrays.items()}, structure
 
@@ -153,7 +153,7 @@ D = 4
 
 
 def blocks_of(layer: Any, dropout: float) -> dict[str, Any]:
-    """A block of every kind around a layer."""
+    """Returns a block of each kind around a layer."""
     batch, row, drop = BatchNorm(D), LayerNorm(D), Dropout(dropout)
     full, half1, half2 = (Gate(D, form, dropout) for form in ("full", "half1", "half2"))
     return {
@@ -290,7 +290,7 @@ def test_a_tree_there_and_back() -> None:
 @pytest.mark.parametrize(
     "odd", [lambda: 0, [1], {1: 2}, Loose(1), np.float64(1), {1}, object()], ids=lambda odd: type(odd).__name__
 )
-def test_what_is_no_data_is_refused_by_name(odd: Any) -> None:
+def test_values_that_are_not_plain_data_are_refused_by_name(odd: Any) -> None:
     with pytest.raises(
         TypeError, match=rf"flatten_saved: second\.0\.x is of type {type(odd).__name__}, expected arrays"
     ):

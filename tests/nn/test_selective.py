@@ -1,4 +1,4 @@
-"""What the selective layers and their ops promise beyond the table of cases: known answers, norms, errors."""
+"""Properties of selective layers and their ops that the table of cases does not test: known answers, norms, errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_state_passes_through_where_there_are_no_steps() -> None:
     np.testing.assert_array_equal(grads.dh0[0], dhT[0])
 
 
-def test_carries_spare_a_run_and_change_nothing() -> None:
+def test_carries_save_a_second_run_and_do_not_change_results() -> None:
     args = arguments(np.float32)
     y, carries = selective_scan(**args, return_carries=True)
     np.testing.assert_array_equal(y, selective_scan(**args))
@@ -220,7 +220,7 @@ def expected_squares(layer: SelectiveRotRNN, ctx: Context, start: bool) -> tuple
 
 
 SELECTIVE = {"d_model": 2, "d_state": 8, "heads": 2, "selectivity": 2.0, "gamma_init": (0.6, 0.8)}
-"""Angles that the input moves by whole turns."""
+"""Settings with which the input changes angles by whole turns."""
 
 
 def test_angles_from_the_input_keep_the_norm() -> None:
@@ -246,7 +246,7 @@ def test_decays_drawn_independently_keep_the_norm() -> None:
     np.testing.assert_allclose(squares, 1 - gamma ** (2 * np.arange(1, 6)[:, None]), rtol=0, atol=1e-12)
 
 
-def test_decays_from_the_input_are_reported_not_promised() -> None:
+def test_norms_with_decays_from_the_input_are_reported_but_not_guaranteed() -> None:
     layer = SelectiveRotRNN(**SELECTIVE, gamma="input")
     squares, _, saved = expected_squares(layer, Context(), start=True)
     norm = layer.report(saved)["state_norm"]
@@ -254,7 +254,7 @@ def test_decays_from_the_input_are_reported_not_promised() -> None:
     assert abs(norm - 1) > 1e-3
 
 
-def test_report_counts_valid_steps_alone() -> None:
+def test_report_counts_only_valid_steps() -> None:
     layer = SelectiveRotRNN(3, 4)
     params = layer.init(np.random.default_rng(0))
     x = np.random.default_rng(1).standard_normal((2, 6, 3))

@@ -1,4 +1,4 @@
-"""Every kind of bad input in one table: a Python exception that says what is wrong, and nothing lost.
+"""Every kind of bad input in one table: each raises a Python exception that says what is wrong, and loses no data.
 
 The tests of each part hold its errors in detail; this table is the overview that none of the kinds may drop out of.
 """

@@ -1,4 +1,4 @@
-"""Every row of cases against its reference, finite differences, the adjoint identity, and itself."""
+"""Compares every row of cases with its reference, finite differences, the adjoint identity, and itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rng_of(case: Case) -> np.random.Generator:
 
 
 def inner(x: Any, y: Any) -> float:
-    """<x, y> over real and imaginary parts, the inner product that the gradient convention uses."""
+    """Returns <x, y> over real and imaginary parts, the inner product of the gradient convention."""
     return float(np.sum((np.conj(x) * y).real))
 
 
@@ -38,13 +38,13 @@ def total(xs: tuple[Any, ...], ys: tuple[Any, ...]) -> float:
 
 
 def like(rng: np.random.Generator, x: Any) -> Any:
-    """A normal direction in the space of x."""
+    """Returns a normal random direction in the space of x."""
     d = rng.standard_normal(np.shape(x))
     return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
 
 
 def prepared(case: Case) -> tuple[np.random.Generator, Arrays, tuple[Any, ...], tuple[Any, ...]]:
-    """(rng, arguments, outputs, a cotangent of the outputs); padding of the cotangent is zero."""
+    """Returns (rng, arguments, outputs, cotangent of the outputs). The cotangent is zero at padding."""
     rng = rng_of(case)
     args = case.make(rng)
     outputs = case.forward(args)
@@ -52,7 +52,7 @@ def prepared(case: Case) -> tuple[np.random.Generator, Arrays, tuple[Any, ...], 
 
 
 def valid(case: Case, name: str, x: Any) -> Any:
-    """Which elements of an argument or output are no padding."""
+    """Returns a mask of the elements of an argument or output that are not padding."""
     mask = np.ones(np.shape(x), bool)
     if name in case.ragged:
         for b, length in enumerate(case.ragged[name]):
@@ -150,7 +150,7 @@ def test_same_bits_for_any_number_of_threads(case: Case) -> None:
 @cases
 @pytest.mark.parametrize("simd", _cpu.SIMD_AVAILABLE)
 def test_every_instruction_set_agrees(case: Case, simd: str) -> None:
-    """The variants differ in the order of sums and in fused multiply-adds alone."""
+    """The variants differ only in the order of sums and in fused multiply-adds."""
     _, args, outputs, doutputs = prepared(case)
     grads = case.backward(args, outputs, doutputs)
     before = _cpu.use_simd(simd)
@@ -166,7 +166,7 @@ def test_every_instruction_set_agrees(case: Case, simd: str) -> None:
 
 @ragged_cases
 def test_padding_is_inert(case: Case) -> None:
-    """NaN in every padded place of arguments and cotangents changes not one bit; padded results are zero."""
+    """NaN in all padding of arguments and cotangents does not change a single bit; padding of results is zero."""
     _, args, outputs, doutputs = prepared(case)
     grads = case.backward(args, outputs, doutputs)
 
@@ -186,8 +186,8 @@ def test_padding_is_inert(case: Case) -> None:
 
 
 @cases
-def test_inputs_are_left_alone_and_layout_does_not_matter(case: Case) -> None:
-    """Read-only, Fortran-ordered, strided and byte-swapped arguments give the same; nothing writes to them."""
+def test_inputs_are_not_changed_and_layout_does_not_matter(case: Case) -> None:
+    """Read-only, Fortran-ordered, strided and byte-swapped arguments give the same results and are not changed."""
     _, args, outputs, doutputs = prepared(case)
     grads = case.backward(args, outputs, doutputs)
 

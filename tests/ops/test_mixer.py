@@ -1,4 +1,4 @@
-"""What `householder_mix` promises beyond the table of cases."""
+"""Properties of `householder_mix` that the table of cases does not test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPS = np.finfo(np.float64).eps
 
 
 def applied(u: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Q as the op applies it: its columns are the images of unit vectors."""
+    """Returns Q as applied by the op: its columns are the images of unit vectors."""
     D = u.shape[-1]
     return householder_mix(u, alpha, np.eye(D)[None])[0].T
 
@@ -77,7 +77,7 @@ def test_a_zero_vector_reflects_nothing() -> None:
     assert grads.dalpha[1] == 0
 
 
-def test_what_is_not_finite_comes_through() -> None:
+def test_numbers_that_are_not_finite_propagate() -> None:
     x = np.ones((1, 2, 3))
     assert np.isnan(householder_mix(np.array([[np.nan, 1, 1]]), np.ones(1), x)).all()
     assert np.isnan(householder_mix(np.array([[np.inf, 1, 1]]), np.ones(1), x)).any()

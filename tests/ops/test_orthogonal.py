@@ -1,4 +1,4 @@
-"""What `orthogonal` promises beyond the table of cases."""
+"""Properties of `orthogonal` that the table of cases does not test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_is_a_rotation(n: int, size: float) -> None:
 
 
 def test_stays_one_over_a_thousand_updates() -> None:
-    """Adam's first-order moves: every number of M goes by about the learning rate, each time."""
+    """Updates like Adam's: every element of M changes by about the learning rate each time."""
     rng = np.random.default_rng(0)
     M = rng.standard_normal((4, 16, 16))
     target = orthogonal(rng.standard_normal((4, 16, 16)))
@@ -40,7 +40,7 @@ def test_stays_one_over_a_thousand_updates() -> None:
     P = orthogonal(M)
     assert defect(P) <= 1e-14
     np.testing.assert_allclose(np.linalg.det(P), 1, rtol=0, atol=1e-12)
-    assert np.linalg.norm(P - target) < 0.2 * start  # the gradient leads somewhere
+    assert np.linalg.norm(P - target) < 0.2 * start  # the gradient makes progress
 
 
 def test_identity_and_symmetric_parts() -> None:
@@ -77,7 +77,7 @@ def test_equal_eigenvalues_have_a_gradient() -> None:
     np.testing.assert_allclose(orthogonal_backward(dP, np.zeros((7, 7))), dP - dP.T, rtol=0, atol=4 * EPS * 4)
 
 
-def test_matrices_of_a_stack_do_not_see_each_other() -> None:
+def test_matrices_of_a_stack_are_independent() -> None:
     M = np.random.default_rng(3).standard_normal((3, 6, 6)) * [[[1e-3]], [[1.0]], [[50.0]]]
     dP = np.random.default_rng(4).standard_normal(M.shape)
     for i in range(3):

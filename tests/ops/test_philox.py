@@ -1,4 +1,4 @@
-"""Philox-4x32-10 against the known answers that its authors publish (Random123, file kat_vectors)."""
+"""Philox-4x32-10 against the known answers published by its authors (Random123, file kat_vectors)."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the pointwise ops promise beyond the table of cases: accuracy, masks, known answers, errors."""
+"""Properties of the pointwise ops that the table of cases does not test: accuracy, masks, known answers, errors."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_dropout_mask_is_the_same_in_either_dtype_and_with_lengths() -> None:
 
 
 @pytest.mark.parametrize("over_time", [False, True])
-def test_a_part_of_a_batch_at_its_places_has_the_masks_it_has_in_the_whole(over_time: bool) -> None:
-    """Padding counts for nothing either."""
+def test_a_part_of_a_batch_has_the_same_masks_as_in_the_whole_batch(over_time: bool) -> None:
+    """Padding has no influence either."""
     whole = dropout(np.ones((7, 30, 5)), 0.4, **KEY, over_time=over_time)
     places = [5, 0, 2]
     part = dropout(np.ones((3, 11, 5)), 0.4, **KEY, over_time=over_time, places=places)
@@ -78,7 +78,7 @@ def test_dropout_masks_of_other_keys_are_independent(over_time: bool) -> None:
             assert abs(np.sum(one == other) - n / 2) <= 5 * np.sqrt(n) / 2
 
 
-def test_dropout_over_time_has_one_mask_a_channel() -> None:
+def test_dropout_over_time_has_one_mask_per_channel() -> None:
     y = dropout(np.ones((5, 9, 33)), 0.3, **KEY, over_time=True)
     np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
     assert 0 < np.mean(y == 0) < 1
@@ -160,7 +160,7 @@ def test_embedding_takes_int32_and_strided_ids() -> None:
     np.testing.assert_array_equal(embedding(ids.T, table), table[ids.T])
 
 
-def test_a_gate_far_below_zero_is_shut() -> None:
+def test_a_gate_far_below_zero_gives_zero() -> None:
     """e^100 is no float32: 1e38 e^-100 = 4e-6 is given as zero, and so is its slope in the value. e^88 is one."""
     value, gate = np.full(2, 1e38, np.float32), np.array([-100, -88], np.float32)
     # e^88 to 2 ulp, a sum and a quotient of half an ulp each
@@ -214,7 +214,7 @@ def test_cross_entropy_of_huge_and_infinite_logits(dtype: Any) -> None:
     assert np.isnan(dlogits).all()
 
 
-def test_cross_entropy_of_a_sure_answer_keeps_its_digits() -> None:
+def test_cross_entropy_of_a_confident_answer_keeps_its_digits() -> None:
     """The loss is e^-20 to the rounding of log(1 + e^-20) in double, eps e^20; the gradient to a few eps32."""
     loss, dlogits = cross_entropy(np.array([[20, 0]], np.float32), [0])
     assert loss == pytest.approx(np.exp(-20), rel=1e-6)
@@ -229,7 +229,7 @@ def test_cross_entropy_of_one_class_is_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_binary_cross_entropy_of_any_logits(dtype: Any) -> None:
-    """Known answers, nothing overflows, and a sure answer keeps its digits: e^-20 to a few roundings."""
+    """Known answers, nothing overflows, and a confident answer keeps its digits: e^-20 to a few roundings."""
     near = 8 * float(np.finfo(dtype).eps)
     loss, dlogits = binary_cross_entropy(np.zeros(2, dtype), [0, 1])
     assert isinstance(loss, float)

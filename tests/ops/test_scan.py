@@ -1,4 +1,4 @@
-"""What the scans and products promise beyond the table of cases: promotion, `out`, any shape, and their errors."""
+"""Properties of scans and products that the table of cases does not test: promotion, `out`, any shape, and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_final_states_gradient_enters_as_it_is(dtype: Any) -> None:
         assert grads.dh0[1].tobytes() == dhT[1].tobytes()
 
 
-def test_out_is_used_and_h_stays_put() -> None:
+def test_out_receives_the_result_without_a_copy() -> None:
     out = np.full_like(X, np.nan)
     assert diagonal_scan(np.ones(4), X, out=out) is out
     np.testing.assert_array_equal(out, np.cumsum(X, 1))

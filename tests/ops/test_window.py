@@ -1,4 +1,4 @@
-"""Windowed scans beyond the table: known answers, errors that do not grow, chunks, any shape, and what they refuse."""
+"""Windowed scans: known answers, errors that do not grow, chunks, any shape, and bad input."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_float32_at_unit_modulus_errs_no_more_after_a_million_steps() -> None:
     bound = 1.01 * 10 * U * window_sum(np.ones(2), window_sum(np.ones(2), size, L + 1), 2 * L)
     with_resets, without = (np.abs(tiir_scan(a, x, window=L, resets=resets)[0] - exact) for resets in (True, False))
     assert np.all(with_resets <= bound)
-    assert np.all(bound[0, -1] < 0.01 * np.abs(exact[0, -L:]).max())  # the bound says something
+    assert np.all(bound[0, -1] < 0.01 * np.abs(exact[0, -L:]).max())  # the bound is not vacuous
     assert np.all(without[0, -1] > 10 * bound[0, -1])
     early, late = (np.sqrt(np.mean(without[0, t : t + 10_000] ** 2)) for t in (1000, T * 9 // 10 - 10_000))
     assert late > 5 * early  # and they grew while it was large
@@ -96,7 +96,7 @@ def test_decaying_transitions_over_long_times(modulus: float) -> None:
         assert np.all(np.abs(tiir_scan(a, x, window=L)[0] - exact) <= bound + of_blocks)
 
 
-def test_nan_is_gone_with_its_window() -> None:
+def test_nan_leaves_with_its_window() -> None:
     x = np.ones((1, 40, 1))
     x[0, 10] = np.nan
     lost = np.isnan(diagonal_scan([1.0], x, window=7)[0, :, 0])
@@ -117,8 +117,8 @@ def test_the_adjoint_of_the_blocks_is_that_of_the_recurrence() -> None:
 
 
 @pytest.mark.parametrize("resets", [False, True])
-def test_tiir_goes_on_from_its_state(resets: bool) -> None:
-    """Step by step the same bits as at once; a state may be continued once more; threads change nothing."""
+def test_tiir_continues_from_its_state(resets: bool) -> None:
+    """Single steps and one call give the same bits; a state can be continued once more; threads make no difference."""
     rng = np.random.default_rng(3)
     a, x = np.exp(1j * rng.uniform(0, 7, 3)), normal(rng, (2, 23, 3), True)
     h, final = tiir_scan(a, x, window=5, resets=resets)
