@@ -260,5 +260,5 @@ class Boundary:
         if not (out.flags.c_contiguous and out.flags.aligned):
             raise ValueError(f"{self.op}: {name} is not C-contiguous and aligned, expected an array that is")
         if any(is_array(other) and np.may_share_memory(out, other) for other in inputs):
-            raise ValueError(f"{self.op}: {name} overlaps an input, expected memory of its own")
+            raise ValueError(f"{self.op}: {name} overlaps an input, expected separate memory")
         return out

@@ -86,7 +86,7 @@ def adamw_into(
     arrays = {"param": param, "m": m, "v": v, "grad": g}
     for one, other in itertools.combinations(arrays, 2):
         if np.may_share_memory(arrays[one], arrays[other]):
-            raise ValueError(f"adamw: {one} overlaps {other}, expected memory of its own")
+            raise ValueError(f"adamw: {one} overlaps {other}, expected separate memory")
     if step < 1:
         raise ValueError(f"adamw: step is {step}, expected an integer from 1")
     args.kernels.adamw(

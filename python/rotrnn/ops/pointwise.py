@@ -638,7 +638,7 @@ def layer_norm_backward(
 
 
 class RmsNormGrads(NamedTuple):
-    """Gradients of `rms_norm`: of x (B, T, D), of scale (D,)."""
+    """Gradients of `rms_norm`: of x (B, T, D) and scale (D,)."""
 
     dx: Array
     dscale: Array
@@ -662,7 +662,7 @@ def rms_norm(
     -------
     y : (B, T, D)
     rstd : (B, T)
-        For `rms_norm_backward`; arbitrary at padding.
+        Statistic for `rms_norm_backward`; undefined at padding.
     """
     args = Boundary("rms_norm")
     ax, ascale = args.common(args.array("x", x, "B T D"), args.array("scale", scale, "D"))
@@ -693,7 +693,7 @@ def rms_norm_backward(
     x, scale, lengths
         As given to `rms_norm`.
     rstd : (B, T)
-        As it returned it.
+        As returned by `rms_norm`.
     """
     args = Boundary("rms_norm_backward")
     arrays = {"dy": dy, "x": x, "scale": scale, "rstd": rstd}

@@ -130,7 +130,7 @@ def lengths_of(ctx: Context, y: Array) -> Steps:
 
 
 def last_steps(y: Array, lengths: Steps, before: Array) -> Array:
-    """The last valid step of y (B, T, D) of each sequence; `before` (B, D) where there is none."""
+    """Returns the last valid step of each sequence of y (B, T, D); `before` (B, D) for a sequence without steps."""
     if not y.shape[1]:
         return before
     places = beside(np.arange(len(y)), y), beside(np.asarray(lengths - 1), y)

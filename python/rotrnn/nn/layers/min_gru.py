@@ -1,4 +1,4 @@
-"""minGRU: a gated recurrent unit whose gates do not read the state, so that it is a linear scan."""
+"""minGRU: a gated recurrent unit whose gates do not depend on the state, so that it is a linear scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 
 class MinGRUSaved(NamedTuple):
-    """The input with padding zeroed, gates z, candidates and states (B, T, N), the state before and after, lengths."""
+    """Saved for backward: input with zeroed padding, gates z, candidates and states (B, T, N), state before and after
+    x, lengths."""
 
     x: Array
     z: Array
@@ -39,7 +40,7 @@ class MinGRU(Recurrent):
     Initial values: W_z, W_c ~ N(0, 1/D), W_out ~ N(0, 1/N), biases zero.
     """
 
-    about: ClassVar[str] = "gated recurrent unit whose gates read the input alone: a scan with input-dependent decay"
+    about: ClassVar[str] = "gated recurrent unit with gates of the input only: a scan with input-dependent decay"
     paper: ClassVar[str] = 'Feng et al. 2024, "Were RNNs All We Needed?"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"W_z", "b_z"})
     lanes: ClassVar[str] = "d_state"
@@ -68,7 +69,7 @@ class MinGRU(Recurrent):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, MinGRUSaved]:
-        """y (B, T, D) for x (B, T, D); `state` (B, N) continues an earlier call."""
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` (B, N) continues an earlier call."""
         return self._run(params, mask_padding(x, ctx.lengths), ctx.lengths, state)
 
     def _run(
@@ -83,7 +84,7 @@ class MinGRU(Recurrent):
     def backward(
         self, params: Params, saved: MinGRUSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """(dx, dparams, gradient of the state that forward was given, or of zeros in its place).
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
 
         With g the gradient of the scan's input: ``dc = z g``, ``dz = c g - da``, each through its affine map.
         """
