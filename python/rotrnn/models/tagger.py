@@ -125,7 +125,7 @@ class LanguageModel(Tagger):
         if prompt.ndim != 2 or not prompt.shape[1]:
             raise ValueError(f"LanguageModel.sample: prompt has shape {prompt.shape}, expected (B, T) with T >= 1")
         if not 0 <= temperature < np.inf:
-            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a finite number from 0")
+            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a nonnegative number")
         if top_k is not None and top_k < 1:
             raise ValueError(f"LanguageModel.sample: top_k is {top_k}, expected a positive integer")
         rng = np.random.default_rng(seed)

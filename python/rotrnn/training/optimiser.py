@@ -88,7 +88,7 @@ class AdamW:
             raise ValueError(f"lr is {self.lr}, expected a positive number")
         for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
             if not getattr(self, key) >= 0:
-                raise ValueError(f"{key} is {getattr(self, key)}, expected a number from 0")
+                raise ValueError(f"{key} is {getattr(self, key)}, expected a nonnegative number")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}, expected two numbers in [0, 1)")
         if not self.eps > 0:
