@@ -111,6 +111,9 @@ class Boundary:
 
     def _on_device(self, name: str, value: Any) -> Array:
         """Returns `value` as an array on the call's device."""
+        if self.device is HOST and type(value) is np.ndarray:  # the common case, at the least cost
+            self._first = self._first or name
+            return value
         device = device_of(value)
         if self._first is None:
             self.device, self._first = device, name
@@ -129,7 +132,8 @@ class Boundary:
         if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
-        array = array.astype(native, copy=False)
+        if native is not array.dtype:
+            array = array.astype(native, copy=False)
         for form in forms:
             letters = _letters(form)
             if len(letters) == array.ndim:
