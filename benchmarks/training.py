@@ -63,7 +63,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
 
 
 def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
-    """They are called by the training."""
+    """Draws the runs; the file names begin with the name of the training."""
     return [path.rename(FOLDER / f"{name}-{path.name}") for path in compare(folders, FOLDER)]
 
 

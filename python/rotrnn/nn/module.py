@@ -188,10 +188,12 @@ class Module:
             if not np.isfinite(value).all():
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{_title(owner, name, path)} is {value[at]} at {at}, expected finite numbers")
-        with np.errstate(divide="ignore"):
-            unmet = [one for one in arrays if one[1] == one[0].conditioned and not np.isfinite(one[0].condition(one[3]))]
-        for owner, name, path, value in unmet:
-            raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
+        for owner, name, path, value in arrays:
+            if name == owner.conditioned:
+                with np.errstate(divide="ignore"):
+                    met = np.isfinite(owner.condition(value))
+                if not met:
+                    raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
         """Checks that every array of `params`, including those of inner modules, is present, real and of the right
