@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from rotrnn._support.settings import settle
@@ -102,6 +102,13 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
     wrap = False if has_directions(kind) else own.pop("bidirectional", False)
     if not isinstance(wrap, bool):
         raise ValueError(f"{kind.__name__}: bidirectional={wrap!r}, expected True or False")
+    known = {one.name: one for one in fields(kind) if one.init and one.name != "d_model"}
+    for name in own:
+        if name not in known:
+            raise ValueError(f"{kind.__name__}: unknown setting {name!r}, expected one of {', '.join(known)}")
+    for name, one in known.items():
+        if name not in own and one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{kind.__name__}: setting {name!r} is missing")
     layer = kind(d_model=d_model, **own)
     return Bidirectional(d_model, layer) if wrap else layer
 

@@ -124,6 +124,8 @@ class LanguageModel(Tagger):
         prompt = np.asarray(prompt)
         if prompt.ndim != 2 or not prompt.shape[1]:
             raise ValueError(f"LanguageModel.sample: prompt has shape {prompt.shape}, expected (B, T) with T >= 1")
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            raise ValueError(f"LanguageModel.sample: steps is {steps!r}, expected an integer from 0")
         if not 0 <= temperature < np.inf:
             raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a nonnegative number")
         if top_k is not None and top_k < 1:

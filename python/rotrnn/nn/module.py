@@ -69,6 +69,15 @@ class Context:
     fused: bool = True
     _checked: bool = field(default=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        for name in ("train", "fused"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"Context: {name} is {getattr(self, name)!r}, expected True or False")
+        for name in ("seed", "step"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+                raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")
+
     def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
         """Returns this context with checked lengths and marked as checked, for inner calls."""
         return replace(self, lengths=lengths, _checked=True)

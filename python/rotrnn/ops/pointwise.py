@@ -813,6 +813,8 @@ def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
 def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Adjoint of `mean_pool`: (B, T = seq_len, D) with dy (B, D) over the number of valid steps, at each of them."""
     args = Boundary("mean_pool_backward")
+    if isinstance(seq_len, bool) or not isinstance(seq_len, int | np.integer) or seq_len < 0:
+        raise ValueError(f"mean_pool_backward: seq_len is {seq_len!r}, expected an integer from 0")
     (ady,) = args.common(args.array("dy", dy, "B D"))
     args.size["T"] = seq_len
     B, D = ady.shape

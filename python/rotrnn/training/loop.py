@@ -97,6 +97,8 @@ def train(
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None

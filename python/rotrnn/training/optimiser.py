@@ -134,14 +134,24 @@ class AdamW:
     ) -> float:
         """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
 
+        Parameters without a gradient stay as they are.
+
         Raises
         ------
+        ValueError
+            `grads` has a name that `params` or `moments` do not have, or `step` is not in [0, `steps`).
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
         """
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
+        if not 0 <= step < steps:
+            raise ValueError(f"AdamW.update: step is {step}, expected a number below steps={steps}, from 0")
+        for name in gradients:
+            if name not in arrays or f"m.{name}" not in moments:
+                where = "moments" if name in arrays else "params"
+                raise ValueError(f"AdamW.update: grads has {name}, expected only names that {where} has too")
         norms = norms_by_name(dict(reversed(gradients.items())))
         check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())

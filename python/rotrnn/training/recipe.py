@@ -207,6 +207,10 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     ValueError
         There is no such recipe, the file is not valid TOML, a module is not found or fails, or as in `read_recipe`.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe or a path")
+    if isinstance(overrides, str) or not all(isinstance(one, str) for one in overrides):
+        raise TypeError(f"load_recipe: overrides is {overrides!r}, expected a list of 'section.key=value'")
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]
     try:
