@@ -45,7 +45,7 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
-PLAIN = ("module.c", "pool.c")  # compiled once, without a variant
+PLAIN = ("module.c", "pool.c", "stop.c")  # compiled once, without a variant
 
 
 class Job(NamedTuple):

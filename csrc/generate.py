@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 LIST = Path(__file__).with_name("kernels.list")
 KINDS = ("lane", "real", "once")
+RANGED = ("int64", "float64")
+SIZE = ("0", "MOST_NUMBERS")  # the range of integers in shapes
 C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "float64": "double"}
-ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|float64))?\[([^]]*)\]")
+ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
 COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
@@ -64,6 +66,7 @@ class Argument:
     dtype: str = ""  # of an array: "int64", "uint8", "float64", or "" for the dtype of the call
     optional: bool = False
     shape: tuple[str, ...] | None = None
+    range: tuple[str, str] | None = None  # the least and the largest number allowed, C expressions
     path: str = ""  # its member expression in the kernel's struct
 
     def declaration(self, lane: str) -> str:
@@ -91,17 +94,19 @@ class Entry:
     name: str
     kind: str
     arguments: list[Argument] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
     groups: dict[str, Entry] = field(default_factory=dict)
 
     def every(self) -> list[Argument]:
         """All arguments, those of the groups first."""
         of_groups = [
-            Argument(one.name, one.kind, one.dtype, one.optional, one.shape, f"{name}.{one.name}")
-            for name, group in self.groups.items()
-            for one in group.arguments
+            replace(one, path=f"{name}.{one.name}") for name, group in self.groups.items() for one in group.arguments
         ]
-        own = [Argument(one.name, one.kind, one.dtype, one.optional, one.shape, one.name) for one in self.arguments]
-        return of_groups + own
+        return of_groups + [replace(one, path=one.name) for one in self.arguments]
+
+    def every_condition(self) -> list[str]:
+        """All conditions, those of the groups first."""
+        return [*(one for group in self.groups.values() for one in group.conditions), *self.conditions]
 
 
 @dataclass
@@ -117,10 +122,13 @@ class Listing:
 def _arrays(kind: str, text: str) -> list[Argument]:
     if ARRAY.sub("", text).strip():
         raise ListError(f"expected NAME[SHAPE] ..., got {text!r}")
-    return [
-        Argument(name, kind, dtype or "", bool(optional), tuple(part.strip() for part in COMMA.split(shape) if part))
-        for name, optional, dtype, shape in ARRAY.findall(text)
-    ]
+    arrays = []
+    for name, optional, dtype, shape, low, high in ARRAY.findall(text):
+        parts = tuple(part.strip() for part in COMMA.split(shape) if part)
+        if high and dtype not in RANGED:
+            raise ListError(f"{name}: a range needs one of the dtypes {', '.join(RANGED)}")
+        arrays.append(Argument(name, kind, dtype, bool(optional), parts, (low, high) if high else None))
+    return arrays
 
 
 def read(text: str) -> Listing:
@@ -158,8 +166,15 @@ def read(text: str) -> Listing:
                 entry.arguments += _arrays(word, rest)
             elif word in ("int", "float"):
                 entry.arguments += [Argument(name, word) for name in rest.split()]
+            elif word == "flag":
+                entry.arguments += [Argument(name, "int", range=("0", "1")) for name in rest.split()]
+            elif word == "choice":
+                for name, _, enum in (one.partition(":") for one in rest.split()):
+                    entry.arguments.append(Argument(name, "int", range=("0", str(len(listing.enums[enum]) - 1))))
+            elif word == "where":
+                entry.conditions += [one.strip() for one in rest.split(";")]
             else:
-                raise ListError(f"{word}: expected kernel, group, read, write, int or float")
+                raise ListError(f"{word}: expected kernel, group, read, write, int, flag, choice, float or where")
         except (ListError, ValueError, KeyError) as error:
             raise ListError(f"{LIST.name}, line {number}: {error}") from None
     for kernel in listing.kernels:
@@ -209,7 +224,8 @@ def header(listing: Listing) -> str:
     ]
     for name, values in listing.enums.items():
         parts.append(f"enum {{ {', '.join(f'{name}_{value.upper()}' for value in values)} }};")
-    parts += [f"enum {{ {name} = {value} }};" for name, value in listing.constants.items()]
+    for name, value in listing.constants.items():
+        parts.append(f"enum {{ {name} = {value} }};" if value < 2**31 else f"#define {name} INT64_C({value})")
     for kind in KINDS:
         names = " ".join(f"X({one.name})" for one in listing.kernels if one.kind == kind)
         parts.append(f"#define ROT_{kind.upper()}_KERNELS(X) {names}")
@@ -224,41 +240,64 @@ def header(listing: Listing) -> str:
     return "\n\n".join([*parts, "#endif"]) + "\n"
 
 
+def _range_of(argument: Argument, arrays: list[Argument]) -> tuple[str, str]:
+    """The range of an integer that has none of its own: that of sizes if it is in a shape."""
+    shapes = " ".join(", ".join(one.shape or ()) for one in arrays)
+    return SIZE if re.search(rf"\b{argument.name}\b", shapes) else ("INT64_MIN", "INT64_MAX")
+
+
+def _function(kernel: Entry, name: str, kind: str, parameters: str, lines: list[str]) -> str:
+    """A C function of `parameters` and of a kernel's arguments, in whose lines a number has its value, and an array is
+    whether it is there."""
+    used = " ".join(re.sub(r'"[^"]*"', "", line) for line in lines)
+    body = ["(void)memory;"]
+    for one in kernel.every():
+        if re.search(rf"(?<![.\w]){one.name}\b", used):
+            number = {"int": "int64_t", "float": "double"}.get(one.kind, "bool")
+            value = f"args->{one.path}" + " != NULL" * (one.shape is not None)
+            body.append(f"const {number} {one.name} = {value};")
+    if len(body) > 1:
+        body.insert(1, f"const {kernel.name}_args *const args = memory;")
+    head = f"static {kind} {name}({parameters}const void *memory) {{"
+    return "\n".join([head, *(f"    {line}" for line in body + lines), "}"])
+
+
 def table(listing: Listing) -> str:
     """The text of list.c."""
     parts = [
         "/* Made from csrc/kernels.list by csrc/generate.py: change those. */",
         '#include "entries.h"\n#include "extents.h"\n#include "kernels.h"',
     ]
-    rows, sizes = [], []
+    rows, structs = [], []
     for kernel in listing.kernels:
         arguments = kernel.every()
         arrays = [one for one in arguments if one.shape is not None]
-        numbers = [one for one in arguments if one.kind == "int"]
-        body = [f"    const int64_t {one.name} = args->{one.path};" for one in numbers]
-        used = " ".join(", ".join(one.shape or ()) for one in arrays)
-        body = [line for line, one in zip(body, numbers, strict=True) if re.search(rf"\b{one.name}\b", used)]
-        for i, one in enumerate(arrays):
-            body.append(f"    sizes[{i}] = EXTENT({', '.join(one.shape or ()) or '1'});")
-        parts.append(
-            f"static void sizes_{kernel.name}(int64_t *sizes, const void *memory) {{\n"
-            f"    const {kernel.name}_args *const args = memory;\n" + "\n".join(body) + "\n    (void)args;\n}"
-        )
-        lines = []
+        ranged = [one for one in arrays if one.range]
+        sizes = [f"rot_sizes[{i}] = EXTENT({', '.join(one.shape or ()) or '1'});" for i, one in enumerate(arrays)]
+        ranges = [f"rot_ranges[{i}] = (rot_range){{{', '.join(one.range or ())}}};" for i, one in enumerate(ranged)]
+        broken = [f'if (!({one})) return "{one}";' for one in kernel.every_condition()]
+        name, lines = kernel.name, []
+        functions = {
+            f"sizes_{name}": ("void", "int64_t *rot_sizes, ", sizes),
+            f"ranges_{name}": ("void", "rot_range *rot_ranges, ", ranges),
+            f"broken_{name}": ("const char *", "", [*broken, "return NULL;"] * bool(broken)),
+        }
+        parts += [_function(kernel, of, *what) for of, what in functions.items() if what[-1]]
         for one in arguments:
             kind = {"read": "ROT_READ", "write": "ROT_WRITE", "int": "ROT_INT", "float": "ROT_FLOAT"}[one.kind]
             dtype = f"ROT_{one.dtype.upper()}" if one.dtype else "ROT_CALLS"
             shape = ", ".join(one.shape) if one.shape is not None else ""
-            place = f"offsetof({kernel.name}_args, {one.path})"
-            lines.append(f'    {{"{one.name}", "{shape}", {place}, {kind}, {dtype}, {str(one.optional).lower()}}},')
-        parts.append(f"static const rot_argument arguments_{kernel.name}[] = {{\n" + "\n".join(lines) + "\n};")
-        rows.append(
-            f'    {{"{kernel.name}", arguments_{kernel.name}, {len(arguments)}, '
-            f"sizes_{kernel.name}, sizeof({kernel.name}_args)}},"
-        )
-        sizes.append(f"    {kernel.name}_args {kernel.name};")
+            low, high = one.range if one.kind == "int" and one.range else _range_of(one, arrays)
+            place = f"offsetof({name}_args, {one.path})"
+            optional, has_range = str(one.optional).lower(), str(one in ranged).lower()
+            limits = f"{low}, {high}, {optional}, {has_range}"
+            lines.append(f'    {{"{one.name}", "{shape}", {place}, {kind}, {dtype}, {limits}}},')
+        parts.append(f"static const rot_argument arguments_{name}[] = {{\n" + "\n".join(lines) + "\n};")
+        names = ", ".join(of if what[-1] else "NULL" for of, what in functions.items())
+        rows.append(f'    {{"{name}", arguments_{name}, {len(arguments)}, {names}, sizeof({name}_args)}},')
+        structs.append(f"    {name}_args {name};")
     parts.append("const rot_kernel ROT_LIST[ROT_KERNELS] = {\n" + "\n".join(rows) + "\n};")
-    parts.append("union any_args {\n" + "\n".join(sizes) + "\n};")
+    parts.append("union any_args {\n" + "\n".join(structs) + "\n};")
     most = max(len(one.every()) for one in listing.kernels)
     parts.append(
         '_Static_assert(sizeof(union any_args) <= ROT_ARGS_BYTES, "ROT_ARGS_BYTES of entries.h is too small");\n'

@@ -10,7 +10,7 @@
 #include "philox.h"
 
 enum { DIGITS = 10, MIN = 10, MAX, MED, SM, CLOSE, TOKENS, LEFT = TOKENS, RIGHT, UNKNOWN };
-enum { MAX_DEPTH = 128, MAX_SYMBOL = 4 };
+enum { MAX_DEPTH = LISTOPS_MAX_DEPTH, MAX_SYMBOL = 4 };
 
 static const char SYMBOLS[UNKNOWN][MAX_SYMBOL + 1] = {"0", "1",    "2",    "3",    "4",   "5", "6", "7", "8",
                                                       "9", "[MIN", "[MAX", "[MED", "[SM", "]", "(", ")"};

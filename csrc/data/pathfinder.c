@@ -21,8 +21,8 @@ enum { FREE = 76 };         /* a contour starts only where at most this is taken
 enum { CROSSING = 459 };    /* too much for two paddles to take of one pixel: 1.8 of 255 */
 enum { SPARSE = 100 };      /* distractors are tried while one pixel in so many is free */
 enum { DEAD_END = 427819 }; /* too little total weight of all ends: 1e-4 of 255 * 2^24 */
-enum { MAX_ENDS = 256 };
-enum { MAX_WINDOW = 256, WORDS = MAX_WINDOW / 64 };
+enum { MAX_ENDS = PATHFINDER_MAX_ENDS };
+enum { MAX_WINDOW = PATHFINDER_MAX_WINDOW, WORDS = MAX_WINDOW / 64 };
 
 /* One bit per pixel, with a word of zeros on both sides of a row. */
 typedef uint64_t bits[MAX_WINDOW][WORDS + 2];
@@ -361,7 +361,6 @@ KERNEL(pathfinder) {
     const int64_t w = in->window, pixels = w * w;
     const int64_t most_paddles = 2 * in->contour_length + in->distractors * in->distractor_length;
     _Static_assert(sizeof(placed) == 3 * sizeof(int64_t), "a row of out->paddles");
-    if (w > MAX_WINDOW || in->C > MAX_ENDS) return ROT_OUT_OF_RANGE;
     uint16_t *const room = WORKSPACE(uint16_t, 1 + 2 * most_threads(), pixels); /* the frame; shades, taken, before */
     if (!room) return ROT_NO_MEMORY;
 

@@ -13,6 +13,7 @@
 
 #include "kernels.h"
 #include "philox.h"
+#include "sizes.h"
 
 enum { START, SEPARATOR, END }; /* ids above the letters */
 enum { MAX_EXAMPLE = 3 * COPY_MAX_LENGTH + 4 };
@@ -119,12 +120,18 @@ KERNEL(copy_rows) {
  * up to T, which must not be less than the longest example. Answers are labelled, except their last `.`. */
 KERNEL(copy_strings) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
-#pragma omp parallel for schedule(static) if (n * T > SERIAL)
+    bool failed = false;
+#pragma omp parallel for schedule(static) if (n * T > SERIAL) reduction(|| : failed)
     for (int64_t i = 0; i < n; i++) {
         philox_stream random = {.seed = (uint64_t)seed, .number = (uint64_t)stream[i]};
         int64_t *const row = tokens + i * T, *const wanted = labels + i * T;
         example e;
-        sample(&e, &random, &f, length[i]);
+        e.size = T + 1;
+        if (copy_fits(length[i], variant, gram, answer)) sample(&e, &random, &f, length[i]);
+        if (e.size > T) {
+            failed = true;
+            continue;
+        }
         for (int64_t t = 0; t < T; t++) {
             row[t] = t < e.size ? e.tokens[t] : letters + END;
             wanted[t] = -1;
@@ -132,5 +139,5 @@ KERNEL(copy_strings) {
         label(wanted, &e, e.prompt, e.size - 1);
         sizes[i] = e.size;
     }
-    return ROT_OK;
+    return failed ? ROT_OUT_OF_RANGE : ROT_OK;
 }

@@ -103,9 +103,23 @@ static void products(int64_t *restrict states, const int64_t *restrict elements,
     }
 }
 
+/* Whether each factor is a group of at most THINGS things (a cyclic one of any number), and their product has a number
+ * for each element. */
+static bool valid_factors(const int64_t *factors, int64_t F) {
+    int64_t all = 1;
+    for (int64_t f = 0; f < F; f++) {
+        const int64_t kind = factors[3 * f], n = factors[3 * f + 1], order = factors[3 * f + 2];
+        const int64_t fewest = kind == GROUP_ALTERNATING ? 2 : 1;
+        if (kind > GROUP_ALTERNATING || (kind != GROUP_CYCLIC && (n < fewest || n > THINGS))) return false;
+        if (order < 1 || __builtin_mul_overflow(all, order, &all)) return false;
+    }
+    return true;
+}
+
 /* states (n,T) from elements (n,T): s_t = s_{t-1} x_t, s_0 = 0 the identity, in the direct product of F groups, the
  * first component varying slowest. factors (F,3): kind, number n of things (<= 12 unless cyclic), order. */
 KERNEL(word_states) {
+    if (!valid_factors(factors, F)) return ROT_OUT_OF_RANGE;
 #pragma omp parallel for schedule(static) if (n * T > SERIAL)
     for (int64_t i = 0; i < n; i++) {
         for (int64_t t = i * T; t < (i + 1) * T; t++) states[t] = 0;

@@ -16,14 +16,23 @@ typedef struct {
     const char *name, *shape; /* shape: as written in the list, for messages */
     size_t place;             /* offset in the kernel's struct of arguments */
     int kind, dtype;
+    int64_t low, high; /* of an integer: the numbers allowed */
     bool optional;
+    bool ranged; /* an array whose numbers have a range (`ranges` below) */
 } rot_argument;
+
+/* The numbers allowed in an array. */
+typedef struct {
+    int64_t low, high;
+} rot_range;
 
 typedef struct {
     const char *name;
     const rot_argument *arguments;
     int count;
-    void (*sizes)(int64_t *sizes, const void *args); /* computes each array's size from the integers */
+    void (*sizes)(int64_t *sizes, const void *args);     /* computes each array's size from the integers */
+    void (*ranges)(rot_range *ranges, const void *args); /* the range of each array that has one, or NULL */
+    const char *(*broken)(const void *args);             /* the first condition that does not hold, or NULL; or NULL */
     size_t bytes;
 } rot_kernel;
 

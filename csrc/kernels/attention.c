@@ -15,6 +15,7 @@
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum {
@@ -47,6 +48,13 @@ static queries queries_of(const shape *s, int64_t b, int64_t h, int64_t t) {
     const int64_t steps = steps_of(s->lengths, b, s->T);
     const queries q = {b, h, t, most(least(steps - t, QUERIES), 0), (s->past ? s->past[b] : 0) + t};
     return q;
+}
+
+/* Whether every sequence has the keys that its queries are at. */
+static bool keys_suffice(const shape *s) {
+    bool suffice = true;
+    for (int64_t b = 0; b < s->B; b++) suffice &= (s->past ? s->past[b] : 0) <= s->S - steps_of(s->lengths, b, s->T);
+    return suffice;
 }
 
 /* The first key that any of the queries sees, and one past the last. */
@@ -197,13 +205,15 @@ static int64_t groups_of(int64_t tasks) { return least(tasks, MAX_GROUPS); }
  * past (B) or NULL; window 0 for none. Keys of sequence b beyond past[b] + lengths[b] are not read. */
 KERNEL(attention_forward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);
+    if (!keys_suffice(&s)) return ROT_OUT_OF_RANGE;
     const int64_t tiles = (T + QUERIES - 1) / QUERIES, tasks = B * H * tiles, groups = groups_of(tasks);
     const int64_t size = room_size(&s, false);
     real *const rooms = WORKSPACE(real, groups, size);
     if (!rooms) return ROT_NO_MEMORY;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
-        for (int64_t i = group; i < tasks; i += groups) {
+        for (int64_t i = group; i < tasks && !stopped(stop); i += groups) {
             const int64_t t = i % tiles * QUERIES;
             const queries at = queries_of(&s, i / tiles / H, i / tiles % H, t);
             real *const norms = norm + (at.b * H + at.h) * T + t;
@@ -279,9 +289,11 @@ static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const re
  *   dv = p^T dy,   dq = c e k,   dk = c e^T q */
 KERNEL(attention_backward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);
+    if (!keys_suffice(&s)) return ROT_OUT_OF_RANGE;
     const int64_t groups = groups_of(B * H), size = room_size(&s, true);
     real *const rooms = WORKSPACE(real, groups, size);
     if (!rooms) return ROT_NO_MEMORY;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         for (int64_t i = group; i < B * H; i += groups) { /* a task per head: all its queries add to its keys */
@@ -290,7 +302,7 @@ KERNEL(attention_backward) {
                 memset(dk + key_row(&s, head, key), 0, (size_t)s.Dh * sizeof(real));
                 memset(dv + key_row(&s, head, key), 0, (size_t)s.Dh * sizeof(real));
             }
-            for (int64_t t = 0; t < T; t += QUERIES) {
+            for (int64_t t = 0; t < T && !stopped(stop); t += QUERIES) {
                 const queries at = queries_of(&s, head.b, head.h, t);
                 const real *const norms = norm + i * T + t;
                 if (at.count)

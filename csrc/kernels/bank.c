@@ -15,12 +15,13 @@
 
 #include "kernels.h"
 #include "lanes.h"
+#include "stop.h"
 #include "vector.h"
 #include "workspace.h"
 
 enum {
     CHANNELS = 128 / sizeof(real), /* channels of a block */
-    MOST_STEPS = 64,               /* steps of a tile, at most */
+    LONGEST_TILE = 64,             /* steps of a tile, at most */
     GROUP = 4,                     /* states of a channel in registers, forward */
     GROUP_BACK = 2,                /* and backward */
     SLOTS = 16,                    /* partial sums of the gradients of a, c and skip */
@@ -127,13 +128,14 @@ static void run(vec *y, real *states, const real *coefficients, const vec *u, in
 /* y (B,T,D), hT (B,D,N), carries (B,tiles,N,2,D): the states before each tile of `tile` steps; a, c (D,N), skip (D),
  * u (B,T,D), h0 (B,D,N) or NULL. */
 KERNEL(bank_forward) {
-    if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
+    if (tile < 1 || tile > LONGEST_TILE) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     real *const packed = pack_coefficients(a, c, skip, D, N), *const all_states = WORKSPACE(real, B, blocks, size);
     if (!packed || !all_states) {
         pool_give(packed), pool_give(all_states);
         return ROT_NO_MEMORY;
     }
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D * N > SERIAL)
     for (int64_t task = 0; task < B * blocks; task++) {
         const int64_t b = task / blocks, block = task % blocks, lo = block * CHANNELS, n = least(D - lo, CHANNELS);
@@ -142,14 +144,14 @@ KERNEL(bank_forward) {
         const real *const rows = packed + block * N * COEFFICIENTS * CHANNELS;
         const real *const skips = packed + blocks * N * COEFFICIENTS * CHANNELS + lo;
         to_rows(states, h0 ? h0 + b * D * N * PARTS : NULL, lo, n, N);
-        for (int64_t i = 0; i * tile < all; i++) {
+        for (int64_t i = 0; i * tile < all && !stopped(stop); i++) {
             const walk w = walk_of(b, i, tile, all, T, reverse);
             for (int64_t k = 0; k < N * PARTS; k++)
                 memcpy(carries + ((b * tiles + i) * N * PARTS + k) * D + lo, states + k * CHANNELS,
                        (size_t)n * sizeof(real));
             for (int64_t v = 0; v < n; v += LANES) {
                 const int64_t lanes = least(n - v, LANES);
-                vec in[MOST_STEPS], out[MOST_STEPS];
+                vec in[LONGEST_TILE], out[LONGEST_TILE];
                 gather(in, u + lo + v, w, D, lanes);
                 for (int64_t t = 0; t < w.steps; t++) out[t] = load(skips + v) * in[t];
                 for (int64_t m = 0; m < N; m += GROUP)
@@ -173,7 +175,7 @@ ROT_ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, v
                                       const real *restrict coefficients, const vec *restrict u, const vec *restrict dy,
                                       int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
-    cplx_vec past[MOST_STEPS + 1][GROUP_BACK]; /* the state before each step, and the last one */
+    cplx_vec past[LONGEST_TILE + 1][GROUP_BACK]; /* the state before each step, and the last one */
     for (int i = 0; i < count; i++) {
         past[0][i] = (cplx_vec){{0}, {0}};
         memcpy(&past[0][i].re, carries + (i * PARTS + RE) * carry_row, (size_t)lanes * sizeof(real));
@@ -225,7 +227,7 @@ static void add_wide(double *restrict to, const vec *restrict from) {
  * A tile's sums are added in double to those of its slot, sequences b = slot, slot + SLOTS, ...; then slots in order.
  */
 KERNEL(bank_backward) {
-    if (tile < 1 || tile > MOST_STEPS) return ROT_OUT_OF_RANGE;
+    if (tile < 1 || tile > LONGEST_TILE) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
     const int64_t slots = least(B, SLOTS), sums_size = (N * COEFFICIENTS + 1) * CHANNELS; /* the last row is dskip */
     real *const packed = pack_coefficients(a, c, skip, D, N), *const all_q = WORKSPACE(real, slots, blocks, size);
@@ -234,6 +236,7 @@ KERNEL(bank_backward) {
         pool_give(packed), pool_give(all_q), pool_give(all_sums);
         return ROT_NO_MEMORY;
     }
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D * N > SERIAL)
     for (int64_t task = 0; task < slots * blocks; task++) {
         const int64_t slot = task / blocks, block = task % blocks, lo = block * CHANNELS, n = least(D - lo, CHANNELS);
@@ -245,12 +248,13 @@ KERNEL(bank_backward) {
         for (int64_t b = slot; b < B; b += SLOTS) {
             const int64_t all = steps_of(lengths, b, T);
             to_rows(q, dhT ? dhT + b * D * N * PARTS : NULL, lo, n, N);
-            for (int64_t i = pieces_of(all, tile) - 1; i >= 0; i--) {
+            for (int64_t i = pieces_of(all, tile) - 1; i >= 0 && !stopped(stop); i--) {
                 const walk w = walk_of(b, i, tile, all, T, reverse);
                 const real *const carry = carries + (b * tiles + i) * N * PARTS * D + lo;
                 for (int64_t v = 0; v < n; v += LANES) {
                     const int64_t lanes = least(n - v, LANES);
-                    vec in[MOST_STEPS], dout[MOST_STEPS], din[MOST_STEPS], part[GROUP_BACK * COEFFICIENTS], dot = {0};
+                    vec in[LONGEST_TILE], dout[LONGEST_TILE], din[LONGEST_TILE], part[GROUP_BACK * COEFFICIENTS],
+                        dot = {0};
                     gather(in, u + lo + v, w, D, lanes);
                     gather(dout, dy + lo + v, w, D, lanes);
                     for (int64_t t = 0; t < w.steps; t++) {

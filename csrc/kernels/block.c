@@ -21,6 +21,7 @@
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "rows.h"
+#include "stop.h"
 #include "turn.h"
 #include "workspace.h"
 
@@ -62,6 +63,7 @@ typedef struct {
     room *rooms;       /* (threads) */
     partial *partials; /* (slots) */
     int64_t partial_bytes;
+    rot_stop *stop;
     real *dlayer; /* (slots, or 1 with few,T,D), gradients of y between the passes of two directions */
     char *memory; /* of all these */
 } call;
@@ -166,6 +168,7 @@ static bool open_call(call *c, const block_in *b, bool backward) {
     const int64_t tiles = pieces_of(b->T, b->tile);
     *c = (call){.b = b, .tiles = tiles, .backward = backward, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
     c->few = b->B < SLOTS && b->B < tiles;
+    c->stop = stop_of_call();
     c->slots = least(c->few ? tiles : b->B, SLOTS);
     c->tasks = c->few ? tiles : backward ? c->slots : b->B;
     c->threads = b->B * b->T * b->D * b->L > SERIAL ? least(most_threads(), most(c->tasks, 1)) : 1;
@@ -492,6 +495,11 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
             const room *const r = rooms + thread_number();
+            if (stopped(c->stop)) {
+                await(&turn, q);
+                pass_turn(&turn, q + 1);
+                continue;
+            }
             enter_tile(c, t, r);
             if (b->directions == 2 && k == 0) reverse_states(c, t, r, out->carries);
             await(&turn, q);
@@ -529,6 +537,12 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
             real *const between = dlayer ? dlayer + t.i * b->tile * D : NULL;
 
             await(&done[own], round);
+            if (stopped(c->stop)) {
+                await(&turn, q);
+                pass_turn(&turn, q + 1);
+                pass_turn(&done[own], round + 1);
+                continue;
+            }
             enter_tile(c, t, r);
             if (b->directions == 2) reverse_states(c, t, r, in->carries);
             if (k == 0) {

@@ -10,6 +10,7 @@
 
 #include "kernels.h"
 #include "lanes.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum { RUN = 128, SERIAL = 32768 };
@@ -43,8 +44,10 @@ KERNEL(conv_forward) {
     real *const weights = WORKSPACE(real, taps, D);
     if (!weights) return ROT_NO_MEMORY;
     transpose(weights, w, taps, D);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
+        if (stopped(stop)) continue;
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
         const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};
@@ -83,8 +86,10 @@ KERNEL(conv_backward) {
         return ROT_NO_MEMORY;
     }
     transpose(weights, w, taps, D);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t task = 0; task < B * runs; task++) {
+        if (stopped(stop)) continue;
         const int64_t b = task / runs, from = task % runs * RUN, to = least(from + RUN, T);
         const int64_t all = steps_of(lengths, b, T);
         const inputs z = {x + b * T * D, state ? state + b * tail : NULL, taps, D};

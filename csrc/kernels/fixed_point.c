@@ -9,9 +9,10 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "mixer.h"
+#include "stop.h"
 #include "workspace.h"
 
-enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4 };
+enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4, STOP_STEPS = 16 };
 
 /* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
 #if ROT_DOUBLE
@@ -159,6 +160,7 @@ KERNEL(depth_pass) {
     const int64_t alpha_size = alpha_varying ? mixer_alpha(m) : 0;
     real *const rooms = WORKSPACE(real, B, room);
     if (!rooms) return ROT_NO_MEMORY;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         real *const h = rooms + b * room, *const v = h + D, *const g = v + D, *const scratch = g + D;
@@ -166,7 +168,7 @@ KERNEL(depth_pass) {
         const real *later = NULL;
         spread widest = {0, 0};
         copy_or_zero_row(h, h0 ? h0 + b * D : NULL, D);
-        for (int64_t k = 0; k < steps; k++) {
+        for (int64_t k = 0; k < steps && !(k % STOP_STEPS == 0 && stopped(stop)); k++) {
             const int64_t t = b * T + (adjoint ? steps - 1 - k : k), at = t * D;
             if (k + AHEAD < steps) {
                 const int64_t next = adjoint ? t - AHEAD : t + AHEAD;

@@ -9,6 +9,7 @@
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum {
@@ -44,8 +45,10 @@ KERNEL(matmul) {
     real *const packed = WORKSPACE(real, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
     pack(packed, w, d_in, d_out, transposed ? 1 : d_out, transposed ? d_in : 1);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
+        if (stopped(stop)) continue;
         const int64_t m = block * ROWS, rows = least(M - m, ROWS);
         product(y + m * d_out, d_out, bias, 0, (gemm_view){x + m * d_in, d_in, 1}, packed, rows, d_in, d_out);
     }
@@ -66,12 +69,13 @@ KERNEL(matmul_weight_grad) {
         return ROT_NO_MEMORY;
     }
     const int64_t size = (d_in + 1) * d_out;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         real *const dw_sum = sums + group * size, *const dbias_sum = dw_sum + d_in * d_out;
         const int64_t end = least((group + 1) * per_group, M);
         zero_row(dw_sum, size);
-        for (int64_t m = group * per_group; m < end; m += CHUNK) {
+        for (int64_t m = group * per_group; m < end && !stopped(stop); m += CHUNK) {
             const int64_t rows = least(end - m, CHUNK);
             pack(packed + group * room, x + m * d_in, rows, d_in, d_in, 1);
             add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out);
@@ -97,9 +101,11 @@ KERNEL(matmul_stack) {
     real *const packed = WORKSPACE(real, G, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
     for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * d_in * d_out, d_in, d_out, d_out, 1);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for collapse(2) schedule(static) if (G * M * d_in * d_out > SERIAL)
     for (int64_t g = 0; g < G; g++) {
         for (int64_t block = 0; block < blocks; block++) {
+            if (stopped(stop)) continue;
             const int64_t m = block * ROWS, rows = least(M - m, ROWS);
             product(y + (g * M + m) * d_out, d_out, NULL, 0, (gemm_view){x + (g * M + m) * d_in, d_in, 1},
                     packed + g * size, rows, d_in, d_out);

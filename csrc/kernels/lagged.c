@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "mixer.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum { ROWS = 64, SERIAL = 32768 };
@@ -100,6 +101,9 @@ KERNEL(lagged_forward) {
 /* The same for all ranges, with late = y V^T computed in the same pass: y (B,T,E), v (columns,E). `out` holds one range
  * after the other, each (B,T,width); their widths sum to columns. */
 KERNEL(lagged_product) {
+    int64_t rest = columns;
+    for (int64_t i = 0; i < ranges; i++) rest -= widths[i] <= rest ? widths[i] : rest + 1;
+    if (rest) return ROT_OUT_OF_RANGE;
     const range whole = {base, NULL, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
     const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
     real *const packed = WORKSPACE(real, packed_columns(columns), E), *const scratch = WORKSPACE(real, most_threads(),
@@ -110,8 +114,10 @@ KERNEL(lagged_product) {
         return ROT_NO_MEMORY;
     }
     pack(packed, v, E, columns, 1, E);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * columns > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
+        if (stopped(stop)) continue;
         const int64_t b = piece / pieces, from = piece % pieces * rows, to = least(from + rows, T);
         const int64_t valid = steps_of(lengths, b, T), some = least(to, valid) - from;
         real *const p = scratch + thread_number() * rows * columns;

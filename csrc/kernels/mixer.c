@@ -9,6 +9,7 @@
 #include "mixer.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum { GROUP_ROWS = 128, MAX_GROUPS = 64, SERIAL = 32768 };
@@ -40,8 +41,10 @@ KERNEL(mix_forward) {
         return ROT_NO_MEMORY;
     }
     if (!u_varying) mixer_prepare(prepared, u, m);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (M * mixer_u(m) > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
+        if (stopped(stop)) continue;
         real *const w = prepared + (u_varying ? group * size : 0);
         const int64_t end = least((group + 1) * per_group, M);
         for (int64_t t = group * per_group; t < end; t++) {
@@ -79,8 +82,10 @@ KERNEL(mix_backward) {
     if (u_varying) zero_row(du, M * u_size);
     if (alpha_varying) zero_row(dalpha, M * alpha_size);
     if (!u_varying) mixer_prepare(prepared, u, m);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (M * u_size > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
+        if (stopped(stop)) continue;
         real *const w = prepared + (u_varying ? group * size : 0), *const v = scratch + group * (room + D);
         real *const sum = sums + group * (u_size + alpha_size);
         zero_row(sum, u_size + alpha_size);

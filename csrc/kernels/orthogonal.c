@@ -9,6 +9,7 @@
 
 #include "cuts.h"
 #include "kernels.h"
+#include "stop.h"
 #include "vector.h"
 #include "workspace.h"
 
@@ -166,8 +167,10 @@ KERNEL(orthogonal_forward) {
     if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
     for (int64_t g = 0; g < G; g++) {
+        if (stopped(stop)) continue;
         task t = task_of(work, g, n);
         load_skew(&t, M + g * n * n, 1);
         expm(&t, false);
@@ -188,8 +191,10 @@ KERNEL(orthogonal_backward) {
     if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);
     if (!work) return ROT_NO_MEMORY;
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (G * n * n * n > SERIAL)
     for (int64_t g = 0; g < G; g++) {
+        if (stopped(stop)) continue;
         task t = task_of(work, g, n);
         load_skew(&t, M + g * n * n, -1);
         for (int64_t i = 0; i < n; i++)

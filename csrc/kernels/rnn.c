@@ -12,10 +12,12 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "sizes.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum {
     ROWS = 4,         /* sequences of a block: enough arithmetic to hide reading the weights from cache */
+    STOP_STEPS = 16,  /* steps between two looks whether to stop */
     SERIAL = 1 << 19, /* multiplications below which one thread is used */
 };
 
@@ -109,6 +111,7 @@ KERNEL(rnn_forward) {
         return ROT_NO_MEMORY;
     }
     pack(packed, w, N, G * N, 1, N);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
         const block s = block_of(index, B, T, lengths);
@@ -118,7 +121,7 @@ KERNEL(rnn_forward) {
             copy_or_zero_row(state + r * N, h0 ? h0 + s.b[r] * N : NULL, N);
             copy_or_zero_row(memory + r * N, c0 ? c0 + s.b[r] * N : NULL, N);
         }
-        for (int64_t k = 0; k < s.steps[0]; k++) {
+        for (int64_t k = 0; k < s.steps[0] && !(k % STOP_STEPS == 0 && stopped(stop)); k++) {
             const int64_t n = active_at(&s, k);
             for (int64_t r = 0; r < n; r++) copy_row(z + r * G * N, x + place_of(&s, r, k, T, reverse) * G * N, G * N);
             product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N);
@@ -161,12 +164,13 @@ KERNEL(rnn_backward) {
         return ROT_NO_MEMORY;
     }
     pack(packed, w, G * N, N, N, 1);
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
         const block s = block_of(index, B, T, lengths);
         real *const g = room + index * rows * (G + 2) * N, *const dc = g + rows * N, *const dz = dc + rows * N;
         for (int64_t r = 0; r < s.count; r++) copy_or_zero_row(dc + r * N, dcT ? dcT + s.b[r] * N : NULL, N);
-        for (int64_t k = s.steps[0] - 1; k >= 0; k--) {
+        for (int64_t k = s.steps[0] - 1; k >= 0 && !(k % STOP_STEPS == 0 && stopped(stop)); k--) {
             const int64_t n = active_at(&s, k), later = active_at(&s, k + 1);
             for (int64_t r = 0; r < n; r++) {
                 copy_row(g + r * N, dh + place_of(&s, r, k, T, reverse) * N, N);

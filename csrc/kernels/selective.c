@@ -14,6 +14,7 @@
 
 #include "kernels.h"
 #include "rows.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum {
@@ -150,11 +151,12 @@ KERNEL(selective_forward) {
         load_state(states + b * S * p.padded, h0 ? h0 + b * D * S : NULL, &p);
         if (y) zero_padding(y, b, steps_of(lengths, b, T), T, D);
     }
+    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
         const int64_t b = task / p.groups, group = task % p.groups;
         tile_array step, u, out, e;
-        for (int64_t tile = 0; tile < p.tiles; tile++) {
+        for (int64_t tile = 0; tile < p.tiles && !stopped(stop); tile++) {
             const walk w = steps_of_tile(&p, b, tile);
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
                 const span block = span_of(&p, i);
@@ -265,6 +267,7 @@ KERNEL(selective_backward) {
     real *const states = WORKSPACE(real, batch, size), *const constants = WORKSPACE(real, S + 1, p.padded);
     real *const sums = WORKSPACE(real, batch, S + 1, p.padded);
     real *const parts = several ? WORKSPACE(real, 2, batch, p.groups, slab) : NULL;
+    rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
     if (!states || !constants || !sums || (several && !parts)) goto end;
     status = ROT_OK;
@@ -290,7 +293,7 @@ KERNEL(selective_backward) {
         }
         tile_array step, in, u, out, du, dstep, e, q;
         tile_sums spread;
-        for (int64_t tile = p.tiles - 1; tile >= 0; tile--) {
+        for (int64_t tile = p.tiles - 1; tile >= 0 && !stopped(stop); tile--) {
             const walk w = steps_of_tile(&p, b, tile);
             if (!w.steps) continue;
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {

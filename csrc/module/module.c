@@ -25,8 +25,11 @@
 #endif
 
 #include "entries.h"
+#include "float_mode.h"
 #include "kernels.h"
+#include "platform.h"
 #include "pool.h"
+#include "stop.h"
 
 enum { F32, F64, C64, C128, DTYPES };
 static const int TYPE_NUMBERS[DTYPES] = {NPY_FLOAT32, NPY_FLOAT64, NPY_COMPLEX64, NPY_COMPLEX128};
@@ -75,8 +78,9 @@ static bool simd_supported(int level) {
 }
 
 typedef struct {
-    atomic_int level;  /* the instruction set in use; any thread may change it between two calls */
-    PyObject *handler; /* owned: NumPy's name for the allocator of `empty` */
+    atomic_int level;          /* the instruction set in use; any thread may change it between two calls */
+    unsigned long main_thread; /* the thread in which Python handles signals */
+    PyObject *handler;         /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
 typedef struct {
@@ -151,7 +155,12 @@ static bool unpack(char *args, const rot_kernel *kernel, int i, PyObject *object
     if (argument->kind == ROT_INT) {
         const int64_t n = (int64_t)PyLong_AsLongLong(object);
         memcpy(to, &n, sizeof n);
-        return !(n == -1 && PyErr_Occurred());
+        if (n == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+        if (!PyErr_Occurred() && n >= argument->low && n <= argument->high) return true;
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "%s: %s is %S, expected an integer from %lld to %lld", kernel->name,
+                     argument->name, object, (long long)argument->low, (long long)argument->high);
+        return false;
     }
     if (argument->kind == ROT_FLOAT) {
         const double d = PyFloat_AsDouble(object);
@@ -159,27 +168,6 @@ static bool unpack(char *args, const rot_kernel *kernel, int i, PyObject *object
         return !(d == -1 && PyErr_Occurred());
     }
     return unpack_array(to, kernel, argument, object, dtype);
-}
-
-static PyObject *raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args) {
-    PyObject *sizes = PyUnicode_FromString("");
-    for (int i = 0; i < kernel->count && sizes; i++) {
-        const rot_argument *const one = &kernel->arguments[i];
-        int64_t n;
-        if (one->kind != ROT_INT) continue;
-        memcpy(&n, args + one->place, sizeof n);
-        PyObject *const more = PyUnicode_FromFormat("%U%s%s=%lld", sizes, PyUnicode_GET_LENGTH(sizes) ? ", " : "",
-                                                    one->name, (long long)n);
-        Py_DECREF(sizes);
-        sizes = more;
-    }
-    PyObject *const shape = PyObject_GetAttrString(array, "shape");
-    if (sizes && shape)
-        PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, expected as many numbers as (%s), with %U", kernel->name,
-                     argument->name, shape, argument->shape, sizes);
-    Py_XDECREF(shape);
-    Py_XDECREF(sizes);
-    return NULL;
 }
 
 static PyObject *raise_status(const char *name, int status) {
@@ -205,6 +193,144 @@ static PyObject *raise_missing(const function *self, PyObject *const *given) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
 #endif
+/* The values of a call's integers, as "B=2, T=3"; NULL with an exception set. */
+static PyObject *integers_of(const rot_kernel *kernel, const char *args) {
+    PyObject *values = PyUnicode_FromString("");
+    for (int i = 0; i < kernel->count && values; i++) {
+        const rot_argument *const one = &kernel->arguments[i];
+        int64_t n;
+        if (one->kind != ROT_INT) continue;
+        memcpy(&n, args + one->place, sizeof n);
+        PyObject *const more = PyUnicode_FromFormat("%U%s%s=%lld", values, PyUnicode_GET_LENGTH(values) ? ", " : "",
+                                                    one->name, (long long)n);
+        Py_DECREF(values);
+        values = more;
+    }
+    return values;
+}
+
+static bool raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args) {
+    PyObject *const values = integers_of(kernel, args), *const shape = PyObject_GetAttrString(array, "shape");
+    if (values && shape)
+        PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, expected as many numbers as (%s), with %U", kernel->name,
+                     argument->name, shape, argument->shape, values);
+    Py_XDECREF(shape);
+    Py_XDECREF(values);
+    return false;
+}
+
+static bool raise_broken(const rot_kernel *kernel, const char *condition, const char *args) {
+    PyObject *const values = integers_of(kernel, args);
+    if (values) PyErr_Format(PyExc_ValueError, "%s: expected %s, with %U", kernel->name, condition, values);
+    Py_XDECREF(values);
+    return false;
+}
+
+static bool raise_overlap(const rot_kernel *kernel, const char *written, const char *other) {
+    PyErr_Format(PyExc_ValueError, "%s: %s overlaps %s, but is written: expected separate memory", kernel->name,
+                 written, other);
+    return false;
+}
+
+/* Index of the first number that is not in the range (NaN is in none), or -1. */
+static npy_intp outside(PyArrayObject *array, rot_range range) {
+    const npy_intp count = PyArray_SIZE(array);
+    if (PyArray_TYPE(array) == NPY_INT64) {
+        const int64_t *const numbers = PyArray_DATA(array);
+        for (npy_intp i = 0; i < count; i++)
+            if (numbers[i] < range.low || numbers[i] > range.high) return i;
+    } else {
+        const double *const numbers = PyArray_DATA(array);
+        for (npy_intp i = 0; i < count; i++)
+            if (!(numbers[i] >= (double)range.low && numbers[i] <= (double)range.high)) return i;
+    }
+    return -1;
+}
+
+static bool raise_range(const rot_kernel *kernel, const rot_argument *argument, PyArrayObject *array, npy_intp at,
+                        rot_range range) {
+    PyObject *const number = PyArray_GETITEM(array, PyArray_BYTES(array) + at * PyArray_ITEMSIZE(array));
+    if (number)
+        PyErr_Format(PyExc_ValueError, "%s: number %zd of %s is %S, expected one from %lld to %lld", kernel->name, at,
+                     argument->name, number, (long long)range.low, (long long)range.high);
+    Py_XDECREF(number);
+    return false;
+}
+
+/* Checks what the kernel indexes by against the arrays: their sizes, the numbers in them, conditions of the list, and
+ * that nothing written overlaps another array. Returns false with an exception set. */
+static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *args) {
+    int64_t sizes[ROT_MOST_ARGUMENTS];
+    rot_range ranges[ROT_MOST_ARGUMENTS];
+    int arrays[ROT_MOST_ARGUMENTS], there = 0;
+    kernel->sizes(sizes, args);
+    for (int i = 0, k = 0; i < kernel->count; i++) {
+        const rot_argument *const argument = &kernel->arguments[i];
+        if (argument->kind > ROT_WRITE) continue;
+        const int64_t expected = sizes[k++];
+        if (given[i] == Py_None) continue;
+        if (PyArray_SIZE((PyArrayObject *)given[i]) != expected) return raise_size(kernel, argument, given[i], args);
+        if (expected) arrays[there++] = i;
+    }
+    const char *const condition = kernel->broken ? kernel->broken(args) : NULL;
+    if (condition) return raise_broken(kernel, condition, args);
+    if (kernel->ranges) kernel->ranges(ranges, args);
+    for (int i = 0, k = 0; kernel->ranges && i < kernel->count; i++) {
+        if (!kernel->arguments[i].ranged) continue;
+        const rot_range range = ranges[k++];
+        if (given[i] == Py_None) continue;
+        const npy_intp at = outside((PyArrayObject *)given[i], range);
+        if (at >= 0) return raise_range(kernel, &kernel->arguments[i], (PyArrayObject *)given[i], at, range);
+    }
+    for (int i = 0; i < there; i++) {
+        if (kernel->arguments[arrays[i]].kind != ROT_WRITE) continue;
+        PyArrayObject *const written = (PyArrayObject *)given[arrays[i]];
+        const char *const begin = PyArray_BYTES(written), *const end = begin + PyArray_NBYTES(written);
+        for (int k = 0; k < there; k++) {
+            PyArrayObject *const other = (PyArrayObject *)given[arrays[k]];
+            if (k == i || PyArray_BYTES(other) >= end || PyArray_BYTES(other) + PyArray_NBYTES(other) <= begin)
+                continue;
+            return raise_overlap(kernel, kernel->arguments[arrays[i]].name, kernel->arguments[arrays[k]].name);
+        }
+    }
+    return true;
+}
+
+/* Looks for signals during a call of the main thread, where Python handles them. */
+typedef struct {
+    rot_stop base;
+    PyThreadState *thread;
+    int64_t next; /* time of the next look; 0 before the first */
+} watch;
+
+static void look_for_signals(rot_stop *stop) {
+    enum { EVERY = 50 }; /* milliseconds */
+    watch *const w = (watch *)(void *)stop;
+    const int64_t now = platform_milliseconds();
+    const bool first = !w->next;
+    if (now < w->next || stop->set) return;
+    w->next = now + EVERY;
+    if (first) return;
+    PyEval_RestoreThread(w->thread);
+    if (PyErr_CheckSignals() < 0) stop_now(stop);
+    w->thread = PyEval_SaveThread();
+}
+
+/* Runs a kernel without the GIL. A signal whose handler raises, as that of Ctrl-C does, ends it early: returns false
+ * with the exception set. */
+static bool run(const function *self, rot_call call, const char *args, int *status) {
+    watch w = {.base = {.poll = look_for_signals}};
+    const bool watched = PyThread_get_thread_ident() == self->state->main_thread;
+    rot_stop *const before = stop_calls_by(watched ? &w.base : NULL);
+    w.thread = PyEval_SaveThread();
+    const float_mode mode = float_mode_usual();
+    *status = call(args);
+    float_mode_set(mode);
+    PyEval_RestoreThread(w.thread);
+    stop_calls_by(before);
+    return !w.base.set;
+}
+
 static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t positional, PyObject *keywords) {
     const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
     if (!self) return NULL;
@@ -229,18 +355,10 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
     _Alignas(16) char args[ROT_ARGS_BYTES];
     for (int i = 0; i < kernel->count; i++)
         if (!unpack(args, kernel, i, given[i], dtype)) return NULL;
-    int64_t sizes[ROT_MOST_ARGUMENTS];
-    kernel->sizes(sizes, args);
-    for (int i = 0, k = 0; i < kernel->count; i++) {
-        const rot_argument *const argument = &kernel->arguments[i];
-        if (argument->kind > ROT_WRITE) continue;
-        const int64_t expected = sizes[k++];
-        if (given[i] != Py_None && PyArray_SIZE((PyArrayObject *)given[i]) != expected)
-            return raise_size(kernel, argument, given[i], args);
-    }
+    if (!fits(kernel, given, args)) return NULL;
     int status;
-    Py_BEGIN_ALLOW_THREADS status = call(args);
-    Py_END_ALLOW_THREADS if (status != ROT_OK) return raise_status(kernel->name, status);
+    if (!run(self, call, args, &status)) return NULL;
+    if (status != ROT_OK) return raise_status(kernel->name, status);
     Py_RETURN_NONE;
 }
 #if defined(__GNUC__)
@@ -438,12 +556,24 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* The identity of Python's main thread; 0 with an exception set. */
+static unsigned long main_thread(void) {
+    PyObject *const threading = PyImport_ImportModule("threading");
+    PyObject *const thread = threading ? PyObject_CallMethod(threading, "main_thread", NULL) : NULL;
+    PyObject *const ident = thread ? PyObject_GetAttrString(thread, "ident") : NULL;
+    const unsigned long number = ident ? PyLong_AsUnsignedLong(ident) : 0;
+    Py_XDECREF(threading), Py_XDECREF(thread), Py_XDECREF(ident);
+    return number;
+}
+
 static int exec_module(PyObject *module) {
     import_array1(-1);
     PyObject *const available = PyList_New(0);
     if (!available) return -1;
     module_state *const state = PyModule_GetState(module);
     pool_survive_fork();
+    state->main_thread = main_thread();
+    if (PyErr_Occurred()) goto fail;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) goto fail;
     if (add_kernels(module) < 0 || add_numbers(module) < 0) goto fail;

@@ -1,8 +1,9 @@
-/* All differences between operating systems: aligned memory, large pages, a lock, and forks. */
+/* All differences between operating systems: aligned memory, large pages, a lock, forks, and a clock. */
 #ifndef ROT_PLATFORM_H
 #define ROT_PLATFORM_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
@@ -13,6 +14,7 @@ typedef SRWLOCK platform_lock;
 #else
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -69,6 +71,17 @@ static inline void platform_around_forks(void (*before)(void), void (*after)(voi
     (void)before, (void)after;
 #else
     (void)pthread_atfork(before, after, after);
+#endif
+}
+
+/* A clock that never goes back. */
+static inline int64_t platform_milliseconds(void) {
+#ifdef _WIN32
+    return (int64_t)GetTickCount64();
+#else
+    struct timespec now = {0, 0};
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 #endif
 }
 

@@ -6,6 +6,7 @@ import itertools
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -57,7 +58,12 @@ def test_the_stub_is_that_of_the_list():
         ("kernel f real\nkernel f real", "line 2: f: expected a new name"),
         ("kernel f real\n  read x", "line 2: expected NAME.SHAPE. ..., got 'x'"),
         ("kernel f real\n  group a:b", "line 2: 'b'"),
-        ("kernel f real\n  string s", "line 2: string: expected kernel, group, read, write, int or float"),
+        (
+            "kernel f real\n  string s",
+            "line 2: string: expected kernel, group, read, write, int, flag, choice, float or",
+        ),
+        ("kernel f real\n  choice c:COLOUR", "line 2: 'COLOUR'"),
+        ("kernel f real\n  read x[N]{0..9}", "line 2: x: a range needs one of the dtypes int64, float64"),
         ("kernel f real\n  write x[N]\n  int N x", "f has x twice"),
     ],
 )
@@ -69,8 +75,6 @@ def test_a_line_that_cannot_be_read_is_named(text, message):
 # ---- a planted kernel, and its row with two arguments exchanged ----
 
 ROW = """
-enum CELL none lstm
-enum MIXER householder dplr low_rank kronecker
 kernel planted real
   write {y}[M,N] {s}?[M]
   read {x}[M,N] {w}[N]
@@ -117,7 +121,7 @@ def common(tmp_path_factory):
     """A folder with the objects that do not depend on the planted row."""
     folder = tmp_path_factory.mktemp("common")
     write(folder, {name: name for name in NAMES})
-    made = compile_objects(folder, [CSRC / "module" / name for name in ("module.c", "pool.c", "once.c")])
+    made = compile_objects(folder, [CSRC / "module" / name for name in ("module.c", "pool.c", "stop.c", "once.c")])
     assert not made.returncode, made.stderr
     for dtype in ("f32", "f64", "c64", "c128"):
         made = compile_objects(folder, [CSRC / "module" / "entries.c"], f"-DROT_DTYPE={dtype}")
@@ -129,24 +133,33 @@ def common(tmp_path_factory):
     return folder
 
 
-def write(folder, names):
+def write(folder, names, row=ROW):
     """The files made from the row with these names in place of its own."""
-    found = generate["read"](ROW.format(**names))
+    shared = [line for line in (CSRC / "kernels.list").read_text().splitlines() if line.startswith(("enum", "const"))]
+    found = generate["read"]("\n".join([*shared, row.format(**names)]))
     (folder / "kernels.h").write_text(generate["header"](found))
     (folder / "list.c").write_text(generate["table"](found))
     (folder / "planted.c").write_text(BODY)
 
 
-def outcome(common, folder, names):
-    """ "compile", "call" or "right": where the row with these names fails, or that it gives the right result."""
-    write(folder, names)
+def build(common, folder, names, row=ROW):
+    """Builds the module of the row with these names. Returns what the compiler refused, if it did."""
+    write(folder, names, row)
     made = compile_objects(folder, [folder / "planted.c", folder / "list.c"], "-DROT_DTYPE=f64")
     if made.returncode:
-        assert "error:" in made.stderr
-        return "compile"
+        return made.stderr
     objects = [*common.glob("*.o"), folder / "planted.o", folder / "list.o"]
     made = run(COMPILER, "-shared", *objects, "-lpthread", "-lm", "-o", f"_cpu{EXTENSION}", cwd=folder)
     assert not made.returncode, made.stderr
+    return ""
+
+
+def outcome(common, folder, names):
+    """ "compile", "call" or "right": where the row with these names fails, or that it gives the right result."""
+    refused = build(common, folder, names)
+    if refused:
+        assert "error:" in refused
+        return "compile"
     called = run(sys.executable, "-c", CALL, cwd=folder)
     if called.returncode:
         assert re.search(r"(Type|Value)Error: planted: ", called.stderr), called.stderr
@@ -166,3 +179,41 @@ def test_two_exchanged_arguments_of_a_row_are_found(common, tmp_path, one, other
     exchanged = {**{name: name for name in NAMES}, one: other, other: one}
     expected = ("right",) if {one, other} == {"M", "N"} else ("compile", "call")
     assert outcome(common, tmp_path, exchanged) in expected
+
+
+# ---- the planted kernel with a wrong extent, or a wrong range ----
+
+GUARDED = """
+import sys
+sys.path.insert(0, {tests!r})
+import numpy as np
+import _cpu
+from guard import GuardedKernels
+x, w, y = np.ones((2, 3)), np.ones(3), np.zeros({y})
+GuardedKernels(_cpu.kernels, at_end={at_end}).planted(y=y, s=np.zeros({s}), x=x, w=w, M=2, N=3)
+"""
+
+
+@pytest.mark.skipif(not COMPILER or sys.platform == "win32", reason="needs a C compiler and mprotect")
+@pytest.mark.parametrize(
+    ("extents", "y", "s", "ends"),
+    [
+        ("{y}[M,N] {s}?[M]", 6, 2, False),
+        ("{y}[M,N] {s}?[1]", 6, 1, True),
+        ("{y}[N] {s}?[M]", 3, 2, True),
+        ("{y}[M,N,2] {s}?[M]", 12, 2, False),
+    ],
+    ids=["as it is", "s too short", "y too short", "y too long"],
+)
+def test_a_wrong_extent_ends_the_process_on_guarded_arrays(common, tmp_path, extents, y, s, ends):
+    """If the list promises less than the kernel uses; more is harmless."""
+    row = ROW.replace("{y}[M,N] {s}?[M]", extents)
+    assert row != ROW or not ends
+    assert not build(common, tmp_path, {name: name for name in NAMES}, row)
+    tests = str(Path(__file__).parents[1])
+    codes = [
+        run(sys.executable, "-c", GUARDED.format(tests=tests, y=y, s=s, at_end=at_end), cwd=tmp_path).returncode
+        for at_end in (True, False)
+    ]
+    assert codes[1] == 0
+    assert (codes[0] in (-signal.SIGSEGV, -signal.SIGBUS)) if ends else codes[0] == 0

@@ -5,9 +5,15 @@ While a kernel runs the GIL is released, so with it too kernels and the pool's m
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,3 +111,80 @@ def test_memory_is_released_while_others_take_it() -> None:
     for one in found:
         for got, wanted in zip(one, expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+# ---- what other code in the process does to the module ----
+
+
+def run(code: str, **environment: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_after_a_second_import() -> None:
+    """The module's fork handlers are registered once: registered twice, they would take the pool's lock twice."""
+    code = """
+import importlib, os, sys
+import numpy as np
+for _ in range(3):
+    for name in [one for one in sys.modules if one.startswith("rotrnn")]:
+        del sys.modules[name]
+    import rotrnn
+    a, x = np.full(4, 0.5), np.ones((2, 50_000, 4))
+    h = rotrnn.diagonal_scan(a, x)
+child = os.fork()
+if not child:
+    os._exit(not np.array_equal(rotrnn.diagonal_scan(a, x), h))
+print(os.waitpid(child, 0)[1])
+"""
+    assert run(code) == "0\n"
+
+
+@pytest.mark.skipif(not shutil.which("gcc") or platform.machine() != "x86_64", reason="sets the mode of an x86 by gcc")
+def test_a_library_that_flushes_denormal_numbers_changes_no_bit(tmp_path: Path) -> None:
+    """-ffast-math sets this mode for the thread that loads a library, and threads inherit it."""
+    source = tmp_path / "flush.c"
+    source.write_text(
+        "void flush(void) { __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }\n"
+        "unsigned mode(void) { return __builtin_ia32_stmxcsr() & 0x8040; }\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", tmp_path / "flush.so"], check=True)
+    code = f"""
+import ctypes
+import numpy as np
+import rotrnn
+a, x = np.full(64, 0.9), np.full((4, 5000, 64), 1e-310)
+w = np.full((64, 64), 1e-3)
+def results():
+    return [rotrnn.diagonal_scan(a, x), rotrnn.dense(x, w), rotrnn.diagonal_scan_backward(x, a, x).da]
+expected = results()
+assert expected[0][0, -1, 0] > 0 and expected[1].any()
+library = ctypes.CDLL({str(tmp_path / "flush.so")!r})
+library.flush()
+found = results()
+assert library.mode() == 0x8040  # the caller's own mode is as it was
+for one, other in zip(found, expected):
+    assert one.tobytes() == other.tobytes()
+print("same")
+"""
+    assert run(code, OMP_NUM_THREADS="2") == "same\n"
+
+
+def test_initial_values_do_not_depend_on_the_threads_of_blas() -> None:
+    """S5's eigenvectors and RNN's orthogonal matrix, at sizes where LAPACK's last bits did."""
+    code = """
+import hashlib
+import numpy as np
+from rotrnn.nn.registry import LAYERS
+rotrnn_settings = {"s5": {"d_state": 512, "blocks": 1}, "rnn": {"d_state": 256, "initialisation": "orthogonal"}}
+for name, layer in LAYERS.items():
+    params = layer(d_model=64, **rotrnn_settings.get(name, {})).init(np.random.default_rng(0))
+    print(name, hashlib.sha256(b"".join(params[one].tobytes() for one in sorted(params))).hexdigest())
+"""
+    one, two = (run(code, OPENBLAS_NUM_THREADS=n, OMP_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "2"))
+    assert one == two

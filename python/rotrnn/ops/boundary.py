@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
 from rotrnn.ops.device import HOST, Device, device_of, is_array
 from rotrnn.ops.device import Array as Array
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
-ADDRESSABLE = 2**47
-"""Number of bytes that a program can address on today's 64-bit machines."""
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
@@ -111,9 +110,6 @@ class Boundary:
 
     def _on_device(self, name: str, value: Any) -> Array:
         """Returns `value` as an array on the call's device."""
-        if self.device is HOST and type(value) is np.ndarray:  # the common case, at the least cost
-            self._first = self._first or name
-            return value
         device = device_of(value)
         if self._first is None:
             self.device, self._first = device, name
@@ -127,23 +123,44 @@ class Boundary:
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as
         "B T N"; one per rank)."""
-        array = self._on_device(name, value)
-        native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-        if native not in kinds:
-            expected = " or ".join(str(kind) for kind in kinds)
-            raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
-        if native is not array.dtype:
-            array = array.astype(native, copy=False)
+        # a token of a stream has some fifty arrays: the common case at the least cost
+        array: Array = value if type(value) is np.ndarray and self.device is HOST else self._on_device(name, value)
+        self._first = self._first or name
+        if array.dtype not in kinds:
+            array = self._native(name, array, kinds)
+        shape = array.shape
+        rank = len(shape)
         for form in forms:
             letters = _letters(form)
-            if len(letters) == array.ndim:
-                self._bind(name, array.shape, letters)
+            if len(letters) == rank:
                 break
         else:
             expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
-            raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected {expected}")
-        self.check_size(array.shape, array.dtype)
+            raise ValueError(f"{self.op}: {name} has shape {shape}, expected {expected}")
+        sizes = self.size
+        for letter, size in zip(letters, shape, strict=True):
+            known = sizes.get(letter)
+            if known is None:
+                sizes[letter], self._source[letter] = size, name
+            elif known != size:
+                self._refuse_shape(name, shape, letters, letter)
+        if not array.size:
+            self.check_size(shape, array.dtype)
         return array
+
+    def _native(self, name: str, array: Array, kinds: Sequence[np.dtype[Any]]) -> Array:
+        """Returns an array of another byte order in the machine's; raises TypeError if its dtype is not of `kinds`."""
+        native = array.dtype.newbyteorder("=")
+        if native not in kinds:
+            expected = " or ".join(str(kind) for kind in kinds)
+            raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
+        return array.astype(native, copy=False)
+
+    def _refuse_shape(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...], letter: str) -> None:
+        wanted = ", ".join(f"{one}={self.size[one]}" if one in self.size else one for one in letters)
+        raise ValueError(
+            f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from {self._source[letter]}"
+        )
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
         """Returns `value` as an array on the call's device, without other checks."""
@@ -154,16 +171,6 @@ class Boundary:
     ) -> Array | None:
         """Like `array`, but None is passed through."""
         return None if value is None else self.array(name, value, *forms, kinds=kinds)
-
-    def _bind(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...]) -> None:
-        for letter, size in zip(letters, shape, strict=True):
-            if self.size.setdefault(letter, size) != size:
-                wanted = ", ".join(f"{one}={self.size[one]}" if one in self.size else one for one in letters)
-                raise ValueError(
-                    f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from "
-                    f"{self._source[letter]}"
-                )
-            self._source.setdefault(letter, name)
 
     def bind(self, letter: str, size: int, source: str) -> None:
         """Binds `letter` to a size before any array has it. Errors name `source` as the origin of the size."""
@@ -189,7 +196,7 @@ class Boundary:
         the size of an array.
         """
         numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
-        if numbers * dtype.itemsize > ADDRESSABLE:
+        if numbers * dtype.itemsize > MOST_NUMBERS:
             raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
@@ -231,8 +238,10 @@ class Boundary:
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
         if array.shape != (self.size["B"],):
             raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected (B={self.size['B']},)")
-        if np.any(array < 0):
-            raise ValueError(f"{self.op}: {name} is {array.min()}, expected no negative number")
+        bad = (array < 0) | (array > MOST_STEPS)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(f"{self.op}: {name}[{at}] is {array[at]}, expected an integer from 0 to {MOST_STEPS}")
         return array.astype(np.int64, order="C")  # a copy
 
     def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:

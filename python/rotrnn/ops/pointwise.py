@@ -729,7 +729,8 @@ def _ids(
     seq_len = args.array("ids", ids, "B T", kinds=INTEGERS).shape[1]
     steps = args.lengths(lengths)
     padding = None if steps is None else args.device.asarray(np.arange(seq_len) >= steps[:, None])
-    return _indices(args, "ids", ids, "B T", vocab, padding), steps
+    checked = _indices(args, "ids", ids, "B T", vocab, padding)
+    return checked if padding is None else np.where(padding, 0, checked), steps  # kernels refuse others, in padding too
 
 
 def embedding(

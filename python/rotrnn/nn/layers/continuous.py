@@ -14,6 +14,8 @@ import numpy as np
 
 from rotrnn.nn.layer import Array
 
+ROUNDING = float(np.finfo(np.float64).eps)
+
 
 class Discretisation(NamedTuple):
     """a(z) and gain(z) / Delta for ``z = lambda Delta``, each with its derivative; all are holomorphic functions."""
@@ -86,13 +88,32 @@ def input_gain_backward(dgain: Array, method: str, lam: Array, step: Array) -> t
 def hippo_normal(n: int) -> tuple[Array, Array]:
     """Returns eigenvalues (n,), in order of increasing imaginary part, and unitary eigenvectors (n, n) of HiPPO-N.
 
-    HiPPO-N, the normal part of HiPPO-LegS, is ``A_ij = -1/2 (i = j), -+ sqrt((2i+1)(2j+1)) / 2 (i > j: -)``, i from 0.
-    It is -1/2 times the identity plus a skew-symmetric part, so all eigenvalues have real part -1/2 (S5, Smith et al.
-    2023, section 2; S4D-LegS, Gu et al. 2022). Computed once for each n; the arrays are read-only.
+    HiPPO-N, the normal part of HiPPO-LegS, is ``A_ij = -1/2 (i = j), -+ p_i p_j / 2 (i > j: -)``, ``p_i = sqrt(2i+1)``,
+    i from 0 (S5, Smith et al. 2023, section 2; S4D-LegS, Gu et al. 2022). Its eigenvalues are ``-1/2 + i w_k``.
+
+    The sums ``z_i = sum_{j<=i} p_j v_j - sum_j p_j v_j / 2`` of an eigenvector v have the ratios
+    ``z_i / z_{i-1} = (i w - c_i) / (i w + c_i)``, ``c_i = i + 1/2``, and ``z_{n-1} = -z_{-1}``. With
+    ``t_i = atan(w / c_i)`` follow the frequencies, ``sum_i t_i = pi (2k + 1 - n) / 2`` for k < n, and the vectors,
+    ``v_i ~ (-1)^i cos(t_i) e^{-i (t_i + 2 sum_{j<i} t_j)} / p_i``. So no eigenvalue routine is needed, whose last bits
+    would depend on the number of threads. Computed once for each n; the arrays are read-only.
     """
-    root = np.sqrt(2 * np.arange(n) + 1)
-    skew = -0.5 * np.outer(root, root) * np.sign(np.subtract.outer(np.arange(n), np.arange(n)))
-    frequencies, vectors = np.linalg.eigh(-1j * skew)
+    count = np.arange(n)
+    c = count + 0.5
+    frequencies = np.zeros(n)
+    wanted = np.pi / 2 * (2 * count[n - n // 2 :] + 1 - n)  # of the positive frequencies
+    w = np.zeros(n // 2)
+    while True:  # Newton's method: the sum is concave, so that it comes from below and stops at the last bit
+        ratio = w[:, None] / c
+        step = (wanted - np.arctan(ratio).sum(1)) / (1 / (c + w[:, None] * ratio)).sum(1)
+        larger = w + step > w * (1 + ROUNDING * n)
+        if not larger.any():
+            break
+        w = np.where(larger, w + step, w)
+    frequencies[n - n // 2 :], frequencies[: n // 2] = w, -w[::-1]
+    angles = np.arctan(frequencies / c[:, None])
+    before = np.cumsum(angles, axis=0) - angles
+    vectors = np.cos(angles) * np.exp(-1j * (angles + 2 * before)) * ((-1.0) ** count / np.sqrt(2 * c))[:, None]
+    vectors /= np.sqrt((vectors.real**2 + vectors.imag**2).sum(0))
     eigenvalues = -0.5 + 1j * frequencies
     eigenvalues.flags.writeable = vectors.flags.writeable = False
     return eigenvalues, vectors

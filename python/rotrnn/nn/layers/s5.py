@@ -90,7 +90,9 @@ class S5(DiagonalRecurrence):
         D, N, size = self.d_model, self.d_state, self.d_state // self.blocks
         eigenvalues, vectors = (one[..., : size // self.weight] for one in hippo_normal(size))
         B = truncated_normal(rng, (self.blocks, size, D)) / np.sqrt(N)
-        B = (vectors.conj().T @ B).reshape(self.planes, D)
+        B = np.einsum("np,bnd->bpd", vectors.conj(), B).reshape(
+            self.planes, D
+        )  # not BLAS: any threads, same bits
         params = {
             "lambda_re": np.tile(eigenvalues.real, self.blocks),
             "lambda_im": np.tile(eigenvalues.imag, self.blocks),
@@ -105,7 +107,7 @@ class S5(DiagonalRecurrence):
                 continue
             fan_in = N if self.c_init == "trunc_standard_normal" else D * N
             parts = truncated_normal(rng, (2, D, self.blocks, size)) / np.sqrt(fan_in)
-            CV = ((parts[0] + 1j * parts[1]) @ vectors).reshape(D, self.planes)
+            CV = np.einsum("dbn,np->dbp", parts[0] + 1j * parts[1], vectors).reshape(D, self.planes)
             params["C_re" + suffix], params["C_im" + suffix] = CV.real, CV.imag
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)

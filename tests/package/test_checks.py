@@ -1,0 +1,146 @@
+"""What a kernel indexes by is checked by the module itself, whatever the op in Python forgot to check.
+
+Every kernel that the table of cases reaches is called once more as an op called it, with one thing wrong at a time; and
+on arrays between pages that cannot be accessed, where a wrong extent in csrc/kernels.list ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import CASES
+from rotrnn import _cpu
+from rotrnn.ops.device import HOST
+
+ROOT = Path(__file__).parents[2]
+CSRC = ROOT / "csrc"
+pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the list is in the source tree, not in a wheel")
+LISTING = (
+    runpy.run_path(str(CSRC / "generate.py"))["read"]((CSRC / "kernels.list").read_text()) if CSRC.is_dir() else None
+)
+KERNELS = {kernel.name: kernel for kernel in LISTING.kernels} if LISTING else {}
+DATA = {name for name, kernel in KERNELS.items() if kernel.kind == "once"}
+
+
+class Recorder:
+    """The CPU's kernels, which keep a copy of the first calls of each, with and without its optional arrays."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, frozenset[str]], dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**arguments: Any) -> None:
+            there = frozenset(key for key, value in arguments.items() if value is not None)
+            if (name, there) not in self.calls:
+                plain = {key: np.array(one) if isinstance(one, np.ndarray) else one for key, one in arguments.items()}
+                self.calls[name, there] = plain
+            getattr(_cpu.kernels, name)(**arguments)
+
+        return call
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[tuple[str, frozenset[str]], dict[str, Any]]:
+    """Arguments of valid calls, at least one of each kernel of the table of cases."""
+    recorder, before = Recorder(), HOST.kernels
+    object.__setattr__(HOST, "kernels", recorder)
+    try:
+        for case in CASES:
+            args = case.make(np.random.default_rng(0))
+            outputs = case.forward(args)
+            case.backward(args, outputs, tuple(np.ones_like(one) for one in outputs))
+    finally:
+        object.__setattr__(HOST, "kernels", before)
+    return recorder.calls
+
+
+def refused(name: str, arguments: dict[str, Any], wrong: dict[str, Any]) -> None:
+    """The call is refused, by an error that names the kernel and the argument."""
+    argument = "|".join(wrong)
+    with pytest.raises((TypeError, ValueError), match=rf"^{name}: .*\b({argument})\b"):
+        getattr(_cpu.kernels, name)(**{**arguments, **wrong})
+
+
+def test_the_cases_reach_every_kernel(calls: Any) -> None:
+    missing = set(KERNELS) - DATA - {name for name, _ in calls}
+    assert missing <= {"tiir", "adamw", "norm", "copy", "philox", "mask_padding", "dropout", "relax"}, missing
+
+
+def test_an_array_of_another_size_is_refused(calls: Any) -> None:
+    for (name, _), arguments in calls.items():
+        getattr(_cpu.kernels, name)(**arguments)
+        for key, value in arguments.items():
+            if isinstance(value, np.ndarray) and value.size:
+                refused(name, arguments, {key: value.ravel()[:-1].copy()})
+                refused(name, arguments, {key: np.append(value.ravel(), value.ravel()[:1])})
+
+
+def test_numbers_out_of_range_are_refused(calls: Any) -> None:
+    """Of arrays by which a kernel indexes: below, above, and so large that a sum would wrap."""
+    found = 0
+    for (name, _), arguments in calls.items():
+        for one in KERNELS[name].every():
+            value = arguments[one.name]
+            if not one.range or not isinstance(value, np.ndarray) or not value.size:
+                continue
+            found += 1
+            for wrong in (-1, 2**62, 2**63 - 1, -(2**63)):
+                for at in (0, -1):
+                    changed = value.copy()
+                    changed.ravel()[at] = wrong
+                    refused(name, arguments, {one.name: changed})
+    assert found > 30
+
+
+def test_flags_choices_and_sizes_out_of_range_are_refused(calls: Any) -> None:
+    for (name, _), arguments in calls.items():
+        kernel = KERNELS[name]
+        sizes = " ".join(" ".join(one.shape or ()) for one in kernel.every())
+        for one in kernel.every():
+            if one.kind != "int":
+                continue
+            if one.range:
+                refused(name, arguments, {one.name: int(one.range[1]) + 1})
+            if one.range or re.search(rf"\b{one.name}\b", sizes):
+                for wrong in (-1, 2**62, 2**64, -(2**80)):
+                    refused(name, arguments, {one.name: wrong})
+
+
+def test_written_arrays_that_overlap_another_are_refused(calls: Any) -> None:
+    found = 0
+    for (name, _), arguments in calls.items():
+        written = [one.name for one in KERNELS[name].every() if one.kind == "write"]
+        for one in written:
+            for other, value in arguments.items():
+                mine = arguments[one]
+                if other == one or not isinstance(mine, np.ndarray) or not isinstance(value, np.ndarray):
+                    continue
+                if mine.dtype == value.dtype and mine.size == value.size > 0:
+                    found += 1
+                    with pytest.raises(ValueError, match=rf"^{name}: ({one}|{other}) overlaps ({one}|{other})"):
+                        getattr(_cpu.kernels, name)(**{**arguments, one: value.reshape(mine.shape)})
+    assert found > 100
+
+
+def run_guarded(code: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", **more}
+    return subprocess.run([sys.executable, *code], capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="memory is protected by mprotect")
+@pytest.mark.parametrize("simd", _cpu.SIMD_AVAILABLE)
+def test_no_kernel_leaves_the_extents_of_the_list(simd: str) -> None:
+    done = run_guarded([str(ROOT / "tests" / "guard.py")], ROTRNN_SIMD=simd)
+    assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
+    assert set(done.stdout.splitlines()[-1].split()[1:]) >= set(KERNELS) - DATA - {
+        *("tiir", "adamw", "norm", "copy", "philox", "mask_padding", "dropout", "relax")
+    }

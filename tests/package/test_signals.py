@@ -1,0 +1,105 @@
+"""A signal during a long kernel is handled soon, and an exception of its handler ends the kernel early."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from rotrnn import _cpu
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+
+
+class Interrupted(Exception):
+    """Raised by the handler."""
+
+
+def interrupted(call: Callable[[], object]) -> None:
+    """Runs the call; a timer's handler raises in it."""
+
+    def handler(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(Interrupted):
+            call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def rnn(h: Any) -> None:
+    B, T, N = h.shape
+    sizes = {"B": B, "T": T, "N": N}
+    arrays = {"w": zeros(N, N), "x": zeros(B, T, N), "hT": zeros(B, N)}
+    nothing = dict.fromkeys(("c", "cT", "gates", "h0", "c0", "lengths"))
+    _cpu.kernels.rnn_forward(h=h, **arrays, **nothing, **sizes, cell=_cpu.CELL["tanh"], reverse=False)
+
+
+def attention(y: Any) -> None:
+    B, T, D = y.shape
+    arrays = {"q": zeros(B, T, D), "k": zeros(B, T, D), "v": zeros(B, T, D), "norm": zeros(B, 1, T)}
+    sizes = {"B": B, "T": T, "S": T, "D": D, "H": 1, "window": 0}
+    _cpu.kernels.attention_forward(y=y, **arrays, **sizes, lengths=None, past=None)
+
+
+def matmul(y: Any) -> None:
+    M, d_out = y.shape
+    arrays = {"x": zeros(M, 4096), "w": zeros(4096, d_out), "bias": None}
+    _cpu.kernels.matmul(y=y, **arrays, M=M, d_in=4096, d_out=d_out, transposed=False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [(rnn, (1, 100_000, 512)), (attention, (1, 65_536, 64)), (matmul, (65_536, 4096))],
+    ids=["rnn", "attention", "matmul"],
+)
+def test_a_kernel_of_many_seconds_ends_early(kernel: Callable[[Any], None], shape: tuple[int, ...]) -> None:
+    """Its last rows are not written: they are as the caller left them."""
+    out = np.full(shape, np.nan, np.float32)
+    interrupted(lambda: kernel(out))
+    assert np.isnan(out).any()
+
+
+def test_a_layer_can_be_called_again_afterwards() -> None:
+    rng = np.random.default_rng(0)
+    layer = rotrnn.RNN(d_model=256, d_state=512, activation="tanh")
+    params, long = layer.init(rng), rng.standard_normal((4, 50_000, 256), np.float32)
+    expected = layer.forward(params, long[:, :100])[0]
+    interrupted(lambda: layer.forward(params, long))
+    np.testing.assert_array_equal(layer.forward(params, long[:, :100])[0], expected)
+
+
+def test_a_handler_may_call_kernels_and_go_on() -> None:
+    """A handler that returns, as that of SIGTERM in training does, changes nothing."""
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((2, 1500, 1500))
+    expected, called = rotrnn.dense(x, w), []
+
+    def handler(number: int, frame: object) -> None:
+        called.append(rotrnn.dense(x[:3], w))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        for _ in range(1000):
+            np.testing.assert_array_equal(rotrnn.dense(x, w), expected)
+            if len(called) > 5:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert called
+    for one in called:
+        np.testing.assert_array_equal(one, rotrnn.dense(x[:3], w))
