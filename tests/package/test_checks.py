@@ -24,10 +24,10 @@ from rotrnn.ops.device import HOST
 ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the list is in the source tree, not in a wheel")
-LISTING = (
-    runpy.run_path(str(CSRC / "generate.py"))["read"]((CSRC / "kernels.list").read_text()) if CSRC.is_dir() else None
-)
-KERNELS = {kernel.name: kernel for kernel in LISTING.kernels} if LISTING else {}
+KERNELS: dict[str, Any] = {}
+if CSRC.is_dir():
+    read = runpy.run_path(str(CSRC / "generate.py"))["read"]
+    KERNELS = {kernel.name: kernel for kernel in read((CSRC / "kernels.list").read_text()).kernels}
 DATA = {name for name, kernel in KERNELS.items() if kernel.kind == "once"}
 
 

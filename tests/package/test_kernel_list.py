@@ -60,7 +60,7 @@ def test_the_stub_is_that_of_the_list():
         ("kernel f real\n  group a:b", "line 2: 'b'"),
         (
             "kernel f real\n  string s",
-            "line 2: string: expected kernel, group, read, write, int, flag, choice, float or",
+            "line 2: string: expected kernel, group, read, write, int, flag",
         ),
         ("kernel f real\n  choice c:COLOUR", "line 2: 'COLOUR'"),
         ("kernel f real\n  read x[N]{0..9}", "line 2: x: a range needs one of the dtypes int64, float64"),

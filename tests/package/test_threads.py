@@ -177,14 +177,17 @@ print("same")
 
 def test_initial_values_do_not_depend_on_the_threads_of_blas() -> None:
     """S5's eigenvectors and RNN's orthogonal matrix, at sizes where LAPACK's last bits did."""
-    code = """
-import hashlib
+    code = f"""
+import hashlib, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import numpy as np
+from cases import LAYER_ROWS
 from rotrnn.nn.registry import LAYERS
-rotrnn_settings = {"s5": {"d_state": 512, "blocks": 1}, "rnn": {"d_state": 256, "initialisation": "orthogonal"}}
-for name, layer in LAYERS.items():
-    params = layer(d_model=64, **rotrnn_settings.get(name, {})).init(np.random.default_rng(0))
-    print(name, hashlib.sha256(b"".join(params[one].tobytes() for one in sorted(params))).hexdigest())
+layers = [row.layer for row in LAYER_ROWS]
+layers += [LAYERS["s5"](64, 512, blocks=1), LAYERS["s4d"](8, 512), LAYERS["rnn"](8, 256, initialisation="orthogonal")]
+for layer in layers:
+    params = layer.init(np.random.default_rng(0))
+    print(layer, hashlib.sha256(b"".join(params[name].tobytes() for name in sorted(params))).hexdigest())
 """
     one, two = (run(code, OPENBLAS_NUM_THREADS=n, OMP_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "2"))
     assert one == two

@@ -144,7 +144,7 @@ class Boundary:
                 sizes[letter], self._source[letter] = size, name
             elif known != size:
                 self._refuse_shape(name, shape, letters, letter)
-        if not array.size:
+        if not array.size or array.nbytes > MOST_NUMBERS:
             self.check_size(shape, array.dtype)
         return array
 

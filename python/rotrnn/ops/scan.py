@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_NUMBERS
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 from rotrnn.ops.device import device_of, empty
 
@@ -20,8 +21,6 @@ __all__ = [
 ]
 
 LANES = REAL + COMPLEX
-MOST = 2**62
-"""Largest window passed to the kernels: longer ones give the same result and may not fit in int64."""
 
 
 class DiagonalScanGrads(NamedTuple):
@@ -107,7 +106,7 @@ def diagonal_scan(
     if L is None:
         args.kernels.scan_forward(h=h, hT=hT, a=aa, x=ax, h0=ah0, **how)
     else:
-        args.kernels.window_forward(h=h, last=hT, a=aa, x=ax, past=ah0, L=min(L, MOST), **how)
+        args.kernels.window_forward(h=h, last=hT, a=aa, x=ax, past=ah0, L=min(L, MOST_NUMBERS), **how)
     return h if hT is None else (h, hT)
 
 
@@ -182,7 +181,7 @@ def diagonal_scan_backward(
         args.kernels.scan_backward(dx=dx, da=da, dh0=dh0, dh=adh, dhT=adhT, a=aa, h=akept, h0=ah0, **how)
     else:
         args.kernels.window_backward(
-            dx=dx, da=da, dpast=dh0, dh=adh, dlast=adhT, a=aa, x=akept, past=ah0, L=min(L, MOST), **how
+            dx=dx, da=da, dpast=dh0, dh=adh, dlast=adhT, a=aa, x=akept, past=ah0, L=min(L, MOST_NUMBERS), **how
         )
     return DiagonalScanGrads(da, dx, dh0)
 

@@ -90,9 +90,7 @@ class S5(DiagonalRecurrence):
         D, N, size = self.d_model, self.d_state, self.d_state // self.blocks
         eigenvalues, vectors = (one[..., : size // self.weight] for one in hippo_normal(size))
         B = truncated_normal(rng, (self.blocks, size, D)) / np.sqrt(N)
-        B = np.einsum("np,bnd->bpd", vectors.conj(), B).reshape(
-            self.planes, D
-        )  # not BLAS: any threads, same bits
+        B = np.einsum("np,bnd->bpd", vectors.conj(), B).reshape(self.planes, D)  # not BLAS: any threads, same bits
         params = {
             "lambda_re": np.tile(eigenvalues.real, self.blocks),
             "lambda_im": np.tile(eigenvalues.imag, self.blocks),
