@@ -123,9 +123,7 @@ class Boundary:
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as
         "B T N"; one per rank)."""
-        # a token of a stream has some fifty arrays: the common case at the least cost
-        array: Array = value if type(value) is np.ndarray and self.device is HOST else self._on_device(name, value)
-        self._first = self._first or name
+        array = self.any_array(name, value)
         if array.dtype not in kinds:
             array = self._native(name, array, kinds)
         shape = array.shape
@@ -164,6 +162,9 @@ class Boundary:
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
         """Returns `value` as an array on the call's device, without other checks."""
+        if type(value) is np.ndarray and self.device is HOST:
+            self._first = self._first or name
+            return value
         return self._on_device(name, value)
 
     def optional(
@@ -179,7 +180,14 @@ class Boundary:
     def common(self, *arrays: Array | None) -> list[Any]:
         """Returns the arrays in their common dtype (NumPy's promotion), C-contiguous and aligned; copies only where
         needed."""
-        dtype = np.result_type(*[array.dtype for array in arrays if array is not None])
+        dtype: Any = None
+        for array in arrays:
+            if array is None or array.dtype is dtype:
+                continue
+            if dtype is not None:
+                dtype = np.result_type(*[one.dtype for one in arrays if one is not None])
+                break
+            dtype = array.dtype
         return [None if array is None else self.layout(array, dtype) for array in arrays]
 
     def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
