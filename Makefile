@@ -15,7 +15,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench clean
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
+	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
 	@echo "make clean       remove what these made, except .venv and runs/"
 
 demo: .venv/installed
@@ -126,6 +127,19 @@ cross: .venv/zig
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
+
+# Twice, to see that the wheel's bytes depend on the sources alone
+release:
+	rm -rf dist build/release
+	$(PYTHON) -m venv build/release/tools
+	build/release/tools/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r build-requirements.txt
+	for folder in dist build/release/again; do SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		build/release/tools/bin/python -m build --no-isolation --outdir $$folder || exit 1; done
+	cmp dist/*.whl build/release/again/*.whl
+	$(PYTHON) -m venv --without-pip build/release/bare
+	build/release/tools/bin/pip --python build/release/bare install --quiet --disable-pip-version-check dist/*.whl
+	build/release/tools/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml -o dist/rotrnn.cdx.json build/release/bare
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info python/rotrnn/*.so
