@@ -19,8 +19,9 @@ from typing import Any
 from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
+from rotrnn._support.files import check_folder
 from rotrnn._support.provenance import versions
-from rotrnn._support.text import plural
+from rotrnn._support.text import alike, plural
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
@@ -84,6 +85,7 @@ def _train(args: argparse.Namespace) -> None:
     if args.recipe is None and args.resume is None:
         raise ValueError("train: expected a RECIPE, or --resume DIR")
     overrides = _overrides(args, "steps", "seed")
+    _check_out(args.out)
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
     among = world()
     with among.together():
@@ -100,6 +102,11 @@ def _train(args: argparse.Namespace) -> None:
             print(f"plots: {plot(run.folder)[0].parent}")
 
 
+def _check_out(folder: Path | None) -> None:
+    if folder is not None:
+        check_folder("--out", folder)
+
+
 def _can_draw() -> bool:
     """Returns whether matplotlib, an optional extra, is installed."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -111,6 +118,7 @@ def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
 
 
 def _sweep(args: argparse.Namespace) -> None:
+    _check_out(args.out)
     runs = plan(
         args.recipe,
         seeds=parse_seeds(args.seeds) if args.seeds else (),
@@ -190,6 +198,7 @@ def _data(args: argparse.Namespace) -> None:
             raise ValueError(f"--set {one}: expected key=value")
         settings[key.strip()] = parse_value(value)
     task = build(kind, args.task, settings)
+    _check_out(args.out)
     if args.stand_in is not None:
         _stand_in(task, args)
     else:
@@ -229,6 +238,7 @@ def _released() -> list[str]:
 def _plot(args: argparse.Namespace) -> None:
     from rotrnn.plots import compare, plot  # matplotlib is an optional extra
 
+    _check_out(args.out)
     first = args.runs[0]
     if len(args.runs) == 1 and Run(first).recipe.is_file():
         paths = plot(first, args.out)
@@ -279,7 +289,8 @@ def _about(topic: str) -> list[str]:
         return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic])]
     if topic in recipe_names():
         return [load_recipe(topic).text()]
-    raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them")
+    likely = alike(topic, [*LAYERS, *TASKS, *recipe_names(), "layers", "tasks", "recipes"])
+    raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them{likely}")
 
 
 def _lanes(layer: type[Recurrent]) -> list[str]:

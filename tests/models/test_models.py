@@ -165,7 +165,7 @@ def test_labels_are_checked() -> None:
         ((logits, labels), r"BitTagger.loss: labels has shape \(2, 3\), expected \(B, T, K\)"),
         ((logits, ones[..., :1]), r"BitTagger.loss: logits has shape \(2, 3, 3\), expected \(B=2, T=3, K=1\)"),
         ((logits, ones, [0, 0]), "BitTagger.loss: no label counts"),
-        ((logits, 2 * ones), r"binary_cross_entropy: labels\[0\] is 2, expected an integer from 0 to 1"),
+        ((logits, 2 * ones), r"BitTagger.loss: labels\[0, 0, 0\] is 2, expected an integer from 0 to 1"),
     ):
         with pytest.raises(ValueError, match=message):
             bits.loss(*bad)

@@ -16,7 +16,10 @@ from rotrnn.nn import (
     GELU,
     LRU,
     LSTM,
+    RNN,
+    S5,
     Activation,
+    Attention,
     BatchNorm,
     Bidirectional,
     Dense,
@@ -30,8 +33,9 @@ from rotrnn.nn import (
     ResidualBlock,
     ResidualStack,
 )
-from rotrnn.nn.layer import Context, Module, flatten, flatten_state, unflatten
+from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, unflatten
 from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.saved import flatten_saved, unflatten_saved
 from rotrnn.ops.boundary import Boundary, CheckedLengths
 
 B, T, D, V, C = 2, 6, 4, 5, 3
@@ -104,6 +108,15 @@ def raised(call: Callable[[], Any], *errors: type[Exception]) -> str:
     with pytest.raises(errors or (TypeError, ValueError)) as caught:
         call()
     return str(caught.value)
+
+
+def said(call: Callable[[], Any]) -> str:
+    """Returns the message of a TypeError or ValueError, or nothing if there is none."""
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 @every
@@ -329,6 +342,192 @@ def test_states_of_stacks() -> None:
         stack.forward(params, x, state=(None, saved.state[1][:1]))
     with pytest.raises(TypeError, match=r"ResidualStack.backward: dstate.0 has dtype float64, expected complex64"):
         stack.backward(params, saved, y, (saved.state[0].real, None))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_parts_of_a_state_are_arrays(name: str) -> None:
+    layer = small(name)
+    params, x = made(layer)
+    state = layer.forward(params, x)[1].state
+    if isinstance(state, tuple):
+        message = raised(lambda: layer.step(params, (None, *state[1:]), x[:, 0]), TypeError)
+        assert re.match(rf"{type(layer).__name__}\.step: state\.\w+ is a NoneType, expected an array", message), message
+
+
+def test_places_of_attention_are_those_of_its_keys() -> None:
+    layer = Attention(D)
+    params, x = made(layer)
+    y, saved = layer.forward(params, x)
+    keys, values, places = saved.state
+    for bad in (places + 1, -places):
+        message = raised(lambda bad=bad: layer.forward(params, x, state=(keys, values, bad)), ValueError)
+        assert "Attention: state.places is [" in message
+    message = raised(lambda: layer.backward(params, saved, y, (keys[:, 1:], values, places)), ValueError)
+    assert message == "Attention.backward: dstate.keys has shape (2, 5, 4), expected (2, 6, 4)"
+
+
+# ---- what another module saved or prepared ----
+
+
+@every
+def test_names_in_params_that_no_parameter_has(name: str) -> None:
+    module: Any = MODULES[name]
+    params, x = made(module)
+    flat = dict(flatten(params))
+    for key in flat:
+        path, _, leaf = key.rpartition(".")
+        mistyped = unflatten({**flat, f"{key}_": flat[key]})
+        where = re.escape(f"params of {path}" if path else "params")
+        message = raised(lambda mistyped=mistyped: module.forward(mistyped, x), ValueError)
+        expected = rf"\w+: {where} has '{leaf}_', which is no parameter; did you mean {leaf}\?"
+        assert re.fullmatch(expected, message), message
+
+
+def test_a_module_that_declares_no_parameters_may_have_any() -> None:
+    class Own(Module):
+        def forward(self, params: Any, x: Any, ctx: Context = EVALUATION) -> Any:
+            return params["scale"] * x, None
+
+    assert Own().forward({"scale": 2}, np.ones((B, T, D)))[0].max() == 2
+
+
+FOREIGN: list[tuple[Any, Any, str]] = [
+    (LRU(D, 3), LRU(D, 3, gamma=False), "LRU with gamma=False, expected True"),
+    (LRU(D, 3), LRU(D, 3, form="exp"), "LRU with form='exp', expected 'log_phase'"),
+    (LRU(D, 3), LRU(D, 3, window=2), "LRU with window=2, expected None"),
+    (LRU(D, 3), LRU(D, 2), "LRU with d_state=2, expected 3"),
+    (LRU(D, 4), S5(D, 4), "S5, expected that of a LRU"),
+    (RNN(D, 3), RNN(D, 3, activation="tanh"), "RNN with activation='tanh', expected 'identity'"),
+    (MeanPool(), LastPool(), "LastPool, expected that of a MeanPool"),
+    (LayerNorm(D), LayerNorm(D, 0.5), "LayerNorm with eps=0.5, expected 1e-05"),
+    (
+        PARTS["ResidualBlock"],
+        ResidualBlock(BatchNorm(D), LRU(D, 3, gamma=False), Gate(D)),
+        "ResidualBlock with layer.gamma=False, expected True",
+    ),
+    (
+        PARTS["ResidualStack"],
+        ResidualStack(tuple(ResidualBlock(LayerNorm(D), LRU(D, n), Gate(D)) for n in (3, 2))),
+        "ResidualStack with blocks[1].layer.d_state=2, expected 3",
+    ),
+    (
+        model_of("classifier"),
+        model_of("classifier", d_state=4),
+        "SequenceClassifier with stack.blocks[0].layer.d_state=4, expected 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mine", "other", "message"), FOREIGN, ids=[message for *_, message in FOREIGN])
+def test_what_a_module_with_other_settings_saved_or_prepared(mine: Any, other: Any, message: str) -> None:
+    """It is refused by the outermost call, and stays so through a tree of arrays and back."""
+    kind = type(mine).__name__
+    params, x = made(mine)
+    y, own = mine.forward(params, x)
+    saved = other.forward(other.init(np.random.default_rng(0)), x)[1]
+    arrays, structure = flatten_saved(saved)
+    for one in (saved, unflatten_saved(structure, arrays)):
+        assert f"{kind}.backward: saved is that of a {message}" == raised(
+            lambda one=one: mine.backward(params, one, y), ValueError
+        )
+    same = replace(mine)  # equal, and another object
+    assert same is not mine
+    same.backward(params, own, y)
+    if isinstance(mine, LRU):
+        prepared = other.prepare(other.init(np.random.default_rng(0)))
+        assert f"LRU.step: prepared is that of a {message}" == raised(
+            lambda: mine.step(params, None, x[:, 0], prepared), ValueError
+        )
+        same.step(params, None, x[:, 0], mine.prepare(params))
+
+
+@every
+def test_saved_that_the_caller_has_changed(name: str) -> None:
+    """With a part of an array, or with another one: an error of a call of a module that says so, or no error where
+    backward does not need the array."""
+    module: Any = MODULES[name]
+    if hasattr(module, "gradient"):
+        module = replace(module, gradient="one_step")  # the other one iterates
+    params, x = made(module)
+    y, saved = module.forward(params, x, Context(np.full((B, 2) if "retrieval" in name else B, T), train=True))
+    arrays, structure = flatten_saved(saved)
+    changed = [
+        (key, unflatten_saved(structure, {**arrays, key: bad}))
+        for key, array in arrays.items()
+        for bad in (array[1:], np.zeros((7, 1)))
+    ]
+    changed += [(key, saved._replace(**{key: "nothing"})) for key in getattr(saved, "_fields", ())]
+    for key, one in changed:
+        message = said(lambda one=one: module.backward(params, one, y))
+        assert re.match(r"[A-Z]\w*(\.backward)?: |$", message), f"{key}: {message}"
+    if isinstance(module, Recurrent):
+        assert re.match(
+            rf"{type(module).__name__}\.backward: ", said(lambda: module.backward(params, changed[0][1], y))
+        )
+
+
+# ---- masked arrays ----
+
+
+@every
+def test_masked_arrays_are_refused(name: str) -> None:
+    module: Any = MODULES[name]
+    kind = type(module).__name__
+    params, x = made(module)
+    y, saved = module.forward(params, x)
+    masked = np.ma.masked_array(x, mask=np.ones(x.shape, bool))
+    assert re.match(
+        rf"{kind}\.forward: \w+ is a masked array, expected", raised(lambda: module.forward(params, masked))
+    )
+    dy = np.ma.masked_array(y, mask=False)
+    assert re.match(rf"{kind}\.backward: \w+ is a masked array", raised(lambda: module.backward(params, saved, dy)))
+    lengths = np.ma.masked_array(np.full((B, 2) if "retrieval" in name else B, T), mask=False)
+    message = raised(lambda: module.forward(params, x, Context(lengths)))
+    assert message.startswith(f"{kind}.forward: lengths is a masked array"), message
+    flat = dict(flatten(params))
+    for key, value in flat.items():
+        broken = unflatten({**flat, key: np.ma.masked_array(value, mask=False)})
+        assert "has type MaskedArray, expected an array" in raised(lambda broken=broken: module.forward(broken, x))
+
+
+# ---- models ----
+
+
+def test_models_name_their_own_methods_and_arguments() -> None:
+    classifier, tagger, retrieval = (model_of(head) for head in ("classifier", "tagger", "retrieval"))
+    params, tokens = made(classifier)
+    logits, saved = classifier.forward(params, tokens)
+    pairs = made(retrieval)
+    rows: list[tuple[Callable[[], Any], str]] = [
+        (lambda: classifier.forward(params, tokens + V), r"SequenceClassifier.forward: inputs[0, 0] is 6, expected an"),
+        (lambda: classifier.stream(params, B).push(tokens + V), "Stream.push: inputs[0, 0] is 6, expected an integer"),
+        (lambda: classifier.stream(params, B).push(tokens[:, 0] - 9), "Stream.push: inputs[0, 0] is -8, expected an"),
+        (lambda: classifier.loss(logits, [0, C]), f"SequenceClassifier.loss: labels[1] is {C}, expected an integer"),
+        (lambda: classifier.loss(logits, [0]), "SequenceClassifier.loss: labels has shape (1,), expected (B=2)"),
+        (lambda: classifier.loss("x", [0]), "SequenceClassifier.loss: logits has dtype"),
+        (
+            lambda: classifier.backward(params, saved, logits[:1]),
+            "SequenceClassifier.backward: dlogits has shape (1, 3)",
+        ),
+        (lambda: tagger.loss(np.zeros((B, T, C)), np.full((B, T), C)), "Tagger.loss: labels[0, 0] is 3, expected an"),
+        (lambda: tagger.count(3), "Tagger.count: labels has shape ()"),
+        (lambda: classifier.count(None), "SequenceClassifier.count: labels has dtype object"),
+        (lambda: classifier.eigenvalues({}), "SequenceClassifier: parameter encoder is missing"),
+        (lambda: retrieval.forward(pairs[0], [[1]]), "Retrieval.forward: inputs has shape (1, 1), expected (B, 2, T)"),
+        (lambda: retrieval.forward(*pairs, Context(places=[1, 2, 3])), "Retrieval.forward: places has shape (3,)"),
+        (
+            lambda: retrieval.forward(pairs[0], np.zeros((B, 2, 0), int), Context(np.ones((B, 2)))),
+            "Retrieval.forward: l",
+        ),
+        (lambda: classifier.stream(params, "a"), "Stream: batch is 'a', expected a positive integer"),  # type: ignore[arg-type]
+        (lambda: classifier.stream(params).save(3), "Stream.save: path is a int, expected the path of a file"),  # type: ignore[arg-type]
+        (lambda: classifier.stream(params).load(3), "Stream.load: path is a int, expected the path of a file"),  # type: ignore[arg-type]
+    ]
+    for call, message in rows:
+        assert raised(call).startswith(message), raised(call)
+    as_list, _ = retrieval.forward(pairs[0], pairs[1].tolist())
+    np.testing.assert_array_equal(as_list, retrieval.forward(*pairs)[0])
+    assert retrieval.forward(pairs[0], np.zeros((B, 2, 0), np.int64))[0].shape == (B, C)
 
 
 # ---- once ----

@@ -50,7 +50,7 @@ B, T, CLASSES = 3, 9, 4
 
 STEP = {
     "nn/module.py: Module.check_params": 1,  # whether all parameters are finite
-    "ops/pointwise.py: _indices": 3,  # whether tokens (forward and backward) and labels are in range
+    "ops/pointwise.py: check_indices": 3,  # whether tokens (forward and backward) and labels are in range
     "ops/pointwise.py: cross_entropy": 1,  # the loss
     "ops/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
 }

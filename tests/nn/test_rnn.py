@@ -322,7 +322,7 @@ X = np.zeros((2, 3, 4))
             lambda: attention(X, X, X, heads=3),
             "attention: heads is 3, expected a positive number of heads of one width",
         ),
-        (lambda: attention(X, X, X, heads=2, window=0), "attention: window is 0, expected a positive integer or None"),
+        (lambda: attention(X, X, X, heads=2, window=0), "attention: window=0, expected a positive integer or None"),
         (lambda: attention(X, X, X, heads=2, past=[0, -1]), r"attention: past\[1\] is -1, expected an integer from 0"),
         (lambda: attention(X, X, X, heads=2, past=[0, 1]), "attention: sequence 1 needs 4 keys, past and present, got"),
         (lambda: attention(X, X[:, :1], X[:, :1], heads=2, lengths=[1, 2]), "attention: sequence 1 needs 2 keys"),

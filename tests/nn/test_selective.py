@@ -282,10 +282,11 @@ def test_without_selectivity_it_is_rotrnn(gamma: str) -> None:
     rng = np.random.default_rng(1)
     x, dy = rng.standard_normal((2, 2, 20, 4))
     y, saved = layer.forward(params, x, Context(train=True))
-    y_base, saved_base = base.forward(params, x)
+    own = {name: params[name] for name in base.shapes}
+    y_base, saved_base = base.forward(own, x)
     np.testing.assert_allclose(y, y_base, rtol=0, atol=1e-12)
     dx, dparams, _ = layer.backward(params, saved, dy)
-    dx_base, dparams_base, _ = base.backward(params, saved_base, dy)
+    dx_base, dparams_base, _ = base.backward(own, saved_base, dy)
     np.testing.assert_allclose(dx, dx_base, rtol=0, atol=1e-12)
     for name in ("theta", "M", "B", "C", "D") + (("gamma_log",) if gamma != "input" else ()):
         np.testing.assert_allclose(dparams[name], dparams_base[name], rtol=0, atol=1e-10)

@@ -5,6 +5,7 @@ The tests of each part hold its errors in detail; this table is the overview tha
 
 from __future__ import annotations
 
+import inspect
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rotrnn
 from rotrnn import LRU, Context, RotRNN, cross_entropy, diagonal_scan, householder_mix, orthogonal
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.blocks.norm import BatchNorm
+from rotrnn.ops.block import residual_block
+from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
+from rotrnn.ops.linear_layer import System
+from rotrnn.ops.mixer import HOUSEHOLDER, KRONECKER
+from rotrnn.ops.window import power_of
 from rotrnn.training.recipe import load_recipe
 
 X = np.ones((2, 3, 4))
+BIG = np.array([0, 2**64 - 3], np.uint64)
+BANK = np.ones((4, 2), complex), np.ones((4, 2), complex), np.ones(4)
+SYSTEM = System(np.ones((4, 4)), np.ones(2, complex), np.ones((1, 4, 4)), np.ones(4))
+MIXER_OF_THREE = prepare_mixer(HOUSEHOLDER, 1, np.ones((1, 3)), np.ones(1), 3)
 MODEL = build_model(ModelSettings("lru", 4, 1), {"d_state": 2}, n_classes=3, vocab=7)
 
 
@@ -95,8 +106,46 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("empty batch", lambda _: cross_entropy(np.ones((0, 3)), np.ones(0, int)), ValueError, "cross_entropy"),
     ("empty batch", lambda _: BatchNorm(4).forward(BatchNorm(4).init(np.random.default_rng(0)), X,
                                                    Context(np.array([0, 0]), train=True)), ValueError, "batch_norm"),
-    ("token out of range", lambda _: classify(np.full((2, 3), 7)), (ValueError, IndexError), "embedding"),
+    ("token out of range", lambda _: classify(np.full((2, 3), 7)), ValueError,
+     r"SequenceClassifier.forward: inputs\[0, 0\] is 7, expected an integer from 0 to 6"),
     ("read-only output", lambda _: diagonal_scan(np.ones(4), X, out=frozen()), ValueError, "out is read-only"),
+    ("masked array", lambda _: diagonal_scan(np.ones(4), np.ma.masked_array(X, mask=X > 0)), TypeError,
+     "diagonal_scan: x is a masked array, expected an array without a mask"),
+    ("masked array", lambda _: diagonal_scan(np.ones(4), X, lengths=np.ma.masked_array([1, 2], [True, False])),
+     TypeError, "diagonal_scan: lengths is a masked array"),
+    ("masked array", lambda _: diagonal_scan(np.ones(4), X, out=np.ma.masked_array(np.ones_like(X))), TypeError,
+     "diagonal_scan: out is a MaskedArray, expected an array"),
+    ("no array", lambda _: diagonal_scan(np.ones(4), [[[1.0], [1.0, 2.0]]]), ValueError,
+     "diagonal_scan: x is a list that is no array: "),
+    ("gradient None", lambda _: rotrnn.householder_mix_backward(None, X[0], np.ones(3), X), TypeError,  # type: ignore[arg-type]
+     "householder_mix_backward: dy is None, expected the gradient of y"),
+    ("saved of another op", lambda _: rotrnn.linear_layer_backward(X, SYSTEM, None), TypeError,  # type: ignore[arg-type]
+     "linear_layer_backward: saved is a NoneType, expected a LinearLayerSaved or a LinearLayerStates"),
+    ("saved of another op", lambda _: rotrnn.diagonal_bank_backward(X, *BANK, rotrnn.linear_layer(SYSTEM, X)[2]),
+     TypeError, "diagonal_bank_backward: saved is a LinearLayerSaved, expected a BankSaved"),  # type: ignore[arg-type]
+    ("eps", lambda _: rotrnn.rms_norm(X, np.ones(4), eps="x"), ValueError, "rms_norm: eps is 'x', expected a non"),  # type: ignore[arg-type]
+    ("eps", lambda _: rotrnn.layer_norm(X, np.ones(4), np.ones(4), eps=-1), ValueError, "layer_norm: eps is -1, exp"),
+    ("seed", lambda _: rotrnn.dropout(X, 0.1, seed=1.5, step=0, site=0), ValueError, "dropout: seed is 1.5, expected"),  # type: ignore[arg-type]
+    ("empty table", lambda _: rotrnn.embedding([[0]], np.ones((0, 4))), ValueError,
+     r"embedding: ids\[0, 0\] is 0, expected none, because there is no class or row"),
+    ("power", lambda _: power_of(np.ones(3), -1), ValueError, "power_of: L is -1, expected an integer from 0"),
+    ("position", lambda _: rotrnn.tiir_scan(np.ones(4), X, (np.ones((2, 3, 4)), np.ones((2, 2, 4)), BIG), window=2),
+     ValueError, rf"tiir_scan: state.position\[1\] is {2**64 - 3}, expected an integer from 0 to 9007199254740992"),
+    ("position", lambda _: rotrnn.attention(X, X, X, heads=1, past=BIG.astype(np.int64)), ValueError,
+     r"attention: past\[1\] is -3, expected an integer from 0 to 9007199254740992"),
+    ("window", lambda _: rotrnn.linear_layer(SYSTEM, X, window=2**70), ValueError, "linear_layer: .* too large"),
+    ("mixer", lambda _: prepare_mixer(9, 1, np.ones((1, 4)), np.ones(1), 4), ValueError, "prepare_mixer: form is 9"),
+    ("mixer", lambda _: prepare_mixer(KRONECKER, 0, np.ones(9), np.ones(4), 4), ValueError, "prepare_mixer: rows is 0"),
+    ("mixer", lambda _: prepare_mixer(HOUSEHOLDER, 2, np.ones((1, 4)), np.ones(1), 4), ValueError,
+     r"prepare_mixer: u has shape \(1, 4\), expected \(R=2, D=4\)"),
+    ("mixer", lambda _: prepare_mixer(KRONECKER, 2, np.ones(5), np.ones(4), 4), ValueError,
+     r"prepare_mixer: u has shape \(5,\), expected \(N=6\), with N from two triangles of 2 and 2 rows"),
+    ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), None, None, np.ones(2)), TypeError,  # type: ignore[arg-type]
+     "depth_pass: mixer is a NoneType, expected a PreparedMixer"),
+    ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), MIXER_OF_THREE, None, np.ones(2)), ValueError,
+     r"depth_pass: mixer.w has shape \(4,\), expected \(5,\) or \(2, 3, 5\) for N=4 from y"),
+    ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), MIXER_OF_THREE._replace(w=np.ones((2, 9, 5))), None,
+                                   np.ones(2)), ValueError, r"depth_pass: mixer.w has shape \(2, 9, 5\), expected"),
     ("truncated checkpoint", truncated, ValueError, "last.safetensors: is truncated"),
     ("tampered checkpoint", tampered, ValueError, "last.safetensors: .* damaged or changed"),
     ("disk full", disk_full, OSError, "checkpoint not written"),
@@ -114,3 +163,66 @@ def test_bad_input_gives_a_clear_error(
 ) -> None:
     with pytest.raises(error, match=message):
         call(tmp_path)
+
+
+def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
+    """Returns a call of every op for each of its flags."""
+    a, angles, steps = np.ones(4), np.ones(2), np.ones((2, 3, 1))
+    select = X, X, np.ones((4, 1)), steps, steps
+    kept = rotrnn.diagonal_bank(*BANK, X)[2]
+    key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
+    block: Any = X, *(None,) * 3
+    return {
+        ("causal_conv", "return_state"): lambda flag: rotrnn.causal_conv(X, np.ones((4, 2)), return_state=flag),
+        ("depth_pass", "adjoint"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), adjoint=flag),
+        ("depth_pass", "scaled"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), scaled=flag),
+        ("diagonal_bank", "reverse"): lambda flag: rotrnn.diagonal_bank(*BANK, X, reverse=flag),
+        ("diagonal_bank_backward", "reverse"): lambda flag: rotrnn.diagonal_bank_backward(X, *BANK, kept, reverse=flag),
+        ("diagonal_scan", "return_state"): lambda flag: diagonal_scan(a, X, return_state=flag),
+        ("diagonal_scan", "reverse"): lambda flag: diagonal_scan(a, X, reverse=flag),
+        ("diagonal_scan_backward", "reverse"): lambda flag: rotrnn.diagonal_scan_backward(X, a, X, reverse=flag),
+        ("dropout", "over_time"): lambda flag: rotrnn.dropout(X, 0.1, **key, over_time=flag),
+        ("dropout_backward", "over_time"): lambda flag: rotrnn.dropout_backward(X, 0.1, **key, over_time=flag),
+        ("linear_layer", "fused"): lambda flag: rotrnn.linear_layer(SYSTEM, X, fused=flag),
+        ("relax", "each_step"): lambda flag: relax(X.copy(), X, np.ones(2), each_step=flag),
+        ("residual_block", "keep"): lambda flag: residual_block(*block, keep=flag),
+        ("residual_block", "moments"): lambda flag: residual_block(*block, moments=flag),
+        ("rnn", "reverse"): lambda flag: rotrnn.rnn(np.eye(4), X, reverse=flag),
+        ("rnn_backward", "reverse"): lambda flag: rotrnn.rnn_backward(X, np.eye(4), X, reverse=flag),
+        ("rotation_scan", "return_state"): lambda flag: rotrnn.rotation_scan(angles, None, X, return_state=flag),
+        ("rotation_scan", "reverse"): lambda flag: rotrnn.rotation_scan(angles, None, X, reverse=flag),
+        ("rotation_scan_backward", "reverse"): lambda flag: rotrnn.rotation_scan_backward(
+            X, angles, None, X, reverse=flag
+        ),
+        ("selective_scan", "return_carries"): lambda flag: rotrnn.selective_scan(*select, return_carries=flag),
+        ("selective_scan", "return_state"): lambda flag: rotrnn.selective_scan(*select, return_state=flag),
+        ("selective_scan", "reverse"): lambda flag: rotrnn.selective_scan(*select, reverse=flag),
+        ("selective_scan_backward", "reverse"): lambda flag: rotrnn.selective_scan_backward(X, *select, reverse=flag),
+        ("tiir_scan", "resets"): lambda flag: rotrnn.tiir_scan(a, X, window=2, resets=flag),
+    }
+
+
+MIXER = prepare_mixer(HOUSEHOLDER, 1, np.ones((1, 4)), np.full(1, 0.1), 4)
+
+
+@pytest.mark.parametrize(("op", "name"), calls_with_flags())
+def test_flags_are_true_or_false(op: str, name: str) -> None:
+    call = calls_with_flags()[op, name]
+    for bad in ("yes", 1, None, np.ones(2)):
+        with pytest.raises(ValueError, match=rf"^{op}: {name} is .*, expected True or False$"):
+            call(bad)
+    if op != "residual_block":  # its other arguments are tested elsewhere
+        for flag in (True, False, np.True_):
+            call(flag)
+
+
+def test_every_flag_is_among_these() -> None:
+    ops = {name: getattr(rotrnn.ops, name) for name in rotrnn.ops.__all__ if name[0].islower()}
+    ops |= {one.__name__: one for one in (depth_pass, relax)}
+    flags = {
+        (name, one.name)
+        for name, op in ops.items()
+        for one in inspect.signature(op).parameters.values()
+        if one.annotation == "bool"
+    }
+    assert flags == set(calls_with_flags())

@@ -254,7 +254,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
             ValueError,
             "out is not C-contiguous",
         ),
-        (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out has dtype list"),
+        (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out is a list, expected an array"),
         (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),

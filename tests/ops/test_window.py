@@ -252,7 +252,7 @@ def test_a_windowed_layer_is_the_layer_until_the_window_is_full() -> None:
         (
             lambda: tiir_scan(np.ones(4), X, WindowState(X, X[:, :2], np.array([-1, 0])), window=2),
             ValueError,
-            "state.position.0. is -1",
+            r"state.position\[0\] is -1",
         ),
         (
             lambda: tiir_scan(np.ones(4), X, WindowState(X, X[:, :2], np.ones(2)), window=2),
@@ -280,7 +280,7 @@ def test_a_layers_window_says_what_is_wrong_with_its_state() -> None:
         ((delay, sums), TypeError, r"state is a tuple of 2, expected a tuple of 3: \(delay, sums, position\)"),
         ((delay[:1], sums, position), ValueError, r"state.delay has shape \(1, 5, 3\), expected \(B=2, 5, 3\)"),
         ((delay[:, 1:], sums, position), ValueError, r"state.delay has shape \(2, 4, 3\), expected \(B=2, 5, 3\)"),
-        ((delay, sums, -1 - position), ValueError, "state.position.0. is -7"),
+        ((delay, sums, -1 - position), ValueError, r"state.position\[0\] is -7"),
     ):
         with pytest.raises(error, match=f"LRU.forward: {says}"):
             layer.forward(params, x, Context(), state)

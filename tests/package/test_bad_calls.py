@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import rotrnn
+from rotrnn.training.estimate import estimate
 
+RECIPE: Any = rotrnn.load_recipe("digits-lru")
 PARAMS = {"w": np.zeros(2, np.float32)}
 GRADS = {"w": np.ones(2, np.float32)}
 
@@ -23,6 +25,13 @@ def update(grads: Any = GRADS, step: int = 0, moments: Any = None) -> object:
 
 def build(**layer: Any) -> object:
     return rotrnn.build_model(rotrnn.ModelSettings("lru", d_model=4, n_layers=1), layer, n_classes=2, vocab=3)
+
+
+def sized(layer: Any = None, d_model: int = 4, n_layers: int = 1, d_state: int = 3, **sizes: Any) -> object:
+    settings = rotrnn.ModelSettings("lru", d_model, n_layers)
+    return rotrnn.build_model(
+        settings, {"d_state": d_state} if layer is None else layer, **{"n_classes": 2, "vocab": 3} | sizes
+    )
 
 
 def sample(steps: Any) -> object:
@@ -52,6 +61,30 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (lambda: build(d_stat=4), ValueError, "LRU: unknown setting 'd_stat', expected one of d_state"),
     (lambda: build(), ValueError, "LRU: setting 'd_state' is missing"),
+    (lambda: rotrnn.AdamW(lr=-1), ValueError, "AdamW: lr is -1.0, expected a positive number"),
+    (lambda: rotrnn.AdamW(lr="fast"), ValueError, "AdamW: lr='fast', expected a finite number"),  # type: ignore[arg-type]
+    (lambda: rotrnn.AdamW(schedule="cosin"), ValueError, "AdamW: schedule is 'cosin', expected one of cosine, linear"),
+    (lambda: rotrnn.learning_rate(0, 9, 1.0, schedule="cos"), ValueError, "learning_rate: schedule is 'cos', expected"),
+    (lambda: rotrnn.learning_rate(0, 0, 1.0), ValueError, "learning_rate: step is 0 of steps=0, expected a number"),
+    (lambda: rotrnn.train(RECIPE, 3), TypeError, "train: folder is a int, expected the path of a folder"),  # type: ignore[arg-type]
+    (lambda: rotrnn.train(RECIPE, __file__), ValueError, f"train: folder {__file__}: is a file, expected a folder"),
+    (lambda: rotrnn.train(RECIPE, f"{__file__}/run"), ValueError, f"run: is below the file {__file__}, expected"),
+    (lambda: estimate(RECIPE, 0), ValueError, "estimate: steps is 0, expected a positive integer"),
+    (lambda: estimate("digits-lru"), TypeError, "estimate: recipe is a str, expected a Recipe"),  # type: ignore[arg-type]
+    (lambda: rotrnn.build_model({}, {}, n_classes=2), TypeError, "build_model: settings is a dict, expected a Model"),  # type: ignore[arg-type]
+    (lambda: sized(layer="lru"), TypeError, "build_model: layer is a str, expected a layer, or a dict"),
+    (lambda: sized(n_classes="2"), ValueError, "build_model: n_classes is '2', expected a positive integer"),
+    (lambda: sized(vocab=True), ValueError, "build_model: vocab is True, expected a positive integer"),
+    (lambda: sized(n_layers=10**9), ValueError, "model.n_layers: got 1000000000, expected at most 10,000"),
+    (lambda: sized(d_model=10**9), ValueError, "model.d_model: got 1000000000, expected at most 4,194,304"),
+    (
+        lambda: sized(vocab=10**14),
+        ValueError,
+        "build_model: d_model=4, n_layers=1, vocab=100000000000000, n_classes=2",
+    ),
+    (lambda: sized(d_state=10**18), ValueError, "LRU: d_state=1000000000000000000, expected at most 2^47"),
+    (lambda: sized(layer=rotrnn.RotRNN(4, 10**9)), ValueError, "have 1e+18 parameters, expected at most 3.5e+13"),
+    (lambda: rotrnn.ModelSettings("lruu", 4, 1), ValueError, "model.layer: got 'lruu', expected one of rotrnn, lru"),
     (lambda: sample(-1), ValueError, "LanguageModel.sample: steps is -1, expected an integer from 0"),
     (
         lambda: rotrnn.mean_pool_backward(np.zeros((1, 2)), -1),
@@ -71,4 +104,6 @@ def test_the_same_calls_with_good_arguments_run() -> None:
     update()
     build(d_state=4)
     sample(0)
+    sized(d_model=6, n_layers=2)
+    assert rotrnn.AdamW(lr=1).lr == 1.0
     assert rotrnn.mean_pool_backward(np.zeros((1, 2)), 0).shape == (1, 0, 2)

@@ -155,6 +155,22 @@ def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_p
     assert before == {path.name: path.read_bytes() for path in Path(run).iterdir() if path.name in before}
 
 
+def test_a_folder_to_write_that_is_a_file(run, tmp_path, recipe, capsys):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for command in (["train", recipe], ["sweep", recipe], ["data", "digits"], ["plot", run]):
+        assert main([*command, "--out", str(file)]) == 2
+        assert f"error: --out {file}: is a file, expected a folder" in capsys.readouterr().err
+        assert main([*command, "--out", f"{file}/below"]) == 2
+        assert f"error: --out {file}/below: is below the file {file}, expected a folder" in capsys.readouterr().err
+    assert file.read_text() == "kept"
+
+
+def test_a_mistyped_topic_is_guessed(capsys):
+    assert main(["info", "digits-lruu"]) == 2
+    assert capsys.readouterr().err.endswith("or the name of one of them; did you mean digits-lru?\n")
+
+
 def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
     assert main(["train", recipe, "--resume", str(tmp_path / "typo")]) == 2
     assert "typo: is not the folder of a run" in capsys.readouterr().err

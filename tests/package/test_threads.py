@@ -67,6 +67,72 @@ def test_threads_get_the_bits_of_a_single_one(work: Callable[[int], list[Any]]) 
                 np.testing.assert_array_equal(got, wanted)
 
 
+WRITTEN_TO = """
+import threading, numpy as np, rotrnn
+
+B, T, V, L = 4, 4096, 16, 3
+ids = np.zeros((B, T), np.int64)
+labels, lengths, past, places = (np.zeros(n, np.int64) for n in (B * T, B, B, B))
+table, dy, logits = np.ones((V, 32), np.float32), np.ones((B, T, 32), np.float32), np.ones((B * T, V), np.float32)
+a, x = np.ones(2, np.float32), np.ones((B, T, 2), np.float32)
+delay, sums = np.ones((B, L + 1, 2), np.float32), np.ones((B, 2, 2), np.float32)
+calls = (
+    lambda: rotrnn.embedding(ids, table),
+    lambda: rotrnn.embedding_backward(dy, ids, V),
+    lambda: rotrnn.cross_entropy(logits, labels),
+    lambda: rotrnn.diagonal_scan(a, x, lengths=lengths),
+    lambda: rotrnn.attention(x[:, :4], x, x, heads=1, past=past),
+    lambda: rotrnn.tiir_scan(a, x, (delay, sums, places), window=L),
+    lambda: rotrnn.dropout(x, 0.5, seed=0, step=0, site=0, places=places),
+)
+done = threading.Event()
+
+def write():
+    while not done.is_set():
+        for array in (ids, labels, lengths, past, places):
+            array[...] = 2**40  # far outside of every array
+            array[...] = 0
+
+other = threading.Thread(target=write)
+other.start()
+ran = 0
+try:
+    for call in 60 * calls:
+        try:
+            call()
+            ran += 1
+        except ValueError as error:
+            assert "expected" in str(error), error
+finally:
+    done.set()
+    other.join()
+assert ran
+"""
+
+
+def test_integers_may_be_written_to_while_a_kernel_indexes_by_them() -> None:
+    """A call works on its checked copy: it gives a result or an error, and never reads outside of an array.
+
+    In a process of its own, which a fault would end by a signal.
+    """
+    ended = subprocess.run([sys.executable, "-c", WRITTEN_TO], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("head", ["classifier", "tagger", "retrieval"])
+def test_tokens_may_be_written_to_between_forward_and_backward(head: str) -> None:
+    """What a forward saves has a copy of them."""
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1)
+    model = rotrnn.build_model(settings, {"d_state": 3}, head=head, n_classes=3, vocab=5)
+    params = model.init(np.random.default_rng(0))
+    tokens = np.ones((2, 2, 6) if head == "retrieval" else (2, 6), np.int64)
+    y, saved = model.forward(params, tokens)
+    expected = model.backward(params, saved, y)["encoder"]["table"]
+    assert expected[1].any()
+    tokens[...] = 2**40
+    np.testing.assert_array_equal(model.backward(params, saved, y)["encoder"]["table"], expected)
+
+
 def test_the_instruction_set_may_change_while_others_compute() -> None:
     """Every call runs on one of the sets from its start to its end: each array has the bits of one of them."""
     x, w = np.random.default_rng(0).standard_normal((2, 64, 65)).astype(np.float32)

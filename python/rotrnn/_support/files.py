@@ -41,6 +41,17 @@ def clear(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
+def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
+    """Raises ValueError if `folder`, which may not exist yet, or one above it is a file. `name` is the argument."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"{name} is a {type(folder).__name__}, expected the path of a folder")
+    path = Path(folder)
+    there = next((one for one in (path, *path.parents) if one.exists()), None)
+    if there is not None and not there.is_dir():
+        where = "is a file" if there == path else f"is below the file {there}"
+        raise ValueError(f"{name} {path}: {where}, expected a folder")
+
+
 @contextmanager
 def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterator[None]:
     """Creates a folder and locks it for this process.

@@ -1,6 +1,21 @@
-"""Numbers in messages."""
+"""Numbers and names in messages."""
+
+import difflib
+from collections.abc import Iterable
 
 
 def plural(n: int, what: str) -> str:
     """Returns a number with its noun: "1 run", "1,234 runs"."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def alike(name: str, known: Iterable[str]) -> str:
+    """Returns a question for the known name that is nearest to a mistyped one; empty if there is none."""
+    found = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: the nearest one, or else all that are known."""
+    known = list(known)
+    return alike(name, known) or f"; expected one of {', '.join(known)}"

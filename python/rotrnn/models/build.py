@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
+from rotrnn._support.text import alike
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.retrieval import Retrieval
@@ -17,15 +20,22 @@ from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
 from rotrnn.nn.blocks.pool import POOLS
-from rotrnn.nn.layer import Recurrent
+from rotrnn.nn.layer import Module, Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary
 
 BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
     "plain": "norm, layer, dropout: Mamba, whose layer includes a gate",
     "transformer": "norm, layer, dropout, then a second norm and a feed-forward net",
 }
+
+
+MOST_WIDTH = 2**22
+"""Largest `d_model`: a square matrix of this width, in float32, is half of what a program can address."""
+MOST_LAYERS = 10_000
+"""Largest `n_layers`: well above the depth of any published model."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,12 @@ class ModelSettings:
             ("block", self.block, BLOCKS),
         ):
             if value not in known:
-                raise ValueError(f"model.{key}: got '{value}', expected one of {', '.join(known)}")
-        for key, size in (("d_model", self.d_model), ("n_layers", self.n_layers)):
+                raise ValueError(f"model.{key}: got '{value}', expected one of {', '.join(known)}{alike(value, known)}")
+        for key, size, most in (("d_model", self.d_model, MOST_WIDTH), ("n_layers", self.n_layers, MOST_LAYERS)):
             if size < 1:
                 raise ValueError(f"model.{key}: got {size}, expected a positive integer")
+            if size > most:
+                raise ValueError(f"model.{key}: got {size}, expected at most {most:,}")
         for key, share in (("dropout", self.dropout), ("norm_momentum", self.norm_momentum)):
             if not 0 <= share < 1:
                 raise ValueError(f"model.{key}: got {share}, expected a number in [0, 1)")
@@ -105,7 +117,9 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
     known = {one.name: one for one in fields(kind) if one.init and one.name != "d_model"}
     for name in own:
         if name not in known:
-            raise ValueError(f"{kind.__name__}: unknown setting {name!r}, expected one of {', '.join(known)}")
+            raise ValueError(
+                f"{kind.__name__}: unknown setting {name!r}, expected one of {', '.join(known)}{alike(name, known)}"
+            )
     for name, one in known.items():
         if name not in own and one.default is MISSING and one.default_factory is MISSING:
             raise ValueError(f"{kind.__name__}: setting {name!r} is missing")
@@ -126,23 +140,52 @@ def build_model(
 
     `layer` is the recurrent layer of every block, or its settings as in the [layer] section. `head` is one of `HEADS`.
     For the head "bits", `n_classes` is the number of bits per step.
+
+    Raises
+    ------
+    TypeError
+        `settings` or `layer` is of another type.
+    ValueError
+        A setting is unknown, missing or out of range, settings contradict each other, or the parameters are more than
+        can be addressed.
     """
+    if not isinstance(settings, ModelSettings):
+        raise TypeError(f"build_model: settings is a {type(settings).__name__}, expected a ModelSettings")
+    if not isinstance(layer, Recurrent | dict):
+        raise TypeError(f"build_model: layer is a {type(layer).__name__}, expected a layer, or a dict of its settings")
     if head not in HEADS:
         raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
     if (vocab is None) == (n_features is None):
         raise ValueError(f"build_model: vocab is {vocab} and n_features {n_features}, expected one of the two")
+    args = Boundary("build_model")
     for name, size in (("n_classes", n_classes), ("vocab", vocab), ("n_features", n_features)):
-        if size is not None and size < 1:
-            raise ValueError(f"build_model: {name} is {size}, expected a positive integer")
+        if size is not None:
+            args.integer(name, size, 1)
     if head == "language" and n_classes != vocab:
         raise ValueError(f"build_model: n_classes is {n_classes}, expected vocab={vocab} with head 'language'")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
     if one.d_model != D:
         raise ValueError(f"build_model: layer has d_model={one.d_model}, expected {D} as in the settings")
-    stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(settings.n_layers)))
     encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
-    return HEADS[head](settings, encoder, stack, n_classes)
+
+    def of(n_layers: int) -> SequenceModel:
+        stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(n_layers)))
+        return HEADS[head](settings, encoder, stack, n_classes)
+
+    smallest = of(1)
+    numbers = _numbers(smallest) + (settings.n_layers - 1) * _numbers(smallest.stack)
+    if 4 * numbers > MOST_NUMBERS:
+        what = f"d_model={D}, n_layers={settings.n_layers}, vocab={vocab}, n_classes={n_classes} and {one}"
+        raise ValueError(f"build_model: {what} have {numbers:.2g} parameters, expected at most {MOST_NUMBERS // 4:.2g}")
+    return of(settings.n_layers)
+
+
+def _numbers(module: Any) -> int:
+    """Returns the number of elements of a module's parameters."""
+    if not isinstance(module, Module):
+        return 0
+    return sum(map(math.prod, module.shapes.values())) + sum(map(_numbers, module.modules.values()))
 
 
 def _at(layer: Recurrent, place: int) -> Recurrent:

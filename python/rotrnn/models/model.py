@@ -16,7 +16,7 @@ from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.norm import norm_backward
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -57,7 +57,7 @@ class SequenceModel(Module, ABC):
     Params: "encoder", "blocks" -> "0", "1", ..., "norm" if there is one after the blocks, and the head's own.
     """
 
-    output_forms: ClassVar[tuple[str, ...]] = ("B C", "B T C")
+    output_forms: ClassVar[tuple[str, ...]] = ("B C",)
 
     encoder: Dense | Embedding
     stack: ResidualStack
@@ -88,13 +88,17 @@ class SequenceModel(Module, ABC):
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, C) for labels (B,)."""
-        mean, dlogits = cross_entropy(logits, labels)
+        try:
+            mean, dlogits = cross_entropy(logits, labels)
+        except (TypeError, ValueError) as error:
+            rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
+            raise
         right = (self.answers(logits) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
         """Returns the number of labels that `loss` is the mean of."""
-        return len(labels)
+        return len(Boundary(f"{type(self).__name__}.count").integers("labels", labels, "B"))
 
     # ---- the same for all models ----
 
@@ -110,7 +114,11 @@ class SequenceModel(Module, ABC):
         args.bind("C", last.d_out, "the head")
 
     def check_input(self, args: Boundary, name: str, x: Any) -> Any:
-        return args.array(name, x, self.encoder.input_forms[0], kinds=self.encoder.input_kinds)
+        form = self.encoder.input_forms[0]
+        return args.integers(name, x, form) if isinstance(self.encoder, Embedding) else args.array(name, x, form)
+
+    def input_shape(self, saved: ModelSaved) -> tuple[int, ...]:
+        return tuple(saved.encoder.x.shape)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Returns random parameters in float32; `rotrnn.nn.astype` converts them to float64."""
@@ -192,6 +200,7 @@ class SequenceModel(Module, ABC):
 
     def eigenvalues(self, params: Params) -> list[Array]:
         """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence."""
+        self.arrays(params)
         return [
             block.layer.eigenvalues(params["blocks"][str(i)]["layer"])
             for i, block in enumerate(self.stack.blocks)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.models.model import SequenceModel
+from rotrnn.models.model import ModelSaved, SequenceModel
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.gate import GELU
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, on_host
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,24 @@ class Retrieval(SequenceModel):
 
     def check_input(self, args: Boundary, name: str, x: Any) -> Any:
         """Pairs as one batch, (2B, T) or (2B, T, F)."""
-        shape, features = np.shape(x), isinstance(self.encoder, Dense)
-        if len(shape) != 3 + features or shape[1] != 2:
+        x, features = Boundary(args.op).any_array(name, x), isinstance(self.encoder, Dense)
+        if x.ndim != 3 + features or x.shape[1] != 2:
             expected = "(B, 2, T, F)" if features else "(B, 2, T)"
-            raise ValueError(f"{args.op}: {name} has shape {shape}, expected {expected}")
-        return super().check_input(args, name, np.swapaxes(x, 0, 1).reshape(-1, *shape[2:]))
+            raise ValueError(f"{args.op}: {name} has shape {x.shape}, expected {expected}")
+        return super().check_input(args, name, x.swapaxes(0, 1).reshape(2 * x.shape[0], *x.shape[2:]))
+
+    def input_shape(self, saved: ModelSaved) -> tuple[int, ...]:
+        """Of the pairs: (B, T) or (B, T, F)."""
+        twice, *rest = saved.encoder.x.shape
+        return twice // 2, *rest
 
     def check_context(self, args: Boundary, ctx: Context) -> Context:
         """Lengths and places of that batch."""
-        places = np.arange(args.size["B"] // 2) if ctx.places is None else np.asarray(ctx.places)
-        lengths = None if ctx.lengths is None else self.flat_lengths(np.asarray(ctx.lengths))
+        B = args.size["B"] // 2
+        places = np.arange(B) if ctx.places is None else on_host(args.op, "places", ctx.places)
+        if places.shape != (B,):
+            raise ValueError(f"{args.op}: places has shape {places.shape}, expected (B={B},)")
+        lengths = None if ctx.lengths is None else self.flat_lengths(on_host(args.op, "lengths", ctx.lengths))
         ctx = replace(ctx, lengths=lengths, places=np.concatenate([2 * places, 2 * places + 1]))
         return super().check_context(args, ctx)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
+from rotrnn.nn.module import name_inputs
 from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Stream:
     """
 
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1) -> None:
-        if batch < 1:
-            raise ValueError(f"Stream: batch is {batch}, expected a positive integer")
+        batch = Boundary("Stream").integer("batch", batch, 1)
         self.model, self.params = model, params
         self.batch = batch
         model.check_params(params)
@@ -70,7 +70,8 @@ class Stream:
             The shape does not fit, or a layer is bidirectional.
         """
         features = isinstance(self.model.encoder, Dense)
-        x = np.asarray(inputs)
+        args = Boundary("Stream.push")
+        x = Boundary(args.op).any_array("inputs", inputs)
         if x.ndim not in (1 + features, 2 + features) or x.shape[0] != self.batch:
             forms = "(B, F) or (B, T, F)" if features else "(B,) or (B, T)"
             raise ValueError(f"Stream.push: inputs has shape {x.shape}, expected {forms} with B={self.batch}")
@@ -78,40 +79,45 @@ class Stream:
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
         stack, head = (None, None) if self.state is None else self.state
-        if one:
-            y, stack = self._step(x, stack)
-            n: npt.NDArray[np.int64] | int = 1
-            steps = None
-        else:
-            args = Boundary("Stream.push")
-            self.model.bind_sizes(args)
-            x = self.model.check_input(args, "inputs", x)
-            ctx = self.model.check_context(args, Context(None if lengths is None else np.asarray(lengths)))
-            y, saved = self.model.encode(self.params, x, ctx, stack)
-            stack = saved[1].state
-            if any(state is None for state in stack):
-                raise ValueError("Stream.push: a layer is bidirectional and has no state to keep")
-            steps = ctx.lengths
-            n = x.shape[1] if steps is None else steps
+        try:
+            y, stack, steps = self._step(x, stack) if one else self._chunk(args, x, lengths, stack)
+        except (TypeError, ValueError) as error:
+            name_inputs(args.op, "inputs", error)
+            raise
         logits, head = self.model.read(self.params, head, y, steps)
         self.state = stack, head
-        self.tokens = self.tokens + n
+        self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
         return logits[:, 0] if one and logits.ndim == 3 else logits
 
-    def _step(self, x: Array, state: State) -> tuple[Array, State]:
-        """Returns (the head's input (B, 1, D), state of the stack) after one step."""
+    def _step(self, x: Array, state: State) -> tuple[Array, State, None]:
+        """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
         model, params = self.model, self.params
         model.stack.check_streams(Boundary("Stream.push"))
         z, _ = model.encoder.forward(params["encoder"], x[:, None], TRUSTED)
         y, state = trusted(model.stack.step)(params["blocks"], state, z[:, 0], self.prepared)
         y = y[:, None]
-        return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state
+        return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state, None
+
+    def _chunk(
+        self, args: Boundary, x: Array, lengths: npt.ArrayLike | None, state: State
+    ) -> tuple[Array, State, npt.NDArray[np.int64] | None]:
+        """Returns (the head's input (B, T, D), state of the stack, checked lengths) after a chunk."""
+        model = self.model
+        model.bind_sizes(args)
+        x = model.check_input(args, "inputs", x)
+        ctx = model.check_context(args, Context(lengths))  # type: ignore[arg-type]  # checked here
+        y, saved = model.encode(self.params, x, ctx, state)
+        state = saved[1].state
+        if any(one is None for one in state):
+            raise ValueError("Stream.push: a layer is bidirectional and has no state to keep")
+        return y, state, ctx.lengths
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state atomically as a safetensors file, with a digest of the model's settings.
 
         The parameters are not included. A complex array is stored as a real one with an additional last axis of size 2.
         """
+        _check_path("Stream.save", path)
         arrays = {"tokens": self.tokens}
         for name, leaf in flatten_state(self.state):
             arrays[name] = leaf.view(leaf.real.dtype).reshape(*leaf.shape, 2) if np.iscomplexobj(leaf) else leaf
@@ -129,6 +135,7 @@ class Stream:
             The file is damaged, is not a stream's state, or belongs to a model with other settings or to another batch
             size.
         """
+        _check_path("Stream.load", path)
         arrays, facts = read_checkpoint(path)
         if facts.get("stream") != self._digest():
             what = "from a model with other settings" if "stream" in facts else "not a stream's state"
@@ -146,3 +153,8 @@ class Stream:
 
     def _digest(self) -> str:
         return hashlib.sha256(repr(self.model).encode()).hexdigest()
+
+
+def _check_path(call: str, path: str | os.PathLike[str]) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{call}: path is a {type(path).__name__}, expected the path of a file")

@@ -10,8 +10,8 @@ import numpy as np
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
-from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.pointwise import INTEGERS, binary_cross_entropy, cross_entropy
+from rotrnn.ops.boundary import INTEGERS, Boundary
+from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Tagger(SequenceModel):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, T, C) for labels (B, T). Padding and labels `IGNORED` (-1) do not count."""
         args = Boundary(f"{type(self).__name__}.loss")
-        labels = np.asarray(labels)
-        counted = self._counted(args, labels, lengths)
+        labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
         if not counted.any():
             raise ValueError(f"{args.op}: no label counts, expected at least one that is neither padding nor -1")
+        check_indices(args, "labels", labels, args.size.get("C", 2), ~counted)
         mean, rows = self.entropy(logits[counted], labels[counted])
         dlogits = np.zeros_like(logits)
         dlogits[counted] = rows
@@ -56,16 +56,16 @@ class Tagger(SequenceModel):
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
         args = Boundary(f"{type(self).__name__}.count")
-        return int(np.count_nonzero(self._counted(args, np.asarray(labels), lengths)))
+        return int(np.count_nonzero(self._counted(args, labels, lengths)[1]))
 
-    def _counted(self, args: Boundary, labels: Array, lengths: Array | None) -> Array:
-        """Returns a mask of the labels that count."""
-        args.array("labels", labels, self.labels_form, kinds=INTEGERS)
+    def _counted(self, args: Boundary, labels: Array, lengths: Array | None) -> tuple[Array, Array]:
+        """Returns the checked labels, and a mask of those that count."""
+        labels = args.integers("labels", labels, self.labels_form)
         steps = args.lengths(lengths)
         counted: Array = labels != IGNORED
         if steps is not None:
             counted[np.arange(labels.shape[1]) >= steps[:, None]] = False
-        return counted
+        return labels, counted
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,15 @@ class LanguageModel(Tagger):
         top_k : int, optional
             Draw only from the `top_k` most probable tokens.
         """
-        prompt = np.asarray(prompt)
-        if prompt.ndim != 2 or not prompt.shape[1]:
-            raise ValueError(f"LanguageModel.sample: prompt has shape {prompt.shape}, expected (B, T) with T >= 1")
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise ValueError(f"LanguageModel.sample: steps is {steps!r}, expected an integer from 0")
-        if not 0 <= temperature < np.inf:
-            raise ValueError(f"LanguageModel.sample: temperature is {temperature}, expected a nonnegative number")
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"LanguageModel.sample: top_k is {top_k}, expected a positive integer")
-        rng = np.random.default_rng(seed)
+        args = Boundary("LanguageModel.sample")
+        prompt = args.integers("prompt", prompt, "B T")
+        if not prompt.size:
+            raise ValueError(f"{args.op}: prompt has shape {prompt.shape}, expected (B, T) with B >= 1 and T >= 1")
+        steps, temperature = args.integer("steps", steps), args.number("temperature", temperature)
+        top_k = None if top_k is None else args.integer("top_k", top_k, 1)
+        rng = np.random.default_rng(args.integer("seed", seed))
         stream = self.stream(params, len(prompt))
+        check_indices(args, "prompt", prompt, self.head.d_out)
         logits = stream.push(prompt)[:, -1]
         tokens = np.empty((len(prompt), steps), np.int64)
         for i in range(steps):

@@ -1,7 +1,8 @@
 """Base class of layers, parts of blocks, blocks, stacks and models. It checks arguments once, in the outermost call.
 
 The call that a user makes checks parameters, input, lengths and state, and errors name this call. Inner calls get a
-context marked as checked (`Context.checked`), and do not check again.
+context marked as checked (`Context.checked`), and do not check again. What the outermost call saves or prepares is
+marked with the module (`mark`), so that no module with other settings takes it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
-from rotrnn.ops.boundary import COMPLEX, REAL, Boundary
+from rotrnn._support.text import nearest
+from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array
 
 P = ParamSpec("P")
@@ -175,12 +179,16 @@ class Module:
     # ---- checks ----
 
     def check_sizes(self, *names: str, least: int = 1) -> None:
-        """Checks that settings are integers of at least `least`."""
+        """Checks that settings are integers of at least `least`, and no more than can be addressed."""
         for name in names:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 expected = "a positive integer" if least == 1 else f"an integer from {least}"
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
+            if value > MOST_NUMBERS:
+                raise ValueError(
+                    f"{type(self).__name__}: {name}={value!r}, expected at most 2^47, the addressable bytes"
+                )
 
     def check_params(self, params: Params) -> None:
         """Checks that all parameters are present, real, of the right shape, and finite.
@@ -211,12 +219,19 @@ class Module:
             what = f"params of {path}" if path else "params"
             raise TypeError(f"{type(self).__name__}: {what} is a {type(params).__name__}, expected a dict")
         found: list[tuple[Module, str, str, Array]] = []
-        for name, shape in self.shapes.items():
+        shapes, modules = self.shapes, self.modules
+        for name, shape in shapes.items():
             value: Any = params.get(name)
             if not (is_array(value) and value.shape == shape and value.dtype in REAL):
                 self._refuse(params, name, shape, path)
             found.append((self, name, path, value))
-        for name, module in self.modules.items():
+        if len(params) > len(shapes) and (shapes or modules):  # a module that declares nothing may have any
+            for name in params:
+                if name not in shapes and name not in modules:
+                    where = f"params of {path}" if path else "params"
+                    likely = nearest(str(name), [*shapes, *modules])
+                    raise ValueError(f"{type(self).__name__}: {where} has {name!r}, which is no parameter{likely}")
+        for name, module in modules.items():
             if isinstance(module, Module):
                 inner: Any = params.get(name)
                 if inner is None and name not in params:
@@ -258,7 +273,9 @@ class Module:
                 args.bind(letter, size, name)
 
     def check_input(self, args: Boundary, name: str, x: Any) -> Any:
-        """Returns x as an array of one of `input_forms`."""
+        """Returns x as an array of one of `input_forms`; token ids as a copy (`Boundary.integers`)."""
+        if self.input_kinds is INTEGERS:
+            return args.integers(name, x, *self.input_forms)
         return args.array(name, x, *self.input_forms, kinds=self.input_kinds)
 
     def check_context(self, args: Boundary, ctx: Context) -> Context:
@@ -285,7 +302,7 @@ class Module:
             names = ", ".join(one.name for one in form)
             raise TypeError(f"{args.op}: {name} is {got}, expected a tuple of {len(form)}: ({names})")
         for leaf, one in zip(state, form, strict=True):
-            if leaf is not None:
+            if leaf is not None or not name.startswith("d"):  # a part of a gradient may be None
                 _check_leaf(args, f"{name}.{one.name}", leaf, one)
 
 
@@ -314,6 +331,92 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
         raise ValueError(f"{args.op}: {name} has shape {leaf.shape}, expected ({expected})")
 
 
+# ---- what one call returns for another ----
+
+
+@functools.cache
+def _marked(kind: type) -> Any:
+    """Returns the subclass of a type of tuples whose objects know the module that made them."""
+    return type(kind.__name__, (kind,), {"_module": None, "_unmarked": kind, "__module__": kind.__module__})
+
+
+def unmarked(kind: type) -> type:
+    """Returns the type of tuples that `mark` was given."""
+    return getattr(kind, "_unmarked", kind)
+
+
+def maker_of(value: Any) -> Module | None:
+    """Returns the module that made what forward saved, or what `prepare` returned; None if that is not known."""
+    maker: Module | None = getattr(value, "_module", None)
+    return maker
+
+
+def mark(value: Any, module: Module) -> Any:
+    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it.
+
+    Tuples and NamedTuples can be marked; the result is an equal one. Other values are returned as they are.
+    """
+    if not isinstance(value, tuple):
+        return value
+    marked = tuple.__new__(_marked(unmarked(type(value))), value)
+    marked._module = module
+    return marked
+
+
+def _check_maker(op: str, name: str, value: Any, module: Module) -> None:
+    """Checks that a module with these settings made `value`, where it is marked."""
+    maker = maker_of(value)
+    if maker is None or maker is module or maker == module:
+        return
+    kind, other = type(module).__name__, type(maker).__name__
+    what = f"{other}, expected that of a {kind}" if other != kind else f"{kind} with {_difference(module, maker)}"
+    raise ValueError(f"{op}: {name} is that of a {what}")
+
+
+def _difference(mine: Any, other: Any, path: str = "") -> str:
+    """Returns the first setting in which two modules differ."""
+    pairs: list[tuple[str, Any, Any]] = []
+    if type(mine) is type(other) and is_dataclass(mine):
+        pairs = [(f".{one.name}", getattr(mine, one.name), getattr(other, one.name)) for one in fields(mine)]
+    elif isinstance(mine, tuple) and isinstance(other, tuple) and len(mine) == len(other):
+        pairs = [(f"[{i}]", one, two) for i, (one, two) in enumerate(zip(mine, other, strict=True))]
+    for name, one, two in pairs:
+        if one != two:
+            return _difference(one, two, path + name)
+    return f"{path.removeprefix('.')}={other!r}, expected {mine!r}"
+
+
+UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What code raises that is given values of another form."""
+FOREIGN = "params or saved are not as forward had and returned them"
+_OF_AN_OP = re.compile(r"[a-z]\w*: ")
+_OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
+
+
+class _Unchecked:
+    """A block whose errors are raised again in terms of the outermost call, `method` of `module`: `given` says which of
+    its arguments hold values that were not checked. Errors that are in terms of a call already stay as they are."""
+
+    __slots__ = ("given", "method", "module")
+
+    def __init__(self, module: Module, method: str, given: str) -> None:
+        self.module, self.method, self.given = module, method, given
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, UNFIT):
+            return
+        message = str(error)
+        if _OF_A_CALL.match(message):
+            return
+        if not isinstance(error, TypeError | ValueError):
+            message = f"{type(error).__name__}: {message}"
+        raised = TypeError if isinstance(error, TypeError) else ValueError
+        raise raised(f"{type(self.module).__name__}.{self.method}: {self.given}: {message}") from error
+
+
 # ---- wrappers ----
 
 
@@ -338,15 +441,28 @@ def _forward(method: Any) -> Any:
     def forward(self: Any, params: Params, x: Any, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
         if not isinstance(ctx, Context):
             raise TypeError(f"{type(self).__name__}.forward: ctx is a {type(ctx).__name__}, expected a Context")
-        if not ctx._checked:
-            self.check_params(params)
-            args = self.boundary("forward")
-            x = self.check_input(args, name, x)
-            ctx = self.check_context(args, ctx)
-            self.check_state(args, "state", state[0] if state else more.get("state"))
-        return method(self, params, x, ctx, *state, **more)
+        if ctx._checked:
+            return method(self, params, x, ctx, *state, **more)
+        self.check_params(params)
+        args = self.boundary("forward")
+        x = self.check_input(args, name, x)
+        ctx = self.check_context(args, ctx)
+        self.check_state(args, "state", state[0] if state else more.get("state"))
+        try:
+            y, saved = method(self, params, x, ctx, *state, **more)
+        except (TypeError, ValueError) as error:
+            name_inputs(args.op, name, error)
+            raise
+        return y, mark(saved, self)
 
     return forward
+
+
+def name_inputs(op: str, name: str, error: Exception) -> None:
+    """Raises an error of an inner op again in terms of the call `op`, whose argument `name` holds token ids, if any."""
+    rename(error, "embedding: ids", f"{op}: {name}")
+    if _OF_AN_OP.match(str(error)):
+        rename(error, "", f"{op}: ")
 
 
 def _backward(method: Any) -> Any:
@@ -358,27 +474,30 @@ def _backward(method: Any) -> Any:
 
         @functools.wraps(method)
         def backward(self: Any, params: Params, saved: Any, dy: Any) -> Any:
-            given = [_check_backward(self, params, saved, name, dy, None)]
-            del dy
-            return method(self, params, saved, given.pop())
+            with _Unchecked(self, "backward", FOREIGN):
+                given = [_check_backward(self, params, saved, name, dy, None)]
+                del dy
+                return method(self, params, saved, given.pop())
 
         return backward
     if "dstate" not in takes:
 
         @functools.wraps(method)
         def backward_of_spread(self: Any, params: Params, saved: Any, dy: Any, gather: Gather | None = None) -> Any:
-            given = [_check_backward(self, params, saved, name, dy, None)]
-            del dy
-            return method(self, params, saved, given.pop(), gather)
+            with _Unchecked(self, "backward", FOREIGN):
+                given = [_check_backward(self, params, saved, name, dy, None)]
+                del dy
+                return method(self, params, saved, given.pop(), gather)
 
         return backward_of_spread
     if "gather" not in takes:
 
         @functools.wraps(method)
         def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
-            given = [_check_backward(self, params, saved, name, dy, dstate)]
-            del dy
-            return method(self, params, saved, given.pop(), dstate)
+            with _Unchecked(self, "backward", FOREIGN):
+                given = [_check_backward(self, params, saved, name, dy, dstate)]
+                del dy
+                return method(self, params, saved, given.pop(), dstate)
 
         return backward_with_state
 
@@ -386,9 +505,10 @@ def _backward(method: Any) -> Any:
     def backward_with_both(
         self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, gather: Gather | None = None
     ) -> Any:
-        given = [_check_backward(self, params, saved, name, dy, dstate)]
-        del dy
-        return method(self, params, saved, given.pop(), dstate, gather)
+        with _Unchecked(self, "backward", FOREIGN):
+            given = [_check_backward(self, params, saved, name, dy, dstate)]
+            del dy
+            return method(self, params, saved, given.pop(), dstate, gather)
 
     return backward_with_both
 
@@ -403,7 +523,9 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
             f"{type(self).__name__}.backward: saved is a {type(saved).__name__}, expected the "
             f"{' or '.join(kind.__name__ for kind in kinds)} that forward returned"
         )
-    args, shape = self.boundary("backward"), self.input_shape(saved)
+    args = self.boundary("backward")
+    _check_maker(args.op, "saved", saved, self)
+    shape = self.input_shape(saved)
     if shape is not None:
         for letter, size in zip("BT", shape, strict=False):
             args.bind(letter, size, "the forward call")
@@ -418,7 +540,7 @@ def _prepare(method: Any) -> Any:
     @functools.wraps(method)
     def prepare(self: Any, params: Params) -> Any:
         self.check_params(params)
-        return method(self, params)
+        return mark(method(self, params), self)
 
     return prepare
 
@@ -432,7 +554,10 @@ def _step(method: Any) -> Any:
         self.check_state(args, "state", state)
         if prepared is None:
             self.check_params(params)
-        return method(self, params, state, x_t, prepared)
+        else:
+            _check_maker(args.op, "prepared", prepared, self)
+        with _Unchecked(self, "step", "params, state or prepared do not fit"):
+            return method(self, params, state, x_t, prepared)
 
     return step
 

@@ -5,8 +5,9 @@
     layer.backward(params, unflatten_saved(structure, arrays), dy)   # the same bits
 
 This works for every layer, block, stack and model. A leaf is an array on any device. Its name consists of the names of
-fields, keys and indices, joined by dots. Everything else is structure: the types of the nodes, None, numbers, strings
-and settings. The structure can be compared and hashed, and does not depend on the shapes of arrays.
+fields, keys and indices, joined by dots. Everything else is structure: the types of the nodes, None, numbers, strings,
+settings, and the module whose forward returned it (`rotrnn.nn.module.mark`). The structure can be compared and hashed,
+and does not depend on the shapes of arrays.
 
 Structure and shapes depend only on the shapes and dtypes of the input, the state and the parameters, on whether the
 context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths. So code
@@ -27,6 +28,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
+from rotrnn.nn.module import maker_of, mark, unmarked
 from rotrnn.ops.device import is_array
 
 STATIC = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
@@ -53,6 +55,8 @@ class Node:
     kind: type
     names: tuple[str, ...]
     children: tuple[Structure, ...]
+    maker: Any = None
+    """The module whose forward returned it (`rotrnn.nn.module.mark`)."""
 
 
 Structure = Leaf | Static | Node
@@ -151,7 +155,7 @@ def _flatten(value: Any, name: str, arrays: dict[str, Array]) -> Structure:
     nodes = tuple(_flatten(child, _join(name, key), arrays) for key, child in zip(names, children, strict=True))
     if is_dataclass(value) and len(arrays) == before:  # settings; rebuilding them would only repeat their checks
         return Static(type(value), value)
-    return Node(type(value), names, nodes)
+    return Node(unmarked(type(value)), names, nodes, maker_of(value))
 
 
 def _children(value: Any, name: str) -> tuple[tuple[str, ...], list[Any]]:
@@ -178,10 +182,9 @@ def _unflatten(node: Structure, name: str, arrays: Mapping[str, Array]) -> Any:
     children = [
         _unflatten(child, _join(name, key), arrays) for key, child in zip(node.names, node.children, strict=True)
     ]
-    if node.kind is tuple:
-        return tuple(children)
     if issubclass(node.kind, tuple):
-        return node.kind(*children)
+        made = tuple(children) if node.kind is tuple else node.kind(*children)
+        return made if node.maker is None else mark(made, node.maker)
     return node.kind(**dict(zip(node.names, children, strict=True)))
 
 

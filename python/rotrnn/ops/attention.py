@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
@@ -24,24 +25,9 @@ class AttentionGrads(NamedTuple):
 
 def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
     D = args.size["D"]
-    if not isinstance(heads, int | np.integer) or heads < 1 or D % (heads * (1 + even)):
+    if args.integer("heads", heads, 1) and D % (heads * (1 + even)):
         width = "even width" if even else "one width"
         raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
-
-
-def _counts(args: Boundary, past: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
-    """Returns the number of earlier steps of each sequence: None, or B nonnegative integers."""
-    if past is None:
-        return None
-    array = np.asarray(past)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"{args.op}: past has dtype {array.dtype}, expected an integer dtype")
-    if array.shape != (args.size["B"],):
-        raise ValueError(f"{args.op}: past has shape {array.shape}, expected (B={args.size['B']},)")
-    if (array < 0).any():
-        at = int(np.argmax(array < 0))
-        raise ValueError(f"{args.op}: past[{at}] is {array[at]}, expected an integer from 0")
-    return np.array(array, np.int64)
 
 
 class _Sight:
@@ -52,10 +38,9 @@ class _Sight:
     ) -> None:
         size = args.size
         _check_heads(args, heads)
-        if window is not None and (not isinstance(window, int | np.integer) or window < 1):
-            raise ValueError(f"{args.op}: window is {window!r}, expected a positive integer or None")
+        seen = args.window(window)
         self.lengths = args.lengths(lengths)
-        self.past = _counts(args, past)
+        self.past = None if past is None else args.positions("past", past)
         steps = size["T"] if self.lengths is None else self.lengths
         needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
         if (needed > size["S"]).any():
@@ -65,7 +50,7 @@ class _Sight:
             )
         there = None if self.past is None else args.device.asarray(self.past)
         self.arguments: dict[str, Any] = {"lengths": self.lengths, "past": there, **args.sizes("B T S D")}
-        self.arguments |= {"H": heads, "window": window or 0}
+        self.arguments |= {"H": heads, "window": 0 if seen is None else min(seen, MOST_STEPS)}
 
 
 def attention(
@@ -185,9 +170,8 @@ def _turn(
     (ax,) = args.common(args.array(name, x, "B T D"))
     B, T, D = ax.shape
     _check_heads(args, heads, even=True)
-    if not 0 < base < np.inf:
-        raise ValueError(f"{op}: base is {base}, expected a positive number")
-    start = _counts(args, past)
+    base = args.number("base", base, positive=True)
+    start = None if past is None else args.positions("past", past)
     if start is None or (B and (start == start[0]).all()):
         start = np.zeros(1, np.int64) if start is None else start[:1]  # the same angles for all sequences
     frequency = base ** (-np.arange(D // heads // 2) / max(D // heads // 2, 1))

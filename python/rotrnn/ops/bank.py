@@ -97,7 +97,8 @@ def diagonal_bank(
     args = Boundary("diagonal_bank")
     au = args.array("u", u, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
+    args.check_size((L or 0, *aa.shape), aa.dtype)
     z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
     steps = args.lengths(lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
@@ -161,23 +162,25 @@ def diagonal_bank_backward(
         As `diagonal_bank`.
     """
     args = Boundary("diagonal_bank_backward")
+    args.one_of("saved", saved, BankSaved)
     ady = args.array("dy", dy, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
-    if saved.window is not None:
-        args.window(saved.window)
-        end = args.optional("dhT", dhT, "B W D")
-        return _window_backward(ady, *_common(saved.u.dtype, aa, ac, askip), saved, end, reverse)
+    L, reverse = args.window(saved.window), args.flag("reverse", reverse)
     au = args.array("saved.u", saved.u, "B T D")
+    if L is not None:
+        args.optional("saved.before", saved.before, "B W D")
+        end = args.optional("dhT", dhT, "B W D")
+        return _window_backward(ady, *_common(au.dtype, aa, ac, askip), saved, end, reverse)
     zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
     steps = args.lengths(saved.lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, ady, zT) if one is not None))
     B, T, D, N = (args.size[letter] for letter in "BTDN")
     args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
     args.bind("2", 2, "real and imaginary parts")
-    assert saved.carries is not None  # without a window they are there
-    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")
+    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")  # type: ignore[arg-type]  # not None here
     check_precision(args, "saved.u", au, dtype)
-    ady = args.layout(ady, dtype)
+    check_precision(args, "saved.carries", carries, dtype)
+    ady, au, carries = (args.layout(one, dtype) for one in (ady, au, carries))
     du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
     da, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(2))
     gain = args.layout(askip, dtype)

@@ -160,6 +160,7 @@ def residual_block(
         Wrong dtype, mismatched shapes, a length out of range, or an unknown form.
     """
     args = Boundary("residual_block")
+    moments, keep = args.flag("moments", moments), args.flag("keep", keep)
     ax = args.array("x", x, "B T D")
     checked_system(args, system, ax)  # first, so that h0 is checked against its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
@@ -223,16 +224,20 @@ def residual_block_backward(
         As `residual_block`.
     """
     args = Boundary("residual_block_backward")
+    args.one_of("saved", saved, BlockSaved)
     x, z0, steps, carries, layer = saved
     ady = args.array("dy", dy, "B T D")
     check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    args.array("saved.x", x, "B T D")
-    args.optional("saved.layer", layer, "B T D")
+    x, layer = args.array("saved.x", x, "B T D"), args.optional("saved.layer", layer, "B T D")
+    z0 = args.optional("saved.h0", z0, "K B N", kinds=COMPLEX)
     steps = args.lengths(steps)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
     ready, dtype = checked_system(args, system, x, *_arrays(norm), *_arrays(gating))
     check_precision(args, "saved.x", x, dtype)
+    x, carries = args.layout(x, dtype), args.layout(carries, ready.a.dtype)
+    z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
+    layer = None if layer is None else args.layout(layer, dtype)
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
     following: dict[str, Any] = NO_LATER
     if later is not None:
@@ -296,6 +301,7 @@ def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | N
 
 
 def _checked_later(args: Boundary, later: Later) -> list[Array]:
+    args.one_of("later", later, Later)
     y = args.array("later.y", later.y, "B T D")
     named = {"center": later.center, "slope": later.slope, "shift": later.shift}
     return [y, *(args.array(f"later.{name}", one, "D") for name, one in named.items())]
@@ -307,12 +313,10 @@ def _arrays(parts: ChannelNorm | RowNorm | Gating) -> list[Array]:
 
 
 def _checked_norm(args: Boundary, norm: ChannelNorm | RowNorm) -> ChannelNorm | RowNorm:
+    args.one_of("norm", norm, ChannelNorm, RowNorm)
     if isinstance(norm, RowNorm):
-        if not norm.eps >= 0:
-            raise ValueError(f"{args.op}: norm.eps is {norm.eps}, expected a nonnegative number")
-        return RowNorm(args.array("norm.scale", norm.scale, "D"), args.array("norm.bias", norm.bias, "D"), norm.eps)
-    if not isinstance(norm, ChannelNorm):
-        raise TypeError(f"{args.op}: norm is a {type(norm).__name__}, expected a ChannelNorm or a RowNorm")
+        scale, bias = args.array("norm.scale", norm.scale, "D"), args.array("norm.bias", norm.bias, "D")
+        return RowNorm(scale, bias, args.number("norm.eps", norm.eps))
     return ChannelNorm(*(args.array(f"norm.{name}", one, "D") for name, one in norm._asdict().items()))
 
 
@@ -325,9 +329,11 @@ def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> 
 
 
 def _checked_gating(args: Boundary, gating: Gating) -> Gating:
+    args.one_of("gating", gating, Gating)
     if gating.form not in GATE_KINDS:
         raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
     checked: dict[str, Any] = dict.fromkeys(WEIGHTS)
+    checked["over_time"] = args.flag("gating.over_time", gating.over_time)
     key = gating.seed, gating.step, gating.site
     checked["places"] = check_dropout(args, gating.rate, *key, gating.places)
     D = args.size["D"]
@@ -347,4 +353,4 @@ def _gate(args: Boundary, gating: Gating, dtype: np.dtype[Any]) -> dict[str, Any
     weights = {name: getattr(gating, name) for name in WEIGHTS}
     arrays = {name: None if one is None else args.layout(one, dtype) for name, one in weights.items()}
     numbers = {name: getattr(gating, name) for name in NO_DROPOUT}
-    return {"gate": GATE_KINDS[gating.form], **arrays, **numbers, "over_time": bool(gating.over_time)}
+    return {"gate": GATE_KINDS[gating.form], **arrays, **numbers}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
+INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
+"""Integer dtypes that convert to int64 without loss."""
+_INTEGER, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
@@ -53,6 +56,25 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
+
+
+def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
+    """Returns `value` as a NumPy array. A masked array is refused, because its mask would be ignored."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{op}: {name} is a masked array, expected an array without a mask, which would be ignored")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{op}: {name} is a {type(value).__name__} that is no array: {error}") from error
+
+
+def rename(error: Exception, inner: str, outer: str) -> None:
+    """Raises an error whose message begins with `inner` again, with `outer` instead: so a call names an argument that
+    an inner op has refused."""
+    message = str(error)
+    if message.startswith(inner):
+        raise type(error)(outer + message.removeprefix(inner)) from error
 
 
 def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -118,7 +140,7 @@ class Boundary:
                 f"{self.op}: {name} is on {device.name} ({type(value).__name__}) and {self._first} on "
                 f"{self.device.name}, expected arrays of one device"
             )
-        return value if device is not HOST else np.asarray(value)
+        return value if device is not HOST else on_host(self.op, name, value)
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as
@@ -155,7 +177,8 @@ class Boundary:
         return array.astype(native, copy=False)
 
     def _refuse_shape(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...], letter: str) -> None:
-        wanted = ", ".join(f"{one}={self.size[one]}" if one in self.size else one for one in letters)
+        known = [one for one in letters if one in self.size and not one.isdigit()]
+        wanted = ", ".join(f"{one}={self.size[one]}" if one in known else one for one in letters)
         raise ValueError(
             f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from {self._source[letter]}"
         )
@@ -214,20 +237,81 @@ class Boundary:
             return None
         if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
             return lengths
-        return self.check_lengths(np.asarray(lengths))
+        return self.check_lengths(lengths)
 
-    def check_lengths(self, array: Array) -> CheckedLengths:
+    def check_lengths(self, lengths: npt.ArrayLike) -> CheckedLengths:
         """Checks lengths that are not yet checked; see `lengths`."""
         B, T = self.size["B"], self.size["T"]
-        if array.size and not np.issubdtype(array.dtype, np.integer):
-            raise TypeError(f"{self.op}: lengths has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (B,):
-            raise ValueError(f"{self.op}: lengths has shape {array.shape}, expected (B={B},)")
-        bad = (array < 0) | (array > T)
+        return CheckedLengths.of(self.counts("lengths", lengths, T, f"T={T}"), B, T)
+
+    def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Returns the number of steps so far, (B,) nonnegative integers; on the CPU, like lengths."""
+        return self.counts(name, value, MOST_STEPS, str(MOST_STEPS))
+
+    def counts(self, name: str, value: npt.ArrayLike, most: int, title: str) -> npt.NDArray[np.int64]:
+        """Returns B integers from 0 to `most`, which messages call `title`, as a new array on the CPU.
+
+        The copy is checked and not the argument, because another thread may write to the argument.
+        """
+        given = on_host(self.op, name, value)
+        if given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"{self.op}: {name} has dtype {given.dtype}, expected an integer dtype")
+        if given.shape != (self.size["B"],):
+            raise ValueError(f"{self.op}: {name} has shape {given.shape}, expected (B={self.size['B']},)")
+        array = given.astype(np.int64)
+        bad = array.view(np.uint64) > most  # of a negative number this is 2^63 or more
         if bad.any():
             at = int(np.argmax(bad))
-            raise ValueError(f"{self.op}: lengths[{at}] is {array[at]}, expected an integer from 0 to T={T}")
-        return CheckedLengths.of(array, B, T)
+            got = array.astype(given.dtype)[at]
+            raise ValueError(f"{self.op}: {name}[{at}] is {got}, expected an integer from 0 to {title}")
+        return array
+
+    def integers(self, name: str, value: npt.ArrayLike, *forms: str) -> Array:
+        """Returns integers that a kernel indexes by, as a new int64 array on the call's device.
+
+        It is a copy, because a kernel runs while other threads do, and they may write to the argument: check the values
+        of the copy.
+        """
+        return self.array(name, value, *forms, kinds=INTEGERS).astype(np.int64, order="C")
+
+    # ---- settings ----
+
+    def flag(self, name: str, value: bool) -> bool:
+        """Returns a setting that is True or False."""
+        if value is True or value is False:
+            return value
+        if isinstance(value, np.bool_):
+            return bool(value)
+        raise ValueError(f"{self.op}: {name} is {value!r}, expected True or False")
+
+    def integer(self, name: str, value: int, least: int = 0, most: int | None = None) -> int:
+        """Returns a setting that is an integer of at least `least`, and of at most `most` if given."""
+        whole = type(value) is int or (isinstance(value, _INTEGER) and not isinstance(value, bool))
+        if not whole or value < least or (most is not None and value > most):
+            span = f"from {least}" if most is None else f"from {least} to {most}"
+            expected = "a positive integer" if (least, most) == (1, None) else f"an integer {span}"
+            raise ValueError(f"{self.op}: {name} is {value!r}, expected {expected}")
+        return int(value)
+
+    def number(self, name: str, value: float, *, positive: bool = False) -> float:
+        """Returns a setting that is a finite number, nonnegative or `positive`."""
+        real = type(value) is float or (isinstance(value, _REAL) and not isinstance(value, bool))
+        if not real or not 0 <= value < math.inf or (positive and not value):
+            expected = "a positive number" if positive else "a nonnegative number"
+            raise ValueError(f"{self.op}: {name} is {value!r}, expected {expected}")
+        return float(value)
+
+    def choice(self, name: str, value: str, known: Iterable[str]) -> str:
+        """Returns a setting that is one of the `known` names."""
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"{self.op}: {name} is {value!r}, expected one of {', '.join(known)}")
+        return value
+
+    def one_of(self, name: str, value: Any, *kinds: type) -> None:
+        """Checks that an argument is of one of the types, such as what forward saved."""
+        if not isinstance(value, kinds):
+            expected = " or ".join(f"a {kind.__name__}" for kind in kinds)
+            raise TypeError(f"{self.op}: {name} is a {type(value).__name__}, expected {expected}")
 
     def window(self, window: int | None) -> int | None:
         """Returns the number of steps of a window: None, or an integer of at least 1. Binds W, the number of steps in
@@ -238,19 +322,6 @@ class Boundary:
             raise ValueError(f"{self.op}: window={window!r}, expected a positive integer or None")
         self.bind("W", int(window) - 1, f"window={window}")
         return int(window)
-
-    def positions(self, name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Returns the number of steps so far, (B,) nonnegative integers; on the CPU, like lengths."""
-        array = np.asarray(value)
-        if not np.issubdtype(array.dtype, np.integer):
-            raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected an integer dtype")
-        if array.shape != (self.size["B"],):
-            raise ValueError(f"{self.op}: {name} has shape {array.shape}, expected (B={self.size['B']},)")
-        bad = (array < 0) | (array > MOST_STEPS)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise ValueError(f"{self.op}: {name}[{at}] is {array[at]}, expected an integer from 0 to {MOST_STEPS}")
-        return array.astype(np.int64, order="C")  # a copy
 
     def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
         """Returns a new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
@@ -270,10 +341,10 @@ class Boundary:
                 f"{self.op}: {name} is on {device_of(out).name} and {self._first} on {self.device.name}, expected "
                 "arrays of one device"
             )
-        if not is_array(out) or out.dtype != dtype:
-            raise TypeError(
-                f"{self.op}: {name} has dtype {getattr(out, 'dtype', type(out).__name__)}, expected {dtype}"
-            )
+        if not is_array(out):
+            raise TypeError(f"{self.op}: {name} is a {type(out).__name__}, expected an array")
+        if out.dtype != dtype:
+            raise TypeError(f"{self.op}: {name} has dtype {out.dtype}, expected {dtype}")
         if out.shape != shape:
             raise ValueError(f"{self.op}: {name} has shape {out.shape}, expected {shape}")
         if not out.flags.writeable:

@@ -64,6 +64,7 @@ def causal_conv(
         Shapes disagree, K is 0, a length is out of range, or a size product overflows.
     """
     args = Boundary("causal_conv")
+    return_state = args.flag("return_state", return_state)
     ax, aw = args.array("x", x, "B T D"), _taps(args, w)
     abias = args.optional("bias", bias, "D")
     astate = args.optional("state", state, "B K-1 D")

@@ -68,8 +68,8 @@ def device_of(value: object) -> Device:
 
 
 def is_array(value: object) -> TypeGuard[Array]:
-    """Returns whether `value` is an array of a registered device."""
-    return isinstance(value, np.ndarray) or type(value) in _DEVICES
+    """Returns whether `value` is an array of a registered device. A masked array is none: its mask would be ignored."""
+    return type(value) in _DEVICES or (isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray))
 
 
 def beside(array: Array, like: Array) -> Array:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty
+from rotrnn.ops.mixer import checked_parts
 
 
 def relax(
@@ -52,6 +53,7 @@ def relax(
     af = args.array("f", f, "B T D")
     step = args.array("s", s, "B")
     steps = args.lengths(lengths)
+    each_step = args.flag("each_step", each_step)
     args.out("y", y, ay.shape, ay.dtype, f, s)
     B, T, D = ay.shape
     residual = args.empty((B,), ay.dtype)
@@ -76,7 +78,15 @@ class PreparedMixer(NamedTuple):
     alpha: Array
     form: int
     rank: int
-    varying: tuple[bool, bool]
+
+
+@functools.cache
+def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
+    """Returns the sizes of w and of alpha for one token of `width` channels."""
+    if form != MIXER["kronecker"]:
+        return rank * (width + 1), rank
+    columns = width // rank
+    return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
 
 
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
@@ -84,16 +94,32 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
 
     `rank` is R, the number of vectors; for a Kronecker mixer, its number of rows. u and alpha are as for the mixer's
     op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An unknown form, wrong dtype, or mismatched shapes.
     """
     args = Boundary("prepare_mixer")
-    u, alpha = args.common(args.any_array("u", u), args.any_array("alpha", alpha))
-    constant = 1 if form == MIXER["kronecker"] else 2
-    lead = u.shape[: u.ndim - constant]
-    columns = width // rank
-    size = 2 * (rank * (rank + 1) + columns * (columns + 1)) if form == MIXER["kronecker"] else rank * (width + 1)
-    w = empty((*lead, size), u.dtype, like=u)
-    args.kernels.mixer_prepare(w=w, u=u, M=int(np.prod(lead)), R=rank, D=width, form=form)
-    return PreparedMixer(w, alpha, form, rank, (bool(lead), alpha.ndim == 3))
+    kronecker = args.integer("form", form, 0, len(MIXER) - 1) == MIXER["kronecker"]
+    args.bind("D", args.integer("width", width), "width")
+    args.bind("R", args.integer("rank", rank), "rank")
+    u, alpha = args.common(*checked_parts(args, u, alpha, rank if kronecker else None))
+    lead = u.shape[: u.ndim - (1 if kronecker else 2)]
+    w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
+    args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form)
+    return PreparedMixer(w, alpha, form, rank)
+
+
+def _check_prepared(args: Boundary, mixer: PreparedMixer, shape: tuple[int, ...]) -> None:
+    """Checks that a mixer is for y of this shape, (B, T, N)."""
+    args.one_of("mixer", mixer, PreparedMixer)
+    B, T, N = shape
+    ready, gains = _prepared_sizes(mixer.form, mixer.rank, N)
+    for name, array, size in (("w", mixer.w, ready), ("alpha", mixer.alpha, gains)):
+        if array.shape != (size,) and array.shape != (B, T, size):
+            expected = f"({size},) or {(B, T, size)} for N={N} from y"
+            raise ValueError(f"{args.op}: mixer.{name} has shape {array.shape}, expected {expected}")
 
 
 def depth_pass(
@@ -139,6 +165,8 @@ def depth_pass(
     """
     args = Boundary("depth_pass")
     ay = args.array("y", y, "B T N")
+    scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
+    _check_prepared(args, mixer, ay.shape)
     given = {
         "x": args.array("x", x, "B T N"),
         "lam": args.array("lam", lam, "N", "B T N"),
@@ -152,7 +180,6 @@ def depth_pass(
     B, T, D = ay.shape
     residual = args.empty((B,), ay.dtype)
     arrays: dict[str, Any] = {name: None if one is None else args.layout(one, ay.dtype) for name, one in given.items()}
-    w_varying, alpha_varying = mixer.varying
     args.kernels.depth_pass(
         residual=residual,
         y=y,
@@ -162,9 +189,9 @@ def depth_pass(
         T=T,
         R=mixer.rank,
         D=D,
-        varying=lam.ndim == 3,
-        w_varying=w_varying,
-        alpha_varying=alpha_varying,
+        varying=arrays["lam"].ndim == 3,
+        w_varying=mixer.w.ndim == 3,
+        alpha_varying=mixer.alpha.ndim == 3,
         form=mixer.form,
         scaled=scaled,
         adjoint=adjoint,

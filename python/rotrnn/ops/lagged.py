@@ -179,6 +179,8 @@ def lagged_maps_backward(
     """
     args = Boundary("lagged_maps_backward")
     inputs = _inputs(args, base, late, first, columns)
+    if not isinstance(douts, list | tuple):
+        raise TypeError(f"{args.op}: douts is a {type(douts).__name__}, expected a list of arrays")
     if len(douts) != len(columns):
         raise ValueError(
             f"{args.op}: douts has {plural(len(douts), 'array')}, expected {len(columns)}, one for each range"
@@ -227,6 +229,8 @@ def _inputs(
         args.optional("late", late, "B T K"),
         args.optional("first", first, "B K"),
     ]
+    if not isinstance(columns, list | tuple) or not all(isinstance(one, Columns) for one in columns):
+        raise TypeError(f"{args.op}: columns is {columns!r}, expected a list of Columns")
     for _, function in columns:
         if function not in FUNCTIONS:
             raise ValueError(f"{args.op}: columns has function {function!r}, expected one of {', '.join(FUNCTIONS)}")

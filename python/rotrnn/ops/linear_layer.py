@@ -120,10 +120,13 @@ def linear_layer(
         Wrong dtype, mismatched shapes, or a length out of range.
     """
     args = Boundary("linear_layer")
+    fused = args.flag("fused", fused)
     au = args.array("u", u, "B T D")
     checked_system(args, system, au)  # first, so that h0 is checked against its directions
     L = args.window(window)
     rows = 0 if L is None else L + 1
+    if L is not None:
+        args.check_size((rows, len(au), args.size["N"]), au.dtype)
     args.bind("rows", rows, f"window={window}")
     z0 = args.optional("h0", h0, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
     (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
@@ -262,20 +265,26 @@ def linear_layer_backward(
         As `linear_layer`.
     """
     args = Boundary("linear_layer_backward")
+    args.one_of("saved", saved, LinearLayerSaved, LinearLayerStates)
     dy = args.array("dy", dy, "B T D")
-    L = saved.window if isinstance(saved, LinearLayerStates) else None
+    L = args.window(saved.window) if isinstance(saved, LinearLayerStates) else None
     args.bind("rows", 0 if L is None else L + 1, f"window={L}")
-    dhT = args.optional("dhT", dhT, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
+    states = "K B N" if L is None else "K B rows N"
+    dhT = args.optional("dhT", dhT, states, kinds=COMPLEX)
+    z0 = args.optional("saved.h0", saved.h0, states, kinds=COMPLEX)
     ready, dtype = checked_system(args, system, args.array("saved.u", saved.u, "B T D"))
     dy = args.layout(dy, dtype)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
         args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX)
+        if L is not None:
+            args.array("saved.v", saved.v, "B T N", kinds=COMPLEX)  # type: ignore[arg-type]  # not None here
         return _backward_from_states(dy, ready, saved, dhT)
-    u, z0, steps, carries = saved
-    check_carries(args, carries)
-    check_precision(args, "saved.u", u, dtype)
-    steps = args.lengths(steps)
+    check_carries(args, saved.carries)
+    check_precision(args, "saved.u", saved.u, dtype)
+    u, carries = args.layout(saved.u, dtype), args.layout(saved.carries, ready.a.dtype)
+    z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
+    steps = args.lengths(saved.lengths)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
     nothing: dict[str, Any] = dict.fromkeys(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, on_host
 from rotrnn.ops.device import empty_like
 
 __all__ = ["HistoryReadGrads", "history_read", "history_read_backward", "wrope_angle"]
@@ -47,9 +47,14 @@ def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
     ValueError
         An age is negative or not finite, the length is not positive, or the form is unknown.
     """
-    ages = np.asarray(n, np.float64)
+    given = on_host("wrope_angle", "n", n)
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"wrope_angle: n has dtype {given.dtype}, expected integers or real numbers")
+    ages = given.astype(np.float64)
     if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
         raise ValueError(f"wrope_angle: length={length!r}, expected a positive integer")
+    if not isinstance(form, str) or form not in FORMS:
+        raise ValueError(f"wrope_angle: form={form!r}, expected one of {', '.join(FORMS)}")
     if not (np.isfinite(ages) & (ages >= 0)).all():
         raise ValueError("wrope_angle: n has an age that is negative or not finite, expected nonnegative ages")
     L = float(length)
@@ -59,9 +64,7 @@ def wrope_angle(n: npt.ArrayLike, length: int, form: str = "warped") -> Array:
         return 2 * np.pi * ages / (ages + L)
     if form == "blend":
         return np.where(ages < L, np.pi * ages / L, np.pi + np.pi * (ages - L) / np.maximum(ages, L))
-    if form == "blend_printed":
-        return np.where(ages < L, np.pi * ages / L, np.pi + np.pi * ages / (ages + 1))
-    raise ValueError(f"wrope_angle: form={form!r}, expected one of {', '.join(FORMS)}")
+    return np.where(ages < L, np.pi * ages / L, np.pi + np.pi * ages / (ages + 1))  # blend_printed
 
 
 LEAST_STEPS = 512
@@ -146,7 +149,8 @@ def history_read_backward(
     args = Boundary("history_read_backward")
     adm = args.array("dm", dm, "B T N", kinds=COMPLEX)
     aw = args.array("weights", weights, "M", kinds=COMPLEX)
-    steps = args.lengths(lengths)
+    steps, rows = args.lengths(lengths), args.integer("rows", rows)
+    args.check_size((adm.shape[0], rows + adm.shape[1], adm.shape[2]), adm.dtype)
     adm, aw = args.common(adm, aw)
     B, _, N = adm.shape
     dh, dpast = empty_like(adm), args.empty((B, rows, N), adm.dtype)

@@ -246,6 +246,21 @@ def kronecker_mix_backward(
     return _mix_backward("kronecker_mix_backward", KRONECKER, dy, u, alpha, x, origin, lengths, out, rows)
 
 
+def checked_parts(args: Boundary, u: npt.ArrayLike, alpha: npt.ArrayLike, rows: int | None) -> tuple[Array, Array]:
+    """Checks u and alpha of a mixer for tokens of D channels, bound in `args`; `rows` is that of a Kronecker mixer.
+    Binds R."""
+    if rows is None:
+        return args.array("u", u, "R D", "B T R D"), args.array("alpha", alpha, "R", "B T R")
+    a, D = args.integer("rows", rows, 1), args.size["D"]
+    if D % a:
+        raise ValueError(f"{args.op}: rows={rows!r}, expected a divisor of D={D}")
+    b = D // a
+    args.bind("R", a, "rows")
+    args.bind("N", (a * (a + 1) + b * (b + 1)) // 2, f"two triangles of {a} and {b} rows")
+    args.bind("G", a + b, "rows and columns")
+    return args.array("u", u, "N", "B T N"), args.array("alpha", alpha, "G", "B T G")
+
+
 class _Arguments(NamedTuple):
     """Checked arguments of a mixer's op in their common dtype; `inputs` are keyword arguments of the kernels."""
 
@@ -271,25 +286,13 @@ def _arguments(
     ady = args.optional("dy", dy, "B T D")
     ax = args.array("x", x, "B T D")
     aorigin = args.optional("origin", origin, "B T D")
-    if rows is None:
-        au = args.array("u", u, "R D", "B T R D")
-        aalpha = args.array("alpha", alpha, "R", "B T R")
-        R = args.size["R"]
-    else:
-        R, D = rows, args.size["D"]
-        if not isinstance(rows, int) or rows < 1 or D % rows:
-            raise ValueError(f"{op}: rows={rows!r}, expected a divisor of D={D}")
-        b = D // R
-        args.bind("N", (R * (R + 1) + b * (b + 1)) // 2, f"two triangles of {R} and {b} rows")
-        args.bind("G", R + b, "rows and columns")
-        au = args.array("u", u, "N", "B T N")
-        aalpha = args.array("alpha", alpha, "G", "B T G")
+    au, aalpha = checked_parts(args, u, alpha, rows)
     steps = args.lengths(lengths)
     ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
     result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin)
     numbers = {
         **args.sizes("B T D"),
-        "R": R,
+        "R": args.size["R"],
         "u_varying": au.ndim == (4 if rows is None else 3),
         "alpha_varying": aalpha.ndim == 3,
         "form": form,
@@ -326,6 +329,8 @@ def _mix_backward(
     out: Array | None,
     rows: int | None = None,
 ) -> MixGrads:
+    if dy is None:
+        raise TypeError(f"{op}: dy is None, expected the gradient of y")
     a = _arguments(op, form, dy, u, alpha, x, origin, lengths, out, rows)
     du, dalpha = empty_like(a.inputs["u"]), np.empty_like(a.inputs["alpha"])
     dorigin = None if a.inputs["origin"] is None else empty_like(a.out)

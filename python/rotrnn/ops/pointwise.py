@@ -61,9 +61,6 @@ __all__ = [
     "tanh_backward",
 ]
 
-INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
-"""Integer dtypes that convert to int64 without loss."""
-
 
 def _elementwise(
     op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
@@ -271,19 +268,16 @@ def check_dropout(
     args: Boundary, rate: float, seed: int, step: int, site: int, places: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64] | None:
     """Checks rate and key of a mask for sequences (B, T, D), whose sizes are bound in `args`. Returns their places."""
-    if not 0 <= rate < 1:
+    if not args.number("rate", rate) < 1:
         raise ValueError(f"{args.op}: rate is {rate}, expected 0 <= rate < 1")
     for key, value, bits in (("seed", seed, 63), ("step", step, 32), ("site", site, 32)):
-        if not 0 <= value < 1 << bits:
+        if not args.integer(key, value) < 1 << bits:
             raise ValueError(f"{args.op}: {key} is {value}, expected 0 <= {key} < 2^{bits}")
     if rate and (numbers := args.size["T"] * args.size["D"]) > 1 << 34:
         raise ValueError(f"{args.op}: a mask of {numbers} numbers per sequence, expected at most 2^34")
     if places is None:
         return None
-    array = args.positions("places", places)
-    if array.max(initial=0) >= LAST_PLACE:
-        raise ValueError(f"{args.op}: places holds {array.max()}, expected integers below 2^32 - 1")
-    return args.device.asarray(array)
+    return args.device.asarray(args.counts("places", places, LAST_PLACE - 1, "2^32 - 2"))
 
 
 def _dropout(
@@ -298,7 +292,7 @@ def _dropout(
 ) -> Array:
     args = Boundary(op)
     (ax,) = args.common(args.array(name, x, "B T D"))
-    own = check_dropout(args, rate, *key, places)
+    own, over_time = check_dropout(args, rate, *key, places), args.flag("over_time", over_time)
     y: Array = np.empty_like(ax)
     seed, step, site = key
     steps, sizes = args.lengths(lengths), args.sizes("B T D")
@@ -428,6 +422,7 @@ def batch_norm(
         Also if no step is valid.
     """
     args = Boundary("batch_norm")
+    eps = args.number("eps", eps)
     ax = args.array("x", x, "B T D")
     ascale = args.array("scale", scale, "D")
     abias = args.array("bias", bias, "D")
@@ -483,6 +478,7 @@ def _batch_norm_backward(
     lengths: npt.ArrayLike | None,
     through_statistics: bool,
 ) -> NormGrads:
+    eps = args.number("eps", eps)
     ady = args.array("dy", dy, "B T D")
     ax = args.array("x", x, "B T D")
     channels = {"scale": scale, "mean": mean, "var": var}
@@ -533,6 +529,7 @@ def batch_norm_inference(
     y : (B, T, D)
     """
     args = Boundary("batch_norm_inference")
+    eps = args.number("eps", eps)
     ax = args.array("x", x, "B T D")
     channels = {"scale": scale, "bias": bias, "mean": mean, "var": var}
     ax, ascale, abias, amean, avar = args.common(
@@ -581,6 +578,7 @@ def layer_norm(
         Statistics for `layer_norm_backward`; undefined at padding.
     """
     args = Boundary("layer_norm")
+    eps = args.number("eps", eps)
     ax, ascale, abias = args.common(
         args.array("x", x, "B T D"), args.array("scale", scale, "D"), args.array("bias", bias, "D")
     )
@@ -665,6 +663,7 @@ def rms_norm(
         Statistic for `rms_norm_backward`; undefined at padding.
     """
     args = Boundary("rms_norm")
+    eps = args.number("eps", eps)
     ax, ascale = args.common(args.array("x", x, "B T D"), args.array("scale", scale, "D"))
     y: Array = np.empty_like(ax)
     rstd = args.empty(ax.shape[:2], ax.dtype)
@@ -710,27 +709,26 @@ def rms_norm_backward(
 # --------------------------------------------------------------------------------------------------- embedding
 
 
-def _indices(args: Boundary, name: str, values: npt.ArrayLike, form: str, bound: int, padding: Any = None) -> Array:
-    """Returns integers as int64, and checks that they are in [0, bound) except where `padding` is true."""
-    array = args.array(name, values, form, kinds=INTEGERS).astype(np.int64, order="C", copy=False)
-    bad = (array < 0) | (array >= bound)
+def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None) -> None:
+    """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true."""
+    bad = array.view(np.uint64) >= bound  # a negative number is 2^63 or more
     if padding is not None:
         bad &= ~padding
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         place = ", ".join(map(str, at))
-        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected an integer from 0 to {bound - 1}")
-    return array
+        expected = f"an integer from 0 to {bound - 1}" if bound else "none, because there is no class or row"
+        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}")
 
 
 def _ids(
     args: Boundary, ids: npt.ArrayLike, lengths: npt.ArrayLike | None, vocab: int
 ) -> tuple[Array, npt.NDArray[np.int64] | None]:
-    seq_len = args.array("ids", ids, "B T", kinds=INTEGERS).shape[1]
+    aids = args.integers("ids", ids, "B T")
     steps = args.lengths(lengths)
-    padding = None if steps is None else args.device.asarray(np.arange(seq_len) >= steps[:, None])
-    checked = _indices(args, "ids", ids, "B T", vocab, padding)
-    return checked if padding is None else np.where(padding, 0, checked), steps  # kernels refuse others, in padding too
+    padding = None if steps is None else args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
+    check_indices(args, "ids", aids, vocab, padding)
+    return aids if padding is None else np.where(padding, 0, aids), steps  # kernels refuse others, in padding too
 
 
 def embedding(
@@ -741,7 +739,7 @@ def embedding(
     Parameters
     ----------
     ids : (B, T), int64 or int32
-        Token ids, in [0, V) at every valid step; padding may have any value.
+        Token ids, in [0, V) at every valid step; padding may have any value. They are copied before they are checked.
     table : (V, D)
     bias : (D,), optional
 
@@ -789,6 +787,7 @@ def embedding_backward(
         V, the number of rows of the table.
     """
     args = Boundary("embedding_backward")
+    vocab = args.integer("vocab", vocab)
     ady = args.array("dy", dy, "B T D")
     aids, steps = _ids(args, ids, lengths, vocab)
     (ady,) = args.common(ady)
@@ -814,10 +813,8 @@ def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
 def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Adjoint of `mean_pool`: (B, T = seq_len, D) with dy (B, D) over the number of valid steps, at each of them."""
     args = Boundary("mean_pool_backward")
-    if isinstance(seq_len, bool) or not isinstance(seq_len, int | np.integer) or seq_len < 0:
-        raise ValueError(f"mean_pool_backward: seq_len is {seq_len!r}, expected an integer from 0")
     (ady,) = args.common(args.array("dy", dy, "B D"))
-    args.size["T"] = seq_len
+    args.bind("T", args.integer("seq_len", seq_len), "seq_len")
     B, D = ady.shape
     dx = args.out("dx", None, (B, seq_len, D), ady.dtype)
     args.kernels.mean_pool_backward(dx=dx, dy=ady, lengths=args.lengths(lengths), B=B, T=seq_len, D=D)
@@ -847,7 +844,7 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     """Adjoint of `last_pool`: dy (B, D) at the last valid step, zero elsewhere; (B, T = seq_len, D)."""
     args = Boundary("last_pool_backward")
     (ady,) = args.common(args.array("dy", dy, "B D"))
-    args.size["T"] = seq_len
+    args.bind("T", args.integer("seq_len", seq_len), "seq_len")
     B, D = ady.shape
     args.check_size((B, seq_len, D), ady.dtype)
     dx = args.zeros((B, seq_len, D), ady.dtype)
@@ -884,9 +881,10 @@ def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, 
     args = Boundary("cross_entropy")
     (alogits,) = args.common(args.array("logits", logits, "B C"))
     B, C = alogits.shape
-    alabels = _indices(args, "labels", labels, "B", C)
     if not B:
-        raise ValueError("cross_entropy: logits has shape (0, ...), expected at least one row")
+        raise ValueError(f"{args.op}: logits has shape {alogits.shape}, expected at least one row")
+    alabels = args.integers("labels", labels, "B")
+    check_indices(args, "labels", alabels, C)
     losses, dlogits = args.empty((B,), alogits.dtype), np.empty_like(alogits)
     args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, labels=alabels, B=B, C=C)
     return float(losses.mean(dtype=np.float64)), dlogits
@@ -917,9 +915,11 @@ def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[
     """
     args = Boundary("binary_cross_entropy")
     (z,) = args.common(args.array("logits", logits, "n"))
-    one = _indices(args, "labels", labels, "n", 2) == 1
     if not len(z):
-        raise ValueError("binary_cross_entropy: logits has shape (0,), expected at least one")
+        raise ValueError(f"{args.op}: logits has shape (0,), expected at least one")
+    alabels = args.integers("labels", labels, "n")
+    check_indices(args, "labels", alabels, 2)
+    one = alabels == 1
     x = np.where(one, -z, z)
     on = sigmoid(x)
     return float(softplus(x).mean(dtype=np.float64)), np.where(one, -on, on) / z.dtype.type(len(z))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.device import HOST
 
 Words = npt.NDArray[np.int64]
@@ -48,9 +49,9 @@ def philox(counter: npt.ArrayLike, seed: int | npt.ArrayLike) -> Words:
 
 
 def _words(name: str, value: npt.ArrayLike, count: int) -> Words:
-    array = np.ascontiguousarray(value, np.int64)
-    if array.ndim != 2 or array.shape[1] != count:
-        raise ValueError(f"philox: {name} has shape {array.shape}, expected (n, {count})")
+    args = Boundary("philox")
+    args.bind(str(count), count, "the generator")
+    array: Words = args.integers(name, value, f"n {count}")
     if array.size and not (array.min() >= 0 and array.max() < 1 << 32):
         raise ValueError(f"philox: {name} has {array.min()} to {array.max()}, expected words from 0 to 2^32 - 1")
     return array

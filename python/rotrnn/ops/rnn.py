@@ -20,9 +20,7 @@ ACTIVATIONS = tuple(name for name in CELL if name != "lstm")
 
 
 def _cell(args: Boundary, activation: str) -> int:
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"{args.op}: activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}")
-    return CELL[activation]
+    return CELL[args.choice("activation", activation, ACTIVATIONS)]
 
 
 def _weight_grad(
@@ -97,6 +95,7 @@ def rnn(
         Shapes disagree, a length is out of range, the activation is unknown, or a size product overflows.
     """
     args = Boundary("rnn")
+    reverse = args.flag("reverse", reverse)
     ax = args.array("x", x, "B T N")
     aA = args.array("A", A, "N N")
     ah0 = args.optional("h0", h0, "B N")
@@ -117,7 +116,7 @@ def rnn(
         h0=ah0,
         lengths=steps,
         cell=cell,
-        reverse=bool(reverse),
+        reverse=reverse,
         B=B,
         T=T,
         N=N,
@@ -164,6 +163,7 @@ def rnn_backward(
         As `rnn`.
     """
     args = Boundary("rnn_backward")
+    reverse = args.flag("reverse", reverse)
     adh = args.array("dh", dh, "B T N")
     aA = args.array("A", A, "N N")
     ah = args.array("h", h, "B T N")
@@ -187,7 +187,7 @@ def rnn_backward(
         T=T,
         N=N,
         cell=cell,
-        reverse=bool(reverse),
+        reverse=reverse,
     )
     return RnnGrads(_weight_grad(args, aA, dx, ah, ah0, steps, reverse), dx, dh0)
 

@@ -95,14 +95,15 @@ def diagonal_scan(
     args = Boundary("diagonal_scan")
     ax = args.array("x", x, "B T N", kinds=LANES)
     aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
+    return_state = args.flag("return_state", return_state)
     ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
     steps = args.lengths(lengths)
     ax, aa, ah0 = args.common(ax, aa, ah0)
     h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
     B, T, N = ax.shape
     hT = args.state((B, N), ax.dtype) if return_state else None
-    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
     if L is None:
         args.kernels.scan_forward(h=h, hT=hT, a=aa, x=ax, h0=ah0, **how)
     else:
@@ -163,7 +164,7 @@ def diagonal_scan_backward(
     args = Boundary("diagonal_scan_backward")
     adh = args.array("dh", dh, "B T N", kinds=LANES)
     aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
     name, kept = ("h", h) if L is None else ("x", x)
     if kept is None:
         raise ValueError(f"diagonal_scan_backward: {name} is None, expected (B, T, N) with window={window}")
@@ -176,7 +177,7 @@ def diagonal_scan_backward(
     dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT)
     da = np.empty_like(aa)
     dh0 = args.state((B, N), adh.dtype)
-    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": bool(reverse)}
+    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
     if L is None:
         args.kernels.scan_backward(dx=dx, da=da, dh0=dh0, dh=adh, dhT=adhT, a=aa, h=akept, h0=ah0, **how)
     else:
@@ -306,6 +307,7 @@ def rotation_scan(
         As `diagonal_scan`.
     """
     args = Boundary("rotation_scan")
+    reverse, return_state = args.flag("reverse", reverse), args.flag("return_state", return_state)
     ax = args.array("x", x, "B T N")
     ah0 = args.optional("h0", h0, "B N" if args.window(window) is None else "B W N")
     planes = _Planes(args, theta, gamma, ax.shape[-1], lengths)
@@ -362,7 +364,10 @@ def rotation_scan_backward(
     """
     args = Boundary("rotation_scan_backward")
     adh = args.array("dh", dh, "B T N")
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
+    needed, kept = ("h", h) if L is None else ("x", x)
+    if kept is None:
+        raise ValueError(f"{args.op}: {needed} is None, expected (B, T, N) with window={window}")
     ah, ax = args.optional("h", h, "B T N"), args.optional("x", x, "B T N")
     ah0 = args.optional("h0", h0, "B N" if L is None else "B W N")
     adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N")

@@ -97,7 +97,8 @@ def selective_scan(
         Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
     """
     args = Boundary("selective_scan")
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
+    return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
     given = _arrays(args, x, delta, A, B, C, skip, h0, L)
     steps = args.lengths(lengths)
     arrays = args.common(*given)
@@ -163,7 +164,7 @@ def selective_scan_backward(
     """
     args = Boundary("selective_scan_backward")
     ady = args.array("dy", dy, "B T D")
-    L = args.window(window)
+    L, reverse = args.window(window), args.flag("reverse", reverse)
     given = _arrays(args, x, delta, A, B, C, skip, h0, L)
     adhT = args.optional("dhT", dhT, "B D S" if L is None else "B W D S")
     steps = args.lengths(lengths)
@@ -213,7 +214,7 @@ def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: boo
     """Returns the keyword arguments that both kernels share."""
     named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
     sizes = {"batch": args.size["B"], **args.sizes("T D S")}
-    return {**named, "lengths": steps, **sizes, "reverse": bool(reverse)}
+    return {**named, "lengths": steps, **sizes, "reverse": reverse}
 
 
 def _sizes(args: Boundary) -> tuple[int, ...]:

@@ -85,6 +85,7 @@ def tiir_scan(
     if L is None:
         raise ValueError("tiir_scan: window=None, expected a positive integer")
     (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
+    resets = args.flag("resets", resets)
     args.check_size((B, L + 1, N), dtype)
     if state is None:
         delay, sums = args.zeros((B, L + 1, N), dtype), args.zeros((B, 2, N), dtype)
@@ -109,7 +110,7 @@ def tiir_scan(
         T=T,
         N=N,
         L=L,
-        resets=bool(resets),
+        resets=resets,
     )
     return h, WindowState(delay, sums, position + T)
 
@@ -147,6 +148,7 @@ def power_of(a: Array, L: int) -> Array:
     It is a power of the rounded a. For example, if a is ``e^{2 pi i / L}`` rounded, the scan multiplies by the rounded
     number, so an input that leaves the window has been multiplied by this power and not by 1.
     """
+    L = Boundary("power_of").integer("L", L)
     base = a.astype(np.result_type(a, np.longdouble))
     power = np.ones_like(base)
     while L:

@@ -16,6 +16,7 @@ from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
+from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
@@ -82,6 +83,15 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
     ValueError
         The task has no stand-in data; or as in `train`.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"estimate: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns"
+        )
+    args = Boundary("estimate")
+    steps, stand_in = (
+        args.integer("steps", steps, 1),
+        None if stand_in is None else args.integer("stand_in", stand_in, 1),
+    )
     with tempfile.TemporaryDirectory() as folder:
         asked = recipe.task
         if stand_in is not None:

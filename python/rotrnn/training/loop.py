@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from rotrnn._support.files import check_folder
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.nn.layer import Context, Params, astype, flatten
@@ -82,9 +83,11 @@ def train(
 
     Raises
     ------
+    TypeError
+        `recipe` or `folder` is of another type.
     ValueError
-        The folder holds a run (or, to resume, another recipe's or none), or another process trains in it; the training
-        split is smaller than a batch; a checkpoint is damaged.
+        The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
+        the training split is smaller than a batch; a checkpoint is damaged.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
@@ -99,6 +102,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
+    check_folder("train: folder", folder)
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None

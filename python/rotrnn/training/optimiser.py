@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn._support.settings import settle
+from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
 from rotrnn.ops.device import empty, to_host
@@ -84,17 +86,19 @@ class AdamW:
     no_decay: tuple[str, ...] = (RECURRENT,)
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.lr > 0:
-            raise ValueError(f"lr is {self.lr}, expected a positive number")
+            raise ValueError(f"AdamW: lr is {self.lr}, expected a positive number")
         for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
             if not getattr(self, key) >= 0:
-                raise ValueError(f"{key} is {getattr(self, key)}, expected a nonnegative number")
+                raise ValueError(f"AdamW: {key} is {getattr(self, key)}, expected a nonnegative number")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas is {self.betas}, expected two numbers in [0, 1)")
+            raise ValueError(f"AdamW: betas is {self.betas}, expected two numbers in [0, 1)")
         if not self.eps > 0:
-            raise ValueError(f"eps is {self.eps}, expected a positive number")
+            raise ValueError(f"AdamW: eps is {self.eps}, expected a positive number")
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule is '{self.schedule}', expected one of {', '.join(SCHEDULES)}")
+            expected = f"one of {', '.join(SCHEDULES)}{alike(self.schedule, SCHEDULES)}"
+            raise ValueError(f"AdamW: schedule is '{self.schedule}', expected {expected}")
 
     def init(self, params: Params) -> Moments:
         """Returns moments of zero."""

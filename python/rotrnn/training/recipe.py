@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
 import tomllib
 import typing
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rotrnn._support.settings import TOML, Unfit, describe, fit
+from rotrnn._support.text import alike, nearest
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
@@ -368,7 +368,7 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
         if name == "import":
             continue
         if name not in sections:
-            raise ValueError(f"unknown section [{name}]{_nearest(name, [*sections, 'import'])}")
+            raise ValueError(f"unknown section [{name}]{nearest(name, [*sections, 'import'])}")
         if not isinstance(table, dict):
             raise ValueError(f"{name} is {table!r}, expected a section [{name}]")
     load(modules)
@@ -415,7 +415,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
     fields = {one.name: one for one in dataclasses.fields(kind) if one.name not in given}
     for key in table:
         if key not in fields:
-            raise ValueError(f"unknown key {section}.{key}{_nearest(key, fields)}")
+            raise ValueError(f"unknown key {section}.{key}{nearest(key, fields)}")
     for key, one in fields.items():
         if key not in table and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
             raise ValueError(f"{section}.{key} is missing, expected {describe(hints[key], TOML)}")
@@ -477,14 +477,5 @@ def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
     """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
     if not isinstance(name, str) or name not in known:
         expected = f"expected one of {', '.join(known)}{also}" if known else "where there is none"
-        raise ValueError(f"{what} is {name!r}, {expected}{_alike(str(name), known)}")
+        raise ValueError(f"{what} is {name!r}, {expected}{alike(str(name), known)}")
     return known[name]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return _alike(name, known) or f"; expected one of {', '.join(known)}"
-
-
-def _alike(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"; did you mean {found[0]}?" if found else ""

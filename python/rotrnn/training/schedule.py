@@ -27,6 +27,10 @@ def learning_rate(
     warmup : float
         Below 1 it is W as a share of all steps, rounded; from 1 on it is W itself.
     """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"learning_rate: schedule is {schedule!r}, expected one of {', '.join(SCHEDULES)}")
+    if not 0 <= step <= steps or not steps:
+        raise ValueError(f"learning_rate: step is {step} of steps={steps}, expected a number from 0 to steps")
     warm = warmup_steps(steps, warmup)
     late = schedule == "s5"
     if late and step == 0:

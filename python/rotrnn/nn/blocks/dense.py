@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params
+from rotrnn.ops.boundary import INTEGERS
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.pointwise import INTEGERS, embedding, embedding_backward, mask_padding
+from rotrnn.ops.pointwise import embedding, embedding_backward, mask_padding
 
 
 class DenseSaved(NamedTuple):

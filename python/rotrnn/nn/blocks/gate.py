@@ -119,6 +119,9 @@ class Activation(Module):
 
     dropout: Dropout
 
+    def input_shape(self, saved: ActivationSaved) -> tuple[int, ...]:
+        return tuple(saved.gelu.x.shape)
+
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 

@@ -179,6 +179,7 @@ class MatrixFixedPoint(Recurrent):
         """Returns the maximum difference between the outputs of parallel and of sequential inference, relative to the
         largest output (Fig. 5)."""
         weights = self.prepare(params)
+        x = self.check_input(self.boundary("inference_gap"), "x", x)
         parallel, _ = self._forward(weights, x, EVALUATION, None)
         state, sequential = None, np.zeros_like(parallel)
         for t in range(x.shape[1]):

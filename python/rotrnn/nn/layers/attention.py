@@ -112,6 +112,11 @@ class Attention(Recurrent):
             state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
+        if any(not 0 <= count <= kept_keys.shape[1] for count in past.tolist()):
+            raise ValueError(
+                f"Attention: state.places is {place}, expected the number of steps so far, of which state.keys has "
+                f"{kept_keys.shape[1]}"
+            )
         if self.rotary:
             q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
         keys, values = _append(kept_keys, k, past, steps), _append(kept_values, v, past, steps)
@@ -131,9 +136,13 @@ class Attention(Recurrent):
             heads=self.heads, lengths=lengths, past=past, window=self.window,
         )  # fmt: skip
         if dstate is not None:
-            dkeys, dvalues, _ = dstate
-            self._last_backward(grads.dk, dkeys, past + steps)
-            self._last_backward(grads.dv, dvalues, past + steps)
+            rows = saved.state[0].shape
+            for drows, dlast, name in ((grads.dk, dstate[0], "keys"), (grads.dv, dstate[1], "values")):
+                if dlast is None:
+                    continue
+                if dlast.shape != rows:
+                    raise ValueError(f"Attention.backward: dstate.{name} has shape {dlast.shape}, expected {rows}")
+                self._last_backward(drows, dlast, past + steps)
         S = saved.keys.shape[1] - saved.x.shape[1]
         dkept_keys, dk = _append_backward(grads.dk, S, past, steps)
         dkept_values, dv = _append_backward(grads.dv, S, past, steps)

@@ -174,6 +174,7 @@ class LinearRecurrence(Recurrent):
 
     def eigenvalues(self, params: Params) -> Array:
         """Returns the transition a (N,), complex: one eigenvalue per plane (the other one is its conjugate)."""
+        self.check_params(params)
         return self.fold(params).weights.a
 
 
