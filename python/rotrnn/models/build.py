@@ -28,6 +28,9 @@ BLOCKS = {
 }
 
 
+MOST_LAYERS = 1000
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
@@ -66,6 +69,8 @@ class ModelSettings:
         for key, size in (("d_model", self.d_model), ("n_layers", self.n_layers)):
             if size < 1:
                 raise ValueError(f"model.{key}: got {size}, expected a positive integer")
+        if self.n_layers > MOST_LAYERS:
+            raise ValueError(f"model.n_layers: got {self.n_layers}, expected at most {MOST_LAYERS}")
         for key, share in (("dropout", self.dropout), ("norm_momentum", self.norm_momentum)):
             if not 0 <= share < 1:
                 raise ValueError(f"model.{key}: got {share}, expected a number in [0, 1)")
