@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
-from tests.fuzz.formats import FORMATS, Format
+from tests.fuzz.formats import FORMATS, Format, prepare
 
 SLOW = 2.0
 MEMORY = 2**29
@@ -114,7 +114,7 @@ def number(draw: Draw, one: bytes, other: bytes, words: tuple[bytes, ...]) -> by
     if not found:
         return binary(draw, one, other, words)
     place = draw.choice(found)
-    value = draw.choice((*TEXTS, b"%d" % (int(place[0].partition(b".")[0] or b"0") % 10**9 + draw.choice((-1, 1)))))
+    value = draw.choice((*TEXTS, b"%d" % (int(place[0].partition(b".")[0][:9]) + draw.choice((-1, 1)))))
     return one[: place.start()] + value + one[place.end() :]
 
 
@@ -301,6 +301,7 @@ def work(name: str, seed: int, first: int, last: int, at: Any, finds: Any) -> No
 def fuzz(names: list[str], count: int, seed: int, processes: int, say: Callable[[str], None] = print) -> int:
     """Tries `count` changes of each format. Returns the number of different finds."""
     fork = multiprocessing.get_context("fork")
+    prepare()
     finds = fork.Manager().Queue()
     todo = [(name, first, min(first + JOB, count)) for name in names for first in range(0, count, JOB)]
     left = {name: sum(one[0] == name for one in todo) for name in names}

@@ -177,6 +177,8 @@ def recipe_names() -> list[str]:
 
 
 SMALL = "-small"
+BASES = 8
+"""Recipes in a chain of bases, at most."""
 NO_SECTIONS = ("base", "small", "sweep")
 """Keys of a recipe's file besides the sections that `read_recipe` takes."""
 FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
@@ -228,7 +230,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     """Returns the content of a recipe's file, merged with its bases and the changes of "NAME-small". [sweep] is not
     taken from a base.
 
-    `above` are the recipes that this recipe is a base of: at most `DEEPEST`, and none of them twice.
+    `above` are the recipes that this recipe is a base of: at most `BASES`, and none of them twice.
     """
     whole = _whole(name)
     if whole is not None and "small" in (tables := recipe_tables(whole, above)):
@@ -241,8 +243,8 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     here = str(Path(name).resolve()) if near is not None else str(name)
     if here in above:
         raise ValueError(f"base is {str(name)!r}, which is based on this recipe; expected another")
-    if len(above) >= DEEPEST:
-        raise ValueError(f"base is {str(name)!r}, the base of a base, {DEEPEST} times; expected fewer")
+    if len(above) > BASES:
+        raise ValueError(f"base is {str(name)!r}, after {BASES} others; expected a chain of at most {BASES}")
     try:
         own = from_toml(text)
         tables = {}

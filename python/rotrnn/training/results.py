@@ -38,7 +38,12 @@ class Outcome:
     @classmethod
     def read(cls, run: Run) -> Outcome:
         """Reads a run's folder. ValueError if it holds no run, or a file in it is damaged."""
-        recipe, failed = run.load_recipe(), run.read_json(run.failed, {})
+        return cls.of(run, run.load_recipe())
+
+    @classmethod
+    def of(cls, run: Run, recipe: Recipe) -> Outcome:
+        """Reads a run's folder, except for its recipe. ValueError if a file in it is damaged."""
+        failed = run.read_json(run.failed, {})
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
             _ = one.costs, one.commits
