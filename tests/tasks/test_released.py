@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -149,6 +150,25 @@ def test_incomplete_data_of_a_killed_process_are_prepared_again(data, name):
     task = kind(data_dir=str(folder)).load()
     assert len(task.test) == EXAMPLES
     assert [name for name in os.listdir(folder / ".rotrnn") if name.startswith(".")] == [".lock"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_prepared_arrays_of_another_kind_are_named(data, name):
+    """Sizes and manifest are right, what the files hold is not."""
+    folder = data(name)
+    KINDS[name](data_dir=str(folder)).load()
+    (place,) = [path for path in (folder / ".rotrnn").iterdir() if path.is_dir()]
+    manifest = json.loads((place / "manifest.json").read_text())
+    for path in place.glob("*.npy"):
+        content = path.read_bytes()
+        for array in (np.zeros((1, 2, 3, 4)), np.zeros(3, "S4")):
+            np.save(path, array)
+            sizes = {**manifest["files"], path.name: path.stat().st_size}
+            (place / "manifest.json").write_text(json.dumps({**manifest, "files": sizes}))
+            with pytest.raises(ValueError, match=rf"{path}: is an array .*; remove {place} to prepare it again"):
+                KINDS[name](data_dir=str(folder)).load()
+        path.write_bytes(content)
+        (place / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(

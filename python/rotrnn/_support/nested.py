@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 DEEPEST = 32
@@ -10,14 +11,12 @@ DEEPEST = 32
 
 def check_depth(value: Any) -> None:
     """Raises ValueError if tables and lists are nested more than `DEEPEST` deep."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [inner for one in level for inner in _inside(one)]
+    level = _nested([value])
+    for _ in range(DEEPEST):
+        level = [inner for one in level for inner in _nested(one.values() if isinstance(one, dict) else one)]
     if level:
         raise ValueError(f"nested more than {DEEPEST} deep")
 
 
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+def _nested(values: Iterable[Any]) -> list[Any]:
+    return [one for one in values if isinstance(one, dict | list)]

@@ -157,8 +157,10 @@ class Stream:
         nested = unflatten_state(flat)
         if nested is None:
             return None
-        if next(iter(flat)).partition(".")[0] != "state" or not isinstance(nested, tuple) or len(nested) > 2:
-            raise ValueError(f"has {next(iter(flat))}, which is not expected")
+        if others := [name for name in flat if name.partition(".")[0] != "state"]:
+            raise ValueError(f"has {others[0]}, which is not expected")
+        if not isinstance(nested, tuple) or len(nested) > 2:
+            raise ValueError("state is not a tuple of the states of the stack and of the head")
         stack, head = (*nested, None)[:2]
         args = Boundary("Stream.load")
         args.bind("B", self.batch, "the stream")
