@@ -36,6 +36,7 @@ implementations."""
 
 SETTINGS = "pathfinder.json"  # file in which `write_level` keeps the settings of a folder
 MAGIC = b"\x93NUMPY"
+LAST_CHARACTER = 0x10FFFF
 
 COLUMNS = {
     "folder": r"imgs/\w+",
@@ -184,11 +185,13 @@ def _lines(path: Path) -> list[str]:
         table = open_npy(path)
         if table.ndim != 2 or table.dtype.kind not in "SU":
             raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of strings")
-        try:
-            rows = np.char.decode(table, "utf-8", "backslashreplace") if table.dtype.kind == "S" else table
-            return [" ".join(row) for row in rows.tolist()]
-        except Exception as error:  # a character beyond Unicode may raise anything
-            raise ValueError(f"{path}: is not an array of strings ({error})") from None
+        if table.dtype.kind == "S":
+            rows = np.char.decode(table, "utf-8", "backslashreplace")
+        else:
+            rows = np.require(table, "=U", ["C"])
+            if rows.size and rows.view(np.uint32).max() > LAST_CHARACTER:  # NumPy would make broken texts of them
+                raise ValueError(f"{path}: is not an array of strings, but has numbers beyond Unicode")
+        return [" ".join(row) for row in rows.tolist()]
     lines = content.decode("utf-8", "backslashreplace").split("\n")
     if lines.pop():
         raise ValueError(f"{path}, line {len(lines) + 1}: is truncated, expected a newline at its end")
