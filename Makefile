@@ -15,7 +15,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross bench release clean
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross fuzz-files bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, messages about extras"
 	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
+	@echo "make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
 	@echo "make clean       remove what these made, except .venv and runs/"
@@ -124,6 +125,10 @@ test-arm: .venv/installed
 
 cross: .venv/zig
 	$(BIN)/python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64
+
+# FUZZ='--count 100000 --seed 1 --format recipe': see python -m tests.fuzz.files --help
+fuzz-files: .venv/installed
+	$(BIN)/python -m tests.fuzz.files $(FUZZ)
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks

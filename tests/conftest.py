@@ -21,6 +21,7 @@ WHOLE = {
 is that which tests of ops, layers, tasks and the training loop reach, so the sanitizers do not run them again."""
 
 SLOW = {
+    "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",
     "models/test_models.py::test_gradient_of_the_whole_model",
     "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",
     "nn/test_ladder.py::test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc",

@@ -7,7 +7,6 @@ import dataclasses
 import importlib.util
 import inspect
 import io
-import json
 import os
 import sys
 import textwrap
@@ -20,6 +19,7 @@ from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
 from rotrnn._support.files import check_folder
+from rotrnn._support.json import to_json
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plural
 from rotrnn.nn.layer import Recurrent
@@ -159,7 +159,7 @@ def _eval(args: argparse.Namespace) -> None:
     )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
-        write(args.out, json.dumps([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+        write(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
     what = f"{args.split}, {args.checkpoint} parameters"
     if args.grid:
         print(what)

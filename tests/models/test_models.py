@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import HEADS, ModelSettings, build_model
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.models.tagger import LanguageModel, draw
@@ -267,6 +268,101 @@ def test_a_stream_of_a_window_is_saved_and_loaded(first: int, tmp_path: Path) ->
         expected = model.forward(params, inputs)[0][:, first:]
         found = answers[0][:, None] if rest.ndim == 1 else answers[0]
         np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e4 * EPS)
+
+
+def _set(name: str, value: Any) -> Any:
+    def change(arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+        arrays[name][...] = value
+
+    return change
+
+
+def _replace(name: str, array: Any) -> Any:
+    def change(arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+        if array is None:
+            del arrays[name], facts["dtypes"][name]
+        else:
+            arrays[name] = array
+            facts["dtypes"][name] = array.dtype.name
+
+    return change
+
+
+def _say(**said: Any) -> Any:
+    def change(arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+        facts |= said
+
+    return change
+
+
+def _say_dtype(name: str, dtype: Any) -> Any:
+    def change(arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+        facts["dtypes"][name] = dtype
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            _set("state.0.0.2", 2**63 - 1),
+            "state.0.0.2 is 9223372036854775807, expected a number of steps from 0 to 9007",
+        ),
+        (_set("state.0.1.2", -1), "state.0.1.2 is -1, expected a number of steps from 0"),
+        (_set("state.1.1", 2**53 + 1), "state.1.1 is 9007199254740993, expected"),
+        (_set("tokens", -1), "tokens is -1, expected a number of steps from 0"),
+        (_replace("tokens", np.zeros(B)), "has no tokens, expected the number of tokens"),
+        (_replace("tokens", np.zeros((B, 1), np.int64)), "has no tokens"),
+        (_replace("state.0.0.2", np.full(B, 2**64 - 1, np.uint64)), "state.0.0.2 is 18446744073709551615, expected"),
+        (_replace("state.0.0.2", np.zeros(B)), "state.0.0.position has dtype float64, expected an integer dtype"),
+        (_replace("state.0.0.2", np.zeros(B - 1, np.int64)), r"state.0.0.position has shape \(3,\), expected \(B=4,\)"),
+        (_replace("state.0.0.0", np.zeros((B, 5, 3))), "state.0.0.delay has dtype float64, expected complex64 or"),
+        (_replace("state.0.1.0", None), "a state has the parts 1, 2, expected 0 to 1"),
+        (_replace("state.0.0.2", None), "state.0.0 is a tuple of 2, expected a tuple of 3"),
+        (_replace("state.0.2", np.zeros(2)), "3 states, expected one for each of 2 blocks"),
+        (_replace("state.0.0", np.zeros(2)), "state.0.0.0: is inside another array"),
+        (_replace("state.2", np.zeros(2)), "is not a tuple of the states of the stack and of the head"),
+        (_replace("zzz", np.zeros(2)), "has zzz, which is not expected"),
+        (_replace("state" + ".0" * 40, np.zeros(2)), "a state is nested at most 32 deep"),
+        (_replace("state.1.0", np.zeros((B, 6))), r"state.1.mean has shape \(4, 6\), expected \(B=4, 5\)"),
+        (_say(dtypes=None), "does not list the dtypes of its arrays"),
+        (_say(dtypes={}), "does not list the dtypes of its arrays"),
+        (_say_dtype("state.0.0.0", "complex64"), "state.0.0.0 has dtype float64 .* which does not hold 'complex64'"),
+        (_say_dtype("state.0.0.0", 3), "state.0.0.0 has dtype float64 .* which does not hold 3"),
+        (_say_dtype("state.1.0", "complex128"), "state.1.0 has dtype float64 .* which does not hold 'complex128'"),
+        (_say(stream=3), "is from a model with other settings"),
+    ],
+)
+def test_a_crafted_state_is_refused_with_the_name_of_its_array(change: Any, message: str, tmp_path: Path) -> None:
+    """The checksum is right. What is refused leaves the stream as it was."""
+    model = build_model(ModelSettings("lru", 5, 2), {"d_state": 3, "window": 4}, n_classes=C, vocab=V)
+    stream = model.stream(prepared(model), B)
+    inputs, _ = data_of("classifier")
+    stream.push(inputs[:, :3])
+    path = tmp_path / "state.safetensors"
+    stream.save(path)
+    arrays, facts = read_checkpoint(path)
+    change(arrays, facts)
+    write_checkpoint(path, arrays, facts)
+    before = stream.state, stream.tokens
+    with pytest.raises(ValueError, match=f"^{path}: .*{message}"):
+        stream.load(path)
+    assert (stream.state, stream.tokens) == before
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_places_of_attention_lie_among_its_keys(window: int | None, tmp_path: Path) -> None:
+    model = build_model(ModelSettings("attention", 4, 1), {"window": window}, head="tagger", n_classes=C, vocab=V)
+    stream = model.stream(prepared(model), B)
+    stream.push(data_of("tagger")[0][:, :1])
+    path = tmp_path / "state.safetensors"
+    stream.save(path)
+    arrays, facts = read_checkpoint(path)
+    arrays["state.0.0.2"][1] = 2
+    write_checkpoint(path, arrays, facts)
+    with pytest.raises(ValueError, match=r"state.0.0 has 1 keys and 1 values, expected at least 2 of each"):
+        stream.load(path)
 
 
 def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:

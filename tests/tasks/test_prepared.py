@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rotrnn.tasks.prepared import prepared
+from rotrnn._support.files import open_npy
+from rotrnn.tasks.prepared import check_forms, check_offsets, prepared
 
 SETTINGS = {"size": 3, "kind": "even"}
 
@@ -159,6 +160,29 @@ def test_a_second_process_waits_for_the_first(tmp_path):
         with start() as second:
             assert second.stdout.readline() == "asks\n"
             assert first.communicate()[0] == second.communicate()[0] == f"{first.pid}\n"
+
+
+def test_forms_are_checked(tmp_path):
+    arrays = prepared(tmp_path, "data", SETTINGS, maker([]))
+    place = tmp_path / "data"
+    check_forms(place, arrays, {"x": ("i2", "rows", 2), "y": ("f", "rows")})
+    for forms, message in (
+        ({"z": ("u1", "rows")}, r"z\.npy: is not listed in .*manifest\.json; remove .*data to prepare it again"),
+        ({"x": ("u", "rows", 2)}, r"x\.npy: is an array \(3, 2\) of int16, expected 2 dimension\(s\) of u; remove"),
+        ({"x": ("i2", "rows")}, r"x\.npy: is an array \(3, 2\) of int16, expected 1 dimension\(s\) of i2"),
+        ({"x": ("i2", "rows", 3)}, r"x\.npy: has shape \(3, 2\), expected 3 for 3"),
+        ({"x": ("i2", "rows", "columns"), "y": ("f4", "columns")}, r"y\.npy: has shape \(3,\), expected 2 for columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_forms(place, arrays, forms)
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [0, 2, 1, 4], [1, 2, 3, 4], [0, 1, 2, 5], [0, -1, 2, 4]])
+def test_offsets_are_checked(tmp_path, offsets):
+    check_offsets(np.array([0, 2, 2, 4]), 3, 4)
+    np.save(tmp_path / "offsets.npy", offsets)
+    with pytest.raises(ValueError, match=r"offsets\.npy: expected 4 offsets that do not decrease, from 0 to 4"):
+        check_offsets(open_npy(tmp_path / "offsets.npy"), 3, 4)
 
 
 def test_damaged_and_foreign_data_are_reported_and_kept(tmp_path):

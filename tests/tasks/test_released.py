@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -151,11 +152,40 @@ def test_incomplete_data_of_a_killed_process_are_prepared_again(data, name):
     assert [name for name in os.listdir(folder / ".rotrnn") if name.startswith(".")] == [".lock"]
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_prepared_arrays_of_another_kind_are_named(data, name):
+    """Sizes and manifest are right, what the files hold is not."""
+    folder = data(name)
+    KINDS[name](data_dir=str(folder)).load()
+    (place,) = [path for path in (folder / ".rotrnn").iterdir() if path.is_dir()]
+    manifest = json.loads((place / "manifest.json").read_text())
+    for path in place.glob("*.npy"):
+        content = path.read_bytes()
+        for array in (np.zeros((1, 2, 3, 4)), np.zeros(3, "S4")):
+            np.save(path, array)
+            sizes = {**manifest["files"], path.name: path.stat().st_size}
+            (place / "manifest.json").write_text(json.dumps({**manifest, "files": sizes}))
+            with pytest.raises(ValueError, match=rf"{path}: is an array .*; remove {place} to prepare it again"):
+                KINDS[name](data_dir=str(folder)).load()
+        path.write_bytes(content)
+        (place / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("name", "file", "content", "message"),
     [
-        ("aan", "tsv_data/new_aan_pairs.eval.tsv", b"", "AAN: val is 0, expected 18090 as published, or fewer"),
-        ("speech_commands", "speech_commands_v0.02/testing_list.txt", b"", "SpeechCommands: test is 0, expected 11005"),
+        (
+            "aan",
+            "tsv_data/new_aan_pairs.eval.tsv",
+            b"",
+            "AAN: val is 0 in .*tsv_data, expected 18090 as published, or fewer",
+        ),
+        (
+            "speech_commands",
+            "speech_commands_v0.02/testing_list.txt",
+            b"",
+            r"SpeechCommands: test is 0 in .*v0\.02, expected 11005",
+        ),
     ],
 )
 def test_a_part_without_examples(data, name, file, content, message):

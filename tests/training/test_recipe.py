@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import toy
+from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import flatten, is_parameter
 from rotrnn.tasks import Digits, ListOps
 from rotrnn.training.optimiser import describe_groups
@@ -121,6 +122,42 @@ def test_no_recipe_is_its_own_base(tmp_path, a, b):
     written(tmp_path / "x", a=f'base = "{a}"', b=b)
     with pytest.raises(ValueError, match=r"a\.toml: .*base is '.*a\.toml', which is based on this recipe"):
         load_recipe(tmp_path / "x" / "a.toml")
+
+
+def test_a_base_that_is_not_there_is_named_with_its_recipe(tmp_path):
+    written(tmp_path, a='base = "none.toml"')
+    with pytest.raises(ValueError, match=r"a\.toml: base is 'none\.toml', which cannot be read: .*No such file"):
+        load_recipe(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("small", ["", "-small"])
+def test_a_chain_of_bases_is_short(tmp_path, small):
+    """Each file is read once, whether whole or small: the chain of 1,499 is refused at once."""
+    chain = {f"c{i}": f'base = "c{i + 1}{small}.toml"\n[small]\n"training.steps" = {i + 1}' for i in range(1499)}
+    written(tmp_path, **chain)
+    with pytest.raises(
+        ValueError, match=r"c0\.toml: .*base is '.*c9.*toml', after 8 others; expected a chain of at most 8"
+    ):
+        load_recipe(tmp_path / f"c0{small}.toml")
+    written(tmp_path, c8=BASE)
+    assert load_recipe(tmp_path / f"c0{small}.toml").training.steps == (1 if small else 7)
+
+
+def test_limits_of_toml():
+    assert from_toml("a." * 30 + "a = [1]")  # 32 with the table of the whole text
+    assert from_toml("a = [" + "0.5, " * 256 + "]")
+    for text, message in (
+        ("a." * 31 + "a = [1]", "nested more than 32 deep"),
+        ("a = " + "{a = " * 2000 + "1" + "}" * 2000, "nested more than 32 deep"),
+        ("[[" + "a." * 40 + "b]]", "nested more than 32 deep"),
+        ("a = 1\nb = [" + "0.5, " * 257 + "]", "line 2 has 257 dots, expected at most 256"),
+        ("#" * (2**18 + 1), "has 262145 characters, expected at most 262144"),
+        ("a = " + "1" * 5000, "Exceeds the limit"),
+    ):
+        with pytest.raises(ValueError, match=f"not valid TOML: .*{message}"):
+            from_toml(text)
+    with pytest.raises(ValueError, match="is nested more than 32 deep"):
+        load_recipe("digits-rotrnn", ["layer." + "a." * 40 + "b=1"])
 
 
 def test_a_published_figure_is_not_that_of_another_layer_or_task(tmp_path):

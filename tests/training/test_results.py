@@ -356,7 +356,7 @@ PART = '"test": {"best": {"accuracy": 1}}}'
 DAMAGES = {
     "recipe.toml": ('[task]\nname = "to', "/recipe.toml: not valid TOML"),
     "log.jsonl": ('{"step": 1}\nx\n', "/log.jsonl, line 2: is damaged"),
-    "result.json": (f"{RESULT[:-1]}, {PART}", ": result.json or log.jsonl is damaged, expected the format of training"),
+    "result.json": (f"{RESULT[:-1]}, {PART}", "/result.json: is damaged, expected an object with"),
     "failed.json": ("{", "/failed.json: is damaged, expected JSON"),
 }
 

@@ -669,6 +669,7 @@ def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     assert result["test"]["last"] == whole["test"]["last"]
     first = next(one for one in Run(tmp_path / "run").records() if "val_loss" in one)
     assert math.isnan(first["val_loss"])
+    assert '"val_loss": null' in Run(tmp_path / "run").log.read_text()
 
 
 def spoil(monkeypatch, owner, method):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from rotrnn._support.files import atomic_file
+from rotrnn._support.json import from_json, to_json
 from rotrnn.ops.boundary import Array
 
 KEY = "rotrnn"
@@ -42,7 +42,7 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: not written, because {name} has values that are not finite")
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
-    text = json.dumps({**facts, "format": FORMAT}, sort_keys=True)
+    text = to_json({**facts, "format": FORMAT}, sort_keys=True)
     try:
         with atomic_file(path) as file:
             file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
@@ -76,8 +76,11 @@ def read_checkpoint(
     digest, _, text = metadata[KEY].partition(" ")
     if digest != _digest(arrays, text):
         raise ValueError(f"{path}: its content does not match its checksum; the file was damaged or changed")
-    facts = json.loads(text)
-    if facts.pop("format", None) != FORMAT:
+    try:
+        facts = from_json(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: its facts are not JSON ({error})") from None
+    if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
         raise ValueError(f"{path}: does not have format {FORMAT}, the one that this version of rotrnn reads")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
@@ -95,6 +98,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: is truncated, or is not a safetensors file ({error})") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: has an array of a shape or dtype that NumPy does not have ({error})") from error
 
 
 def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:

@@ -6,9 +6,17 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from rotrnn._support.platform import lock, synced
+
+HEADER = 2**16
+"""Number of bytes of the header of a .npy file, at most."""
+PIECE = 2**20
+"""Number of bytes that `read_most` reads at a time."""
 
 
 @contextmanager
@@ -32,6 +40,47 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     synced(path.parent)
+
+
+class Readable(Protocol):
+    """An open binary file, or what decompresses one."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_most(file: Readable, most: int) -> bytes:
+    """Returns the rest of an open file if it has at most `most` bytes, else its first `most` + 1 bytes.
+
+    It is read in pieces, so that memory is used only for what is there, whatever `most` is.
+    """
+    pieces, left = [], most + 1
+    while left and (piece := file.read(min(left, PIECE))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
+    """Returns the array in a .npy file, read-only and mapped into memory.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged or truncated, or holds Python objects or items without a size; the error names it.
+    """
+    with open(path, "rb") as file:
+        begin = file.read(12)
+    if begin[6:7] > b"\1" and int.from_bytes(begin[8:], "little") > HEADER:  # NumPy asks for as much before it looks
+        raise ValueError(f"{path}: is not a .npy file, or is damaged (its header has more than {HEADER} bytes)")
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header may raise anything
+        raise ValueError(f"{path}: is not a .npy file, or is damaged ({error})") from None
+    if not (isinstance(array, np.ndarray) and array.dtype.itemsize):
+        raise ValueError(f"{path}: is not a .npy file with items of at least one byte")
+    return array
 
 
 def clear(paths: Iterable[Path]) -> None:

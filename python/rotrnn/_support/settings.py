@@ -133,7 +133,7 @@ def settle(settings: Any) -> None:
         A field is of another type, or a number that is not finite.
     """
     kind: Any = type(settings)
-    for name, hint in _hints(kind).items():
+    for name, hint in hints_of(kind).items():
         value = getattr(settings, name)
         try:
             plain = fit(value, hint)
@@ -143,6 +143,7 @@ def settle(settings: Any) -> None:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def hints_of(kind: type) -> dict[str, Any]:
+    """Returns the types of the fields of a dataclass by name."""
     hints = typing.get_type_hints(kind)
     return {one.name: hints[one.name] for one in dataclasses.fields(kind)}

@@ -8,7 +8,7 @@ from typing import Any
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
-from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, StateForm, trusted
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class SequenceClassifier(SequenceModel):
     @property
     def heads(self) -> dict[str, Dense]:
         return {"head": self.head}
+
+    @property
+    def head_state_form(self) -> StateForm:
+        return self.pool.stream_form(self.head.d_in)
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         x, pool = self.pool.forward({}, x, ctx)

@@ -14,7 +14,7 @@ from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.norm import norm_backward
-from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, trusted
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, StateForm, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import cross_entropy
@@ -81,6 +81,11 @@ class SequenceModel(Module, ABC):
     @abstractmethod
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns (logits, new state of the head) when a stream continues with x (B, T, D)."""
+
+    @property
+    def head_state_form(self) -> StateForm | None:
+        """Returns the arrays of the state of `read`; None if it has no state."""
+        return None
 
     def answers(self, logits: Array) -> Array:
         """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
-from rotrnn.nn.module import name_inputs
+from rotrnn.nn.module import check_form, name_inputs
 from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -133,23 +135,50 @@ class Stream:
             The file does not exist.
         ValueError
             The file is damaged, is not a stream's state, or belongs to a model with other settings or to another batch
-            size.
+            size; or an array in it is not one of the model's state. The stream is unchanged.
         """
         _check_path("Stream.load", path)
         arrays, facts = read_checkpoint(path)
         if facts.get("stream") != self._digest():
             what = "from a model with other settings" if "stream" in facts else "not a stream's state"
             raise ValueError(f"{path}: is {what}, expected a state saved by a stream of this model")
-        tokens = arrays.pop("tokens")
-        if tokens.shape != (self.batch,):
-            raise ValueError(f"{path}: holds {len(tokens)} sequences, expected {self.batch}")
-        flat = {
-            name: leaf.view(facts["dtypes"][name])[..., 0] if "complex" in facts["dtypes"][name] else leaf
-            for name, leaf in arrays.items()
-        }
-        nested = unflatten_state({name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
-        self.state = None if nested is None else (nested[0], nested[1] if len(nested) > 1 else None)
+        tokens = arrays.pop("tokens", None)
+        if tokens is None or tokens.dtype != np.int64 or tokens.ndim != 1:
+            raise ValueError(f"{path}: has no tokens, expected the number of tokens that each sequence has read")
+        if len(tokens) != self.batch:
+            raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {self.batch}")
+        try:
+            _check_steps("tokens", tokens)
+            self.state = self._restored(arrays, facts.get("dtypes"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
         self.tokens = tokens
+
+    def _restored(self, arrays: dict[str, Array], dtypes: Any) -> State:
+        """Returns the state from the arrays of `save`, checked against the model. TypeError or ValueError, with the
+        array's name, if it is not a state of the model."""
+        if not (isinstance(dtypes, dict) and dtypes.keys() == arrays.keys()):
+            raise ValueError("does not list the dtypes of its arrays")
+        flat = {name: _plain(name, leaf, dtypes[name]) for name, leaf in arrays.items()}
+        nested = unflatten_state(flat)
+        if nested is None:
+            return None
+        if others := [name for name in flat if name.partition(".")[0] != "state"]:
+            raise ValueError(f"has {others[0]}, which is not expected")
+        if not isinstance(nested, tuple) or len(nested) > 2:
+            raise ValueError("state is not a tuple of the states of the stack and of the head")
+        stack, head = (*nested, None)[:2]
+        args = Boundary("Stream.load")
+        args.bind("B", self.batch, "the stream")
+        self.model.stack.check_state(args, "state.0", stack)
+        if (form := self.model.head_state_form) is None and head is not None:
+            raise ValueError("has state.1, but the head of the model has no state")
+        if form is not None:
+            check_form(args, "state.1", head, form)
+        for name, leaf in flat.items():
+            if leaf.dtype.kind in "iu":
+                _check_steps(name, leaf)
+        return stack, head
 
     def _digest(self) -> str:
         return hashlib.sha256(repr(self.model).encode()).hexdigest()
@@ -158,3 +187,22 @@ class Stream:
 def _check_path(call: str, path: str | os.PathLike[str]) -> None:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{call}: path is a {type(path).__name__}, expected the path of a file")
+
+
+def _plain(name: str, leaf: Array, dtype: Any) -> Array:
+    """Returns an array of a file in the dtype that it had: a complex one is stored with a last axis of two parts."""
+    if dtype == leaf.dtype.name:
+        return np.ascontiguousarray(leaf).reshape(leaf.shape)
+    if dtype in ("complex64", "complex128") and leaf.shape[-1:] == (2,):
+        whole = np.dtype(dtype)
+        if leaf.dtype == np.zeros((), whole).real.dtype:
+            joined: Array = np.ascontiguousarray(leaf).view(whole)[..., 0]
+            return joined
+    raise ValueError(f"{name} has dtype {leaf.dtype} and shape {leaf.shape}, which does not hold {dtype!r:.20}")
+
+
+def _check_steps(name: str, count: Array) -> None:
+    """Raises ValueError if a number of steps is negative or above `MOST_STEPS`."""
+    wrong = (count < 0) | (count > MOST_STEPS)
+    if wrong.any():
+        raise ValueError(f"{name} is {count[wrong][0]}, expected a number of steps from 0 to {MOST_STEPS}")

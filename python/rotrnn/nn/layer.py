@@ -33,6 +33,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.nested import DEEPEST
 from rotrnn.nn.module import BUFFERS as BUFFERS
 from rotrnn.nn.module import EVALUATION as EVALUATION
 from rotrnn.nn.module import TRUSTED as TRUSTED
@@ -147,13 +148,17 @@ def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:
 
 
 def unflatten(flat: dict[str, Array]) -> Params:
-    """The inverse of `flatten`."""
+    """The inverse of `flatten`. ValueError if one name leads into another, as "a.b" into "a"."""
     params: Params = {}
     for name, value in flat.items():
         *path, leaf = name.split(".")
         node = params
         for part in path:
             node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise ValueError(f"{name}: is inside another array")
+        if leaf in node:
+            raise ValueError(f"{name}: has other arrays inside")
         node[leaf] = value
     return params
 
@@ -180,14 +185,18 @@ def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Arra
 
 
 def unflatten_state(flat: dict[str, Array]) -> State:
-    """The inverse of `flatten_state`."""
+    """The inverse of `flatten_state`. ValueError if the names are not those of a state."""
     if not flat:
         return None
+    if max(name.count(".") for name in flat) > DEEPEST:
+        raise ValueError(f"a state is nested at most {DEEPEST} deep")
     nested = next(iter(unflatten(flat).values()))
 
     def tuples(node: Any) -> State:
         if not isinstance(node, dict):
             return node
+        if node.keys() != {str(i) for i in range(len(node))}:
+            raise ValueError(f"a state has the parts {', '.join(node)}, expected 0 to {len(node) - 1}")
         return tuple(tuples(node[str(i)]) for i in range(len(node)))
 
     return tuples(nested)

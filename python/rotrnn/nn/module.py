@@ -292,18 +292,22 @@ class Module:
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         """Checks a state, or the gradient of a state (`name` begins with d), against `state_form`."""
         form = self.state_form
-        if state is None or form is None:
-            return
-        if isinstance(form, StateArray):
-            _check_leaf(args, name, state, form)
-            return
-        if not isinstance(state, tuple) or len(state) != len(form):
-            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else f"a {type(state).__name__}"
-            names = ", ".join(one.name for one in form)
-            raise TypeError(f"{args.op}: {name} is {got}, expected a tuple of {len(form)}: ({names})")
-        for leaf, one in zip(state, form, strict=True):
-            if leaf is not None or not name.startswith("d"):  # a part of a gradient may be None
-                _check_leaf(args, f"{name}.{one.name}", leaf, one)
+        if state is not None and form is not None:
+            check_form(args, name, state, form)
+
+
+def check_form(args: Boundary, name: str, state: State, form: StateForm) -> None:
+    """Checks a state, or the gradient of a state (`name` begins with d), against its form."""
+    if isinstance(form, StateArray):
+        _check_leaf(args, name, state, form)
+        return
+    if not isinstance(state, tuple) or len(state) != len(form):
+        got = f"a tuple of {len(state)}" if isinstance(state, tuple) else f"a {type(state).__name__}"
+        names = ", ".join(one.name for one in form)
+        raise TypeError(f"{args.op}: {name} is {got}, expected a tuple of {len(form)}: ({names})")
+    for leaf, one in zip(state, form, strict=True):
+        if leaf is not None or not name.startswith("d"):  # a part of a gradient may be None
+            _check_leaf(args, f"{name}.{one.name}", leaf, one)
 
 
 def _title(owner: Module, name: str, path: str) -> str:

@@ -25,7 +25,7 @@ from rotrnn.plots.style import DPI, Groups, Series
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
 from rotrnn.training.results import collect, find_runs, read_runs
-from rotrnn.training.run import Run
+from rotrnn.training.run import Run, is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,9 +178,12 @@ def caps_of(run: Run, metric: str) -> Series | None:
     """
     path = run.folder / CAPS
     found = []
-    for one in run.read_json(path, []):
-        point = re.fullmatch(r"max_iterations=(\d+)", one.get("point", "")) if isinstance(one, dict) else None
-        if point is None or metric not in one:
+    if not isinstance(every := run.read_json(path, []), list):
+        raise ValueError(f"{path}: expected a list, the output of rotrnn eval")
+    for one in every:
+        said = one.get("point") if isinstance(one, dict) else None
+        point = re.fullmatch(r"max_iterations=(\d{1,18})", said) if isinstance(said, str) else None
+        if point is None or metric not in one or not is_number(one[metric]):
             raise ValueError(
                 f"{path}: {one!r:.80} is not {metric} at max_iterations=N, expected the output of rotrnn eval"
             )

@@ -15,7 +15,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare, lra
 from rotrnn.tasks.task import Shape, Task
-from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
+from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading, text_forms
 
 FILES = {name: f"new_aan_pairs.{part}.tsv" for name, part in (("train", "train"), ("val", "eval"), ("test", "test"))}
 PAIRS = {"train": 147_086, "val": 18_090, "test": 17_437}
@@ -67,19 +67,24 @@ class AAN(Released):
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         files = {name: folder / file for name, file in FILES.items()}
+        how = reading(self.tokens, self.max_length)
         arrays = self.prepare(
             f"aan-{self.tokens}-{self.max_length}",
             files.values(),
             lambda store: prepare_texts(
                 store,
                 {name: partial(read_pairs, path, PAIRS[name]) for name, path in files.items()},
-                reading(self.tokens, self.max_length),
+                how,
             ),
+            text_forms(files, how),
         )
         train, val, test = (TextSplit.of(arrays, name, texts=2) for name in FILES)
         vocab = int(arrays["vocab"])
-        if compare("AAN", {"train": len(train), "val": len(val), "test": len(test)}, PAIRS) and self.max_length == 4000:
-            compare("AAN", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
+        if (
+            compare("AAN", folder, {"train": len(train), "val": len(val), "test": len(test)}, PAIRS)
+            and self.max_length == 4000
+        ):
+            compare("AAN", folder, {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
         symbols = arrays.get("symbols")
         return Task("aan", train, val, test, 2, vocab, None, head="retrieval", symbols=symbols)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +13,8 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
-from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.pickled import PickledArray, read_pickle
+from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
 
@@ -41,8 +40,8 @@ class CIFAR(Released):
     are normalised with the constants of S4 and S5.
 
     The published files are data_batch_1 to 5 and test_batch. Both published versions are read: the binary one
-    (cifar-10-batches-bin, which is what `download` fetches) and the Python one (cifar-10-batches-py: pickles, from
-    which only arrays are read). The parameters `data_dir`, `download` and `cache_dir` are documented in
+    (cifar-10-batches-bin, which is what `download` fetches) and the Python one (cifar-10-batches-py: pickles, which
+    are read without running them). The parameters `data_dir`, `download` and `cache_dir` are documented in
     `rotrnn.tasks.released.Released`.
 
     Parameters
@@ -95,9 +94,14 @@ class CIFAR(Released):
                 store.array(f"{name}_pixels", pixels.shape, np.uint8)[:] = pixels
                 store.array(f"{name}_labels", labels.shape, np.uint8)[:] = labels
 
-        arrays = self.prepare(f"cifar-{'colour' if self.colour else 'grey'}", [*files["train"], *files["test"]], make)
+        features = 3 if self.colour else 1
+        forms: Forms = {}
+        for name in files:
+            forms |= {f"{name}_pixels": ("u1", name, PIXELS, features), f"{name}_labels": ("u1", name)}
+        kind = "colour" if self.colour else "grey"
+        arrays = self.prepare(f"cifar-{kind}", [*files["train"], *files["test"]], make, forms)
         count = {name: len(arrays[f"{name}_labels"]) for name in files}
-        compare("CIFAR", count, IMAGES)
+        compare("CIFAR", folder, count, IMAGES)
         train, val = divide("CIFAR", count["train"], self.val_fraction, self.seed)
         mean, std = COLOUR if self.colour else GREY
 
@@ -159,18 +163,20 @@ def write_binary(path: str | os.PathLike[str], images: ByteArray, labels: ByteAr
 def read_python(path: str | os.PathLike[str]) -> tuple[ByteArray, ByteArray]:
     """Reads images (n, 3, 1024) and labels (n,) from a file of the Python version.
 
-    The file is a pickle, and a pickle can run any code. It is read by an unpickler that accepts arrays of bytes and
-    nothing else. ValueError if the pickle names anything else, or is not a batch of CIFAR-10.
+    The file is a pickle, which is read without running it (see `rotrnn.tasks.pickled`). ValueError if it holds anything
+    but a batch of CIFAR-10.
     """
-    with open(path, "rb") as file:
-        try:
-            batch = _Unpickler(file, encoding="bytes").load()
-        except Exception as error:  # a damaged pickle may raise anything
-            raise ValueError(f"{path}: is not a batch of CIFAR-10: {error}") from error
-    if not (isinstance(batch, dict) and {b"data", b"labels"} <= batch.keys()):
+    try:
+        batch = read_pickle(Path(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: is not a batch of CIFAR-10: {error}") from error
+    if not isinstance(batch, dict):
+        batch = {}
+    # bytes as published, texts if Python 3 has written it anew
+    data, labels = (batch.get(key.encode(), batch.get(key)) for key in ("data", "labels"))
+    if data is None or labels is None:
         raise ValueError(f"{path}: is not a batch of CIFAR-10, expected a dictionary of data and labels")
-    data, labels = batch[b"data"], batch[b"labels"]
-    data = data.array if isinstance(data, _Array) else None
+    data = data.array if isinstance(data, PickledArray) else None
     if data is None or data.ndim != 2 or data.shape[1] != RECORD - 1:
         raise ValueError(f"{path}: data is not an array (n, {RECORD - 1}) of bytes")
     if not (isinstance(labels, list) and len(labels) == len(data)):
@@ -184,77 +190,3 @@ def _check_labels(path: str | os.PathLike[str], labels: Any) -> None:
         if type(label) is not int or not 0 <= label < len(LABELS):
             got = label if type(label) is int else type(label).__name__
             raise ValueError(f"{path}, record {record}: the label is {got}, expected an integer from 0 to 9")
-
-
-class _Array:
-    """An array of bytes that a pickle builds. It checks the content and gives the pickle no access to NumPy."""
-
-    array: ByteArray | None = None
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], _Dtype, bool, bytes]) -> None:
-        _, shape, dtype, fortran, data = state
-        if not (isinstance(dtype, _Dtype) and isinstance(data, bytes)):
-            raise pickle.UnpicklingError("it holds an array whose dtype is not bytes")
-        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _Dtype:
-    """Stands for the dtype uint8."""
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignores NumPy's extra state: for bytes it holds no information."""
-
-
-class _Allowed:
-    """A function that a pickle may name. The pickle can call it and do nothing else with it."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it sets the state of a function")
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    """Decodes bytes as Python 3 pickles them for Python 2."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in {encoding!r}, expected 'latin1'")
-    return text.encode("latin1")
-
-
-def _ndarray(*_: Any) -> None:
-    raise pickle.UnpicklingError("it builds an array in another way than NumPy's pickles do")
-
-
-def _reconstruct(kind: Any, shape: Any, typecode: Any) -> _Array:
-    """Returns an empty array; `_Array.__setstate__` fills it in."""
-    return _Array()
-
-
-def _dtype(name: Any, *_: Any) -> _Dtype:
-    if name not in ("u1", b"u1"):
-        raise pickle.UnpicklingError("it holds an array whose dtype is not bytes")
-    return _Dtype()
-
-
-_ALLOWED = {
-    ("numpy", "ndarray"): _Allowed(_ndarray),
-    ("numpy", "dtype"): _Allowed(_dtype),
-    ("numpy.core.multiarray", "_reconstruct"): _Allowed(_reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _Allowed(_reconstruct),
-    ("_codecs", "encode"): _Allowed(_latin1),
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Builds arrays of bytes, strings, lists and dictionaries. A pickle can call only the functions in `_ALLOWED`."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed in such a file")
-        return _ALLOWED[module, name]

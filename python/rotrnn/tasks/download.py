@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import tarfile
 import warnings
-import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,12 @@ from rotrnn._support.platform import sync_all, synced
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
+UNPACKED = 2**37  # most bytes that an archive may hold; Long Range Arena's, the largest, is packed 8 GB
+HEADER = 2**20  # most bytes of an extended header in an archive
+EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 
 
 def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> Path:
@@ -51,7 +57,10 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     record = path.with_name(path.name + ".sha256")
     expected = known_hash
     if expected is None and record.exists():
-        expected = f"sha256:{record.read_text().split()[0]}"
+        known = re.match(rb"[0-9a-f]{64}\b", record.read_bytes())
+        if known is None:
+            raise ValueError(f"{record}: does not begin with a SHA-256; remove it to download {path.name} again")
+        expected = f"sha256:{known[0].decode()}"
     try:
         pooch.retrieve(url, expected, path.name, folder, downloader=ResumingDownloader(path))
     except ValueError as error:  # pooch names the file and both hashes
@@ -137,9 +146,13 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
     Raises
     ------
     ValueError
-        The archive is truncated or damaged, has a path that leads outside, or has no folder `inner`. The error names
-        the archive.
+        The archive is truncated or damaged, has a path that leads outside, has no folder `inner`, or holds more than
+        `UNPACKED` bytes. The error names the archive.
+    OSError
+        The files cannot be written, for example because the disk is full or a name is too long.
     """
+    if not hasattr(tarfile, "data_filter"):
+        raise ImportError("unpack: needs tarfile's extraction filters, which Python has from 3.11.4 on")
     place = Path(place)
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
@@ -154,18 +167,33 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
         sync_all()  # one call for up to a hundred thousand files
         os.replace(temporary / inner, place)
         synced(place.parent)
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise ValueError(f"{archive}: not unpacked: {error}") from error
+        raise OSError(error.errno, f"not unpacked ({error.strerror or error})", str(archive)) from error
+    except Exception as error:  # a damaged archive may raise anything
         raise ValueError(f"{archive}: not unpacked: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose extended header, such as a long name, has at most `HEADER` bytes: tarfile reads it at once."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:  # the method that tarfile has for subclasses
+        if self.type in EXTENDED and not 0 <= self.size <= HEADER:
+            raise ValueError(f"it has an extended header of {self.size} bytes, expected at most {HEADER}")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
 def _unpack(plain: gzip.GzipFile, inner: str, folder: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise ImportError("unpack: needs tarfile's extraction filters, which Python has from 3.11.4 on")
-    with tarfile.open(fileobj=plain, mode="r|") as tar:
+    left = UNPACKED
+    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_Member) as tar:
         for member in tar:
             tarfile.data_filter(member, str(folder))  # raises for a path that leads outside
+            left -= member.size
+            if left < 0:
+                raise ValueError(f"it holds more than {UNPACKED} bytes")
             if (member.isfile() or member.isdir()) and PurePosixPath(member.name).is_relative_to(inner):
                 tar.extract(member, folder, filter="data")
     while plain.read(2**20):  # tarfile does not notice an archive truncated right after a member; gzip does

@@ -16,7 +16,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
-from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading
+from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading, text_forms
 
 LABELS = ("neg", "pos")
 SPLITS = ("train", "test")
@@ -78,23 +78,21 @@ class IMDB(Released):
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         files = {split: {label: _files(folder / split / label) for label in LABELS} for split in SPLITS}
+        how = reading(self.tokens, self.max_length, self.min_frequency)
         arrays = self.prepare(
             f"imdb-{self.tokens}-{self.max_length}-{self.min_frequency}",
             (path for split in files.values() for paths in split.values() for path in paths),
-            lambda store: prepare_texts(
-                store,
-                {name: partial(_rows, split) for name, split in files.items()},
-                reading(self.tokens, self.max_length, self.min_frequency),
-            ),
+            lambda store: prepare_texts(store, {name: partial(_rows, split) for name, split in files.items()}, how),
+            text_forms(files, how),
         )
         train, test = (TextSplit.of(arrays, name) for name in SPLITS)
         vocab = int(arrays["vocab"])
         count = {f"{split}/{label}": len(paths) for split, labels in files.items() for label, paths in labels.items()}
-        if compare("IMDB", count, dict.fromkeys(count, REVIEWS)) and (self.max_length, self.min_frequency) == (
+        if compare("IMDB", folder, count, dict.fromkeys(count, REVIEWS)) and (self.max_length, self.min_frequency) == (
             4096,
             15,
         ):
-            compare("IMDB", {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
+            compare("IMDB", folder, {"vocabulary": vocab}, {"vocabulary": VOCABULARY[self.tokens]})
         symbols = arrays.get("symbols")
         return Task("imdb", train, test, test, 2, vocab, None, labels=LABELS, symbols=symbols)
 

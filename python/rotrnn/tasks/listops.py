@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, clear
 from rotrnn.ops.device import HOST
-from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.prepared import Forms, Store, check_offsets
 from rotrnn.tasks.released import find, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
@@ -335,8 +335,10 @@ class ListOps:
             for name, array in read_expressions(path)._asdict().items():
                 store.array(name, array.shape, array.dtype)[:] = array
 
-        arrays = prepare("ListOps", self.data_dir, self.cache_dir, f"listops-{path.stem}", [path], make)
-        every = Expressions(**arrays)
+        forms: Forms = {"tokens": ("u1", "tokens"), "offsets": ("i8", "offsets"), "values": ("u1", "values")}
+        arrays = prepare("ListOps", self.data_dir, self.cache_dir, f"listops-{path.stem}", [path], make, forms)
+        every = Expressions(*(arrays[name] for name in Expressions._fields))
+        check_offsets(every.offsets, len(every.values), len(every.tokens))
         if len(every.values) < count:
             raise ValueError(f"{path}: has {len(every.values)} expressions, expected at least {count}")
         return every.part(0, count)

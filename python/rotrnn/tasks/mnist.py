@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, read_most
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
-from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Index, Shape, Task, shuffled
 
@@ -28,6 +29,8 @@ FILES = {
     for name, part in (("train", "train"), ("test", "t10k"))
 }
 IMAGES = {"train": 60_000, "test": 10_000}
+MOST = 2**20
+"""Number of records of an idx file that `read_idx` reads at most; the largest published one, EMNIST's, has 814,255."""
 MEAN, STD = 0.1307, 0.3081  # of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -102,9 +105,12 @@ class MNIST(Released):
                 store.array(f"{name}_pixels", (len(pixels), PIXELS, 1), np.uint8)[:] = pixels.reshape(-1, PIXELS, 1)
                 store.array(f"{name}_labels", classes.shape, np.uint8)[:] = classes
 
-        arrays = self.prepare("mnist", (path for pair in files.values() for path in pair), make)
+        forms: Forms = {}
+        for name in files:
+            forms |= {f"{name}_pixels": ("u1", name, PIXELS, 1), f"{name}_labels": ("u1", name)}
+        arrays = self.prepare("mnist", (path for pair in files.values() for path in pair), make, forms)
         count = {name: len(arrays[f"{name}_labels"]) for name in files}
-        compare("MNIST", count, IMAGES)
+        compare("MNIST", folder, count, IMAGES)
         train, val = divide("MNIST", count["train"], self.val_fraction, self.seed)
         steps = shuffled(PIXELS, self.permutation_seed, 0) if self.permuted else None
 
@@ -136,29 +142,32 @@ def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> ByteArray:
     """Reads the array (n, *shape) of bytes in an idx file, which is decompressed if its name ends in .gz.
 
     An idx file holds two zero bytes, an 8 for the dtype, the number of dimensions, the size of each dimension as a
-    big-endian integer of four bytes, then the array. ValueError if the file is no idx file, has another shape or is
-    truncated.
+    big-endian integer of four bytes, then the array. ValueError if the file is no idx file, has another shape or more
+    than `MOST` records, or is truncated. Not more is decompressed than the dimensions announce.
     """
-    content = Path(path).read_bytes()
-    if Path(path).suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path}: is truncated or damaged: {error}") from error
-    ndim = 1 + len(shape)
+    path, ndim = Path(path), 1 + len(shape)
     head = 4 + 4 * ndim
-    if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < head:
-        begin, magic = content[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")
-        raise ValueError(
-            f"{path}: begins with '{begin}', expected '{magic}' (bytes in {ndim} dimension(s)) and the dimensions"
-        )
-    n, *rest = np.frombuffer(content, ">u4", ndim, 4).tolist()
-    if tuple(rest) != shape:
-        raise ValueError(f"{path}: has images of shape {rest}, expected {list(shape)}")
-    size = n * int(np.prod(shape, dtype=np.int64))
-    if len(content) != head + size:
-        raise ValueError(f"{path}: has {len(content) - head} bytes of data, expected {size} for {n} records")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(n, *shape)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            begin = file.read(head)
+            if begin[:4] != bytes([0, 0, 8, ndim]) or len(begin) < head:
+                got, magic = begin[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")
+                raise ValueError(
+                    f"{path}: begins with '{got}', expected '{magic}' (bytes in {ndim} dimension(s)) and the dimensions"
+                )
+            n, *rest = np.frombuffer(begin, ">u4", ndim, 4).tolist()
+            if tuple(rest) != shape:
+                raise ValueError(f"{path}: has images of shape {rest}, expected {list(shape)}")
+            if n > MOST:
+                raise ValueError(f"{path}: has {n} records, expected at most {MOST}")
+            size = n * math.prod(shape)
+            content = read_most(file, size)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: is truncated or damaged: {error}") from error
+    if len(content) != size:
+        got = f"more than {size}" if len(content) > size else str(len(content))
+        raise ValueError(f"{path}: has {got} bytes of data, expected {size} for {n} records")
+    return np.frombuffer(content, np.uint8).reshape(n, *shape)
 
 
 def write_idx(path: str | os.PathLike[str], array: ByteArray) -> None:

@@ -7,7 +7,7 @@ image and the columns `COLUMNS`.
 from __future__ import annotations
 
 import errno
-import json
+import io
 import os
 import re
 import shutil
@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.files import atomic_file, locked, open_npy
+from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import synced
-from rotrnn.tasks.prepared import Arrays, Store
+from rotrnn.tasks.prepared import Arrays, Forms, Store
 from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index
 
@@ -35,6 +36,7 @@ implementations."""
 
 SETTINGS = "pathfinder.json"  # file in which `write_level` keeps the settings of a folder
 MAGIC = b"\x93NUMPY"
+LAST_CHARACTER = 0x10FFFF
 
 COLUMNS = {
     "folder": r"imgs/\w+",
@@ -86,14 +88,15 @@ class Sample(NamedTuple):
         """
         got = None
         try:
-            with pillow.open(self.path, formats=["PNG"]) as image:
+            content = io.BytesIO(self.path.read_bytes())  # Pillow asks a file for as many bytes as its header says
+            with pillow.open(content, formats=["PNG"]) as image:
                 if image.mode != "L" or image.size != (side, side):
                     got = f"has mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
                 else:
                     return np.asarray(image)
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, f"is missing, but listed in {self.listed}", str(self.path)) from None
-        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        except Exception as error:  # a damaged image may raise anything
             got = f"is not a complete image ({error})" if self.path.stat().st_size else "is empty"
             raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
         raise ValueError(f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})")
@@ -140,7 +143,8 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
 
     name = f"pathfinder{resolution}-{contour_length}"
     images = sorted(path for path in (folder / "imgs").glob("[!.]*") if path.is_dir())
-    return prepare("Pathfinder", data_dir, cache_dir, name, [*files, *images], make)
+    forms: Forms = {"pixels": ("u1", "images", resolution, resolution), "labels": ("u1", "images")}
+    return prepare("Pathfinder", data_dir, cache_dir, name, [*files, *images], make, forms)
 
 
 def _published_empty(folder: Path, sample: Sample, resolution: int, contour_length: int) -> bool:
@@ -178,16 +182,16 @@ def _lines(path: Path) -> list[str]:
     it."""
     content = path.read_bytes()
     if content.startswith(MAGIC):
-        try:
-            table = np.load(path, allow_pickle=False)
-            if table.dtype.kind == "S":
-                table = np.char.decode(table, "utf-8", "backslashreplace")
-            rows = table.tolist()
-        except Exception as error:  # a damaged header or text may raise anything
-            raise ValueError(f"{path}: is not an array of strings ({error})") from None
-        if table.ndim != 2 or table.dtype.kind != "U":
+        table = open_npy(path)
+        if table.ndim != 2 or table.dtype.kind not in "SU":
             raise ValueError(f"{path}: is an array {table.shape} of {table.dtype}, expected rows of strings")
-        return [" ".join(row) for row in rows]
+        if table.dtype.kind == "S":
+            rows = np.char.decode(table, "utf-8", "backslashreplace")
+        else:
+            rows = np.require(table, "=U", ["C"])
+            if rows.size and rows.view(np.uint32).max() > LAST_CHARACTER:  # NumPy would make broken texts of them
+                raise ValueError(f"{path}: is not an array of strings, but has numbers beyond Unicode")
+        return [" ".join(row) for row in rows.tolist()]
     lines = content.decode("utf-8", "backslashreplace").split("\n")
     if lines.pop():
         raise ValueError(f"{path}, line {len(lines) + 1}: is truncated, expected a newline at its end")
@@ -286,13 +290,13 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{folder}: holds images from another source (it has no {SETTINGS}), expected a new folder")
     else:
         with atomic_file(folder / SETTINGS) as file:
-            file.write(json.dumps(settings, indent=1).encode())
+            file.write(to_json(settings, indent=1).encode())
 
 
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
-        settings = json.loads(path.read_text())
+        settings = from_json(path.read_bytes())
         return {"images": settings["images"], **settings}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: is damaged ({error!r}), expected the settings of the images") from None

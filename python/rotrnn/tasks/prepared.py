@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.files import atomic_file, locked, open_npy
+from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import allocate, synced
 
 MANIFEST = "manifest.json"
 FORMAT = 2
 
 Arrays = dict[str, npt.NDArray[Any]]
+Forms = dict[str, tuple[str | int, ...]]
+"""Name of an array -> its dtype, then its sizes. The dtype is "u1", "i8", "f8" and the like, or "u" for unsigned
+integers of any size. A size is a number, or a name that stands for the same number in every array."""
 
 
 class Store:
@@ -64,7 +68,7 @@ def prepared(
         The folder holds something else, or a file in it does not have the size that was written; the error names it.
     """
     place = Path(folder, name)
-    wanted = json.loads(json.dumps({"format": FORMAT, "settings": settings}))
+    wanted = from_json(to_json({"format": FORMAT, "settings": settings}))
     try:
         there = _current(place, wanted)
     except (ValueError, FileNotFoundError):  # another process may be replacing it right now
@@ -98,7 +102,7 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
         for file in files:
             synced(temporary / file)
         with atomic_file(temporary / MANIFEST) as out:
-            out.write(json.dumps({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2).encode())
+            out.write(to_json({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2).encode())
         if place.exists():  # `_manifest` has checked that it is a cache of rotrnn
             os.replace(place, stale)  # renamed as a whole: a half-removed folder would not be recognised
         os.replace(temporary, place)
@@ -112,8 +116,8 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
 
 def _manifest(place: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((place / MANIFEST).read_text())
-        if isinstance(manifest["files"], dict):
+        manifest = from_json((place / MANIFEST).read_bytes())
+        if all(re.fullmatch(r"\w+\.npy", name) for name in manifest["files"]):
             return dict(manifest)
     except (OSError, ValueError, LookupError, TypeError):
         pass
@@ -127,4 +131,32 @@ def _open(place: Path, files: dict[str, int]) -> Arrays:
         if there != size:
             got = "missing" if there is None else f"{there} bytes long"
             raise ValueError(f"{path}: is {got}, expected {size} bytes; remove {place} to prepare it again")
-    return {Path(file).stem: np.load(place / file, mmap_mode="r", allow_pickle=False) for file in files}
+    try:
+        return {Path(file).stem: open_npy(place / file) for file in files}
+    except ValueError as error:
+        raise ValueError(f"{error}; remove {place} to prepare it again") from error
+
+
+def check_forms(place: Path, arrays: Arrays, forms: Forms) -> None:
+    """Checks prepared arrays against their forms. ValueError if one is missing or has another form."""
+    sizes: dict[str, int] = {}
+    for name, (kind, *shape) in forms.items():
+        path, again = place / f"{name}.npy", f"remove {place} to prepare it again"
+        if name not in arrays:
+            raise ValueError(f"{path}: is not listed in {place / MANIFEST}; {again}")
+        array = arrays[name]
+        fits = array.dtype.isnative and f"{array.dtype.kind}{array.dtype.itemsize}".startswith(str(kind))
+        if not fits or array.ndim != len(shape):
+            expected = f"{len(shape)} dimension(s) of {kind}"
+            raise ValueError(f"{path}: is an array {array.shape} of {array.dtype}, expected {expected}; {again}")
+        for got, want in zip(array.shape, shape, strict=True):
+            size = sizes.setdefault(want, got) if isinstance(want, str) else want
+            if got != size:
+                raise ValueError(f"{path}: has shape {array.shape}, expected {size} for {want}; {again}")
+
+
+def check_offsets(offsets: npt.NDArray[np.int64], rows: int, items: int) -> None:
+    """Checks that prepared `offsets` divide `items` items into `rows` rows. ValueError, with their file, if not."""
+    if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != items or (np.diff(offsets) < 0).any():
+        file = getattr(offsets, "filename", "offsets")
+        raise ValueError(f"{file}: expected {rows + 1} offsets that do not decrease, from 0 to {items}")

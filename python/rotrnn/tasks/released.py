@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from rotrnn._support.files import locked
 from rotrnn.tasks.download import fetch, unpack
-from rotrnn.tasks.prepared import Arrays, Store, prepared
+from rotrnn.tasks.prepared import Arrays, Forms, Store, check_forms, prepared
 from rotrnn.tasks.task import Shape, Task
 
 
@@ -160,19 +160,25 @@ class Released(ABC):
         """Returns the folder with the files (see `find`)."""
         return find(type(self).__name__, self.release, self.data_dir, self.download)
 
-    def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None]) -> Arrays:
+    def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None], forms: Forms) -> Arrays:
         """Returns the arrays that `make` prepares from `files` (see `prepare`).
 
         `name` identifies the arrays; it contains the settings that they depend on.
         """
-        return prepare(type(self).__name__, self.data_dir, self.cache_dir, name, files, make)
+        return prepare(type(self).__name__, self.data_dir, self.cache_dir, name, files, make, forms)
 
 
 def prepare(
-    task: str, data_dir: str, cache_dir: str, name: str, files: Iterable[Path], make: Callable[[Store], None]
+    task: str,
+    data_dir: str,
+    cache_dir: str,
+    name: str,
+    files: Iterable[Path],
+    make: Callable[[Store], None],
+    forms: Forms,
 ) -> Arrays:
     """Returns the arrays that `make` prepares from `files` (see `prepared`), kept in `cache_dir`, or in
-    ``data_dir/.rotrnn`` if that is ''.
+    ``data_dir/.rotrnn`` if that is ''. They are checked against `forms`.
 
     Several data folders can share one `cache_dir`: the arrays' names there include a hash of `data_dir`.
     """
@@ -180,7 +186,7 @@ def prepare(
     if cache_dir:
         name += "-" + hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
     try:
-        return prepared(folder, name, {"files": fingerprint(files)}, make)
+        arrays = prepared(folder, name, {"files": fingerprint(files)}, make)
     except OSError as error:
         denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         if not denied or not Path(os.path.abspath(error.filename or folder)).is_relative_to(folder.absolute()):
@@ -189,6 +195,8 @@ def prepare(
             f"{task}: prepared data cannot be written to {folder} ({error.strerror}); "
             "set cache_dir to a writable folder"
         ) from error
+    check_forms(folder / name, arrays, forms)
+    return arrays
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -205,14 +213,14 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def compare(name: str, found: dict[str, int], published: dict[str, int]) -> bool:
-    """Returns whether the counts are those of the published data set, and warns if they are not.
+def compare(name: str, folder: Path, found: dict[str, int], published: dict[str, int]) -> bool:
+    """Returns whether the counts in a folder are those of the published data set, and warns if they are not.
 
     A part of the data set is allowed, so this is not an error. ValueError if a count is zero.
     """
     for key, count in found.items():
         if not count:
-            raise ValueError(f"{name}: {key} is 0, expected {published[key]} as published, or fewer")
+            raise ValueError(f"{name}: {key} is 0 in {folder}, expected {published[key]} as published, or fewer")
     other = [f"{key} {found[key]} instead of {count}" for key, count in published.items() if found[key] != count]
     if other:
         warnings.warn(f"{name}: this is not the whole published data set: {', '.join(other)}", stacklevel=3)

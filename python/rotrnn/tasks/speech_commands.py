@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import wave
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
-from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
@@ -104,8 +105,11 @@ class SpeechCommands(Released):
                 if name == "train":
                     store.array("moments", (2, SAMPLES), np.float64)[:] = moments(samples)
 
-        arrays = self.prepare("speech-commands", [*lists.values(), *clips.values()], make)
-        compare("SpeechCommands", {name: len(arrays[f"{name}_labels"]) for name in CLIPS}, CLIPS)
+        forms: Forms = {"moments": ("f8", 2, SAMPLES)}
+        for name in CLIPS:
+            forms |= {f"{name}_labels": ("u1", name), f"{name}_samples": ("i2", name, SAMPLES)}
+        arrays = self.prepare("speech-commands", [*lists.values(), *clips.values()], make, forms)
+        compare("SpeechCommands", folder, {name: len(arrays[f"{name}_labels"]) for name in CLIPS}, CLIPS)
         mean, deviation = arrays["moments"]
         if self.normalise == "step":
             scale = deviation + FULL * EPSILON
@@ -220,9 +224,9 @@ def read_wav(path: str | os.PathLike[str]) -> npt.NDArray[np.int16]:
     try:
         with wave.open(str(path), "rb") as file:
             kind = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
-            n = file.getnframes()
-            content = file.readframes(n)
-    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError if the size of a chunk is damaged
+            n = file.getnframes()  # a number of the header, whatever the file's size
+            content = file.readframes(min(n, SAMPLES))
+    except (wave.Error, EOFError, RuntimeError, struct.error) as error:  # the last two if a chunk's size is damaged
         raise ValueError(
             f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
         ) from error

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.tasks.prepared import Arrays, Store
+from rotrnn.tasks.prepared import Arrays, Forms, Store, check_offsets
 from rotrnn.tasks.task import Batch, Index, Split
 from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 
@@ -110,6 +110,17 @@ def prepare_texts(store: Store, splits: dict[str, Rows], how: Characters | Bytes
         store.array("symbols", symbols.shape, np.int64)[:] = symbols
 
 
+def text_forms(splits: Iterable[str], how: Characters | Bytes) -> Forms:
+    """Returns the forms of the arrays of `prepare_texts`."""
+    forms: Forms = {"vocab": ("i8",)}
+    if isinstance(how, Characters):
+        forms["symbols"] = ("i8", "symbols")
+    for name in splits:
+        forms |= {f"{name}_ids": ("u", f"{name}_ids"), f"{name}_offsets": ("i8", f"{name}_offsets")}
+        forms[f"{name}_labels"] = ("u1", name)
+    return forms
+
+
 @dataclass(frozen=True)
 class TextSplit(Split):
     """Rows of `texts` texts each; the ids of text i are ``ids[offsets[i]:offsets[i + 1]]``."""
@@ -122,7 +133,9 @@ class TextSplit(Split):
     @classmethod
     def of(cls, arrays: Arrays, name: str, texts: int = 1) -> TextSplit:
         """Returns the split of that name from the arrays of `prepare_texts`."""
-        return cls(arrays[f"{name}_ids"], arrays[f"{name}_offsets"], arrays[f"{name}_labels"], texts)
+        split = cls(arrays[f"{name}_ids"], arrays[f"{name}_offsets"], arrays[f"{name}_labels"], texts)
+        check_offsets(split.offsets, texts * len(split.labels), len(split.ids))
+        return split
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -17,7 +17,7 @@ from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import check_ranges
-from rotrnn.tasks.prepared import Store
+from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import prepare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
@@ -399,7 +399,8 @@ class WordProblem:
             elements = read_csv(path, group(self.group), length)
             store.array("elements", elements.shape, elements.dtype)[:] = elements
 
-        arrays = prepare("WordProblem", self.data_dir, self.cache_dir, path.stem, [path], make)
+        forms: Forms = {"elements": ("u", "rows", length)}
+        arrays = prepare("WordProblem", self.data_dir, self.cache_dir, path.stem, [path], make, forms)
         return StoredSequences(arrays["elements"][:most])
 
     def _file(self, folder: str | os.PathLike[str], length: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
+from rotrnn._support.json import to_json
 from rotrnn.training.run import Run
 from rotrnn.training.tensorboard import Board
 
@@ -25,7 +25,7 @@ class Log:
 
     def add(self, records: list[dict[str, Any]]) -> None:
         """Appends the records of a step; a killed process does not lose them. OSError if they cannot be written."""
-        text = "".join(json.dumps(record) + "\n" for record in records).encode()
+        text = "".join(to_json(record) + "\n" for record in records).encode()
         while text:
             text = text[self.file.write(text) :]
         self.board.add(records)

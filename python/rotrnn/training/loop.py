@@ -10,7 +10,6 @@ the batch: what they make of it is that of one process, to rounding. The first o
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -26,6 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rotrnn._support.files import check_folder
+from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.nn.layer import Context, Params, astype, flatten
@@ -269,7 +269,7 @@ class Trainer:
             "parameters": sum(array.size for name, array in state.moments.items() if name.startswith("m.")),
         }
         if self.world.first:
-            self.run.write(self.run.result, json.dumps(result, indent=2) + "\n")
+            self.run.write(self.run.result, to_json(result, indent=2) + "\n")
         for name, found in test.items():
             self.say(
                 f"test, {name:>4} parameters: loss {found['loss']:.4f}, {self.metric} {found[self.task.metric]:.4f}"

@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tomllib
-import typing
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +14,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from rotrnn._support.settings import TOML, Unfit, describe, fit
+from rotrnn._support.files import read_most
+from rotrnn._support.nested import DEEPEST
+from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest
+from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
@@ -176,6 +177,8 @@ def recipe_names() -> list[str]:
 
 
 SMALL = "-small"
+BASES = 8
+"""Recipes in a chain of bases, at most."""
 NO_SECTIONS = ("base", "small", "sweep")
 """Keys of a recipe's file besides the sections that `read_recipe` takes."""
 FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
@@ -227,20 +230,26 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     """Returns the content of a recipe's file, merged with its bases and the changes of "NAME-small". [sweep] is not
     taken from a base.
 
-    `above` are the recipes that this recipe is a base of, to detect cycles.
+    `above` are the recipes that this recipe is a base of: at most `BASES`, and none of them twice.
     """
-    text, small, near = _find(name, above)
+    whole = _whole(name)
+    if whole is not None and "small" in (tables := recipe_tables(whole, above)):
+        try:
+            change(tables, [*tables["small"].items(), ("source.small", True)])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return tables
+    text, near = _find(name)
     here = str(Path(name).resolve()) if near is not None else str(name)
     if here in above:
         raise ValueError(f"base is {str(name)!r}, which is based on this recipe; expected another")
+    if len(above) > BASES:
+        raise ValueError(f"base is {str(name)!r}, after {BASES} others; expected a chain of at most {BASES}")
     try:
-        own = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name}: not valid TOML: {error}") from error
-    try:
-        tables: dict[str, Any] = {}
+        own = from_toml(text)
+        tables = {}
         if "base" in own:
-            tables = recipe_tables(_base(own["base"], near), (*above, here))
+            tables = _base_tables(own["base"], near, (*above, here))
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
         for section in ("model", "task"):
@@ -252,39 +261,48 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
         for section, table in own.items():
             if section not in ("base", "import", "model", "task"):
                 _merge(tables, section, table)
-        if small:
-            change(tables, [*tables.get("small", {}).items(), ("source.small", True)])
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return tables
 
 
-def _find(name: str | os.PathLike[str], above: tuple[str, ...]) -> tuple[str, bool, Path | None]:
-    """Returns the text of a recipe, whether the small variant is requested, and the folder of its file; the folder is
-    None for a recipe of the package.
-
-    `above` is as in `recipe_tables`.
-    """
+def _whole(name: str | os.PathLike[str]) -> str | Path | None:
+    """Returns the recipe that `name` is the small variant of; None if `name` is itself a recipe, or no variant."""
     path = Path(name)
-    if path.suffix == ".toml" or os.sep in str(name):
-        whole = path.with_stem(path.stem.removesuffix(SMALL))
-        small = not path.exists() and whole != path and whole.exists() and "small" in recipe_tables(whole, above)
-        try:
-            return (whole if small else path).read_text(encoding="utf-8"), small, path.parent
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}: not valid TOML: {error}") from error
-    known = shipped()
-    plain = str(name).removesuffix(SMALL)
-    if name not in known and plain in known and "small" in recipe_tables(plain):
-        return known[plain], True, None
-    text: str = pick("recipe", str(name), known, " (or the path of a .toml file)")
-    return text, False, None
+    if _is_file(name):
+        plain = path.with_stem(path.stem.removesuffix(SMALL))
+        return plain if plain != path and not path.exists() and plain.exists() else None
+    known, plain_name = shipped(), str(name).removesuffix(SMALL)
+    return plain_name if str(name) not in known and plain_name in known else None
 
 
-def _base(base: Any, near: Path | None) -> str | Path:
+def _is_file(name: str | os.PathLike[str]) -> bool:
+    return Path(name).suffix == ".toml" or os.sep in str(name)
+
+
+def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
+    """Returns the text of a recipe, and the folder of its file; None for a recipe of the package."""
+    if not _is_file(name):
+        text: str = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
+        return text, None
+    with open(name, "rb") as file:
+        content = read_most(file, LARGEST)
+    if len(content) > LARGEST:
+        raise ValueError(f"{name}: has more than {LARGEST} bytes, expected a recipe")
+    try:
+        return content.decode(), Path(name).parent
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not valid TOML: {error}") from error
+
+
+def _base_tables(base: Any, near: Path | None, above: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the tables of a recipe's base."""
     if not isinstance(base, str):
         raise ValueError(f"base is {base!r}, expected the name of a recipe, or the path of a .toml file")
-    return near / base if near is not None and base.endswith(".toml") else base
+    try:
+        return recipe_tables(near / base if near is not None and base.endswith(".toml") else base, above)
+    except OSError as error:
+        raise ValueError(f"base is {base!r}, which cannot be read: {error}") from error
 
 
 def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
@@ -332,6 +350,8 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
                 dropped[place] = gone
         table = tables.setdefault(section, {})
         *way, key = path.split(".")
+        if len(way) > DEEPEST:
+            raise ValueError(f"{place[:40]!r}...: is nested more than {DEEPEST} deep")
         for at, step in enumerate((None, *way)):
             table = table if step is None else table.setdefault(step, {})
             if not isinstance(table, dict):
@@ -411,7 +431,7 @@ def _layer_table(layer: Recurrent) -> Table:
 
 def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
     """The dataclass `kind` from the keys of a section; `given` are fields that are no keys."""
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(cast(Any, kind))
     fields = {one.name: one for one in dataclasses.fields(kind) if one.name not in given}
     for key in table:
         if key not in fields:
@@ -440,8 +460,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 def parse_value(text: str) -> Any:
     """The value that `text` is in TOML; `text` itself where it is none."""
     try:
-        values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        values = from_toml(f"value = {text}")
+    except ValueError:
         return text.strip()
     return values["value"] if len(values) == 1 else text.strip()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from rotrnn._support.json import to_json
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
@@ -98,7 +98,7 @@ def reevaluate(
         )
     for place, _ in grid:
         others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
-        outcomes = {(other, json.dumps(one)) for other, (_, one) in zip(others, found, strict=True)}
+        outcomes = {(other, to_json(one)) for other, (_, one) in zip(others, found, strict=True)}
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
             warnings.warn(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import math
 import os
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn._support.files import atomic_file
+from rotrnn._support.json import to_json
 from rotrnn.training.recipe import SMALL, Recipe
 from rotrnn.training.run import Run
 
@@ -38,12 +38,17 @@ class Outcome:
     @classmethod
     def read(cls, run: Run) -> Outcome:
         """Reads a run's folder. ValueError if it holds no run, or a file in it is damaged."""
-        recipe, failed = run.load_recipe(), run.read_json(run.failed, {})
+        return cls.of(run, run.load_recipe())
+
+    @classmethod
+    def of(cls, run: Run, recipe: Recipe) -> Outcome:
+        """Reads a run's folder, except for its recipe. ValueError if a file in it is damaged."""
+        failed = run.read_json(run.failed, {})
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
             _ = one.costs, one.commits
             Configuration("", [one]).row()
-        except (AttributeError, LookupError, TypeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
             raise ValueError(f"{what}, expected the format of training ({type(error).__name__}: {error})") from error
         return one
@@ -190,7 +195,7 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
     read = [one if isinstance(one, Outcome) else Outcome.read(one) for one in runs]
     for one in sorted(read, key=lambda one: one.status != "done"):
         first = outcomes.setdefault(one.recipe.digest(), one)
-        if one.status == "done" and json.dumps(one.result["test"]) != json.dumps(first.result["test"]):
+        if one.status == "done" and to_json(one.result["test"]) != to_json(first.result["test"]):
             warnings.warn(
                 f"{one.run.folder}: skipped, because it has the recipe and seed of {first.run.folder}; its result is "
                 "different, so it used other data or another kind of machine",
@@ -410,7 +415,7 @@ def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unrea
     The ".md" table is followed by its `notes`.
     """
     if kind == ".json":
-        return json.dumps(rows, indent=2) + "\n"
+        return to_json(rows, indent=2) + "\n"
     if curve and not curve_rows(rows):
         raise ValueError("--curve: no finished run has a curve; its task does not define one")
     if kind == ".csv":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,11 +10,14 @@ from typing import Any, Literal
 
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
+FACTS: dict[str, Any] = {"step": int, "best_step": int, "best_score": int | float, "arithmetic": list}
+"""The facts that a run is resumed from."""
 RESULT: dict[str, type] = {"metric": str, "selected_on": str, "best_step": int, "test": dict}
 """The keys that result.json must have."""
 
@@ -81,6 +83,20 @@ class Run:
             raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
         return arrays, facts
 
+    def read_last(self, recipe: Recipe, like: Mapping[str, Array]) -> tuple[dict[str, Array], Facts]:
+        """Reads arrays and facts of the checkpoint last. ValueError if it lacks what a run is resumed from, or as in
+        `read`."""
+        arrays, facts = self.read("last", recipe, like)
+        path, steps = self.checkpoint("last"), recipe.training.steps
+        history, unlogged = facts.get("arithmetic"), facts.get("unlogged", [])
+        named = isinstance(history, list) and bool(history) and all(isinstance(one, str) for one in history)
+        if not (_has(facts, FACTS) and named and isinstance(unlogged, list) and all(map(_is_record, unlogged))):
+            raise ValueError(f"{path}: is not the state of a run, expected {', '.join(FACTS)} among its facts")
+        if not 0 <= facts["best_step"] <= facts["step"] <= steps:
+            where = f"step {facts['step']} and best_step {facts['best_step']}"
+            raise ValueError(f"{path}: is at {where}, expected best_step <= step <= {steps}, the steps of the recipe")
+        return arrays, facts
+
     def load_params(self, name: str, like: Params | None = None) -> Params:
         """Reads the parameters of a checkpoint, nested. ValueError if their names, shapes or dtypes differ from those
         of `like`, or as in `read`."""
@@ -88,7 +104,7 @@ class Run:
         params = {key.removeprefix(PARAMS): array for key, array in arrays.items() if key.startswith(PARAMS)}
         if like is not None:
             check_like(self.checkpoint(name), params, dict(flatten(like)))
-        return unflatten(params)
+        return unflatten_params(self.checkpoint(name), params)
 
     @contextmanager
     def locked(self, resume: bool = False) -> Iterator[None]:
@@ -136,27 +152,31 @@ class Run:
 
     def fail(self, error: str, output: str = "") -> None:
         """Records that the run ended with an error; `output` is the end of its output."""
-        self.write(self.failed, json.dumps({"error": error, "output": output}, indent=2) + "\n")
+        self.write(self.failed, to_json({"error": error, "output": output}, indent=2) + "\n")
 
     def add_session(self, session: dict[str, Any]) -> None:
         """Appends to the list in sessions.json."""
-        self.write(self.sessions, json.dumps([*self.read_json(self.sessions, []), session], indent=2) + "\n")
+        self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
     def read_json(self, path: Path, default: Any = None) -> Any:
-        """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged."""
+        """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged.
+
+        A null stands for a number that is not finite and is read as NaN, except in sessions.json and failed.json.
+        """
         if not path.exists():
             return default
         try:
-            found = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
+            found = from_json(path.read_bytes())
+        except ValueError as error:
             raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
-        for name, keys in ((self.result, RESULT), (self.failed, {"error": str})):
-            if path == name and not (isinstance(found, dict) and _has(found, keys)):
-                expected = ", ".join(f'"{key}"' for key in keys)
-                raise ValueError(f"{path}: is damaged, expected an object with {expected}")
+        if path == self.result and not _is_result(found):
+            expected = ", ".join(f'"{key}"' for key in RESULT)
+            raise ValueError(f"{path}: is damaged, expected an object with {expected}")
+        if path == self.failed and not (isinstance(found, dict) and _has(found, {"error": str})):
+            raise ValueError(f'{path}: is damaged, expected an object with "error"')
         if path == self.sessions and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
             raise ValueError(f"{path}: is damaged, expected a list of objects")
-        return found
+        return found if path in (self.sessions, self.failed) else with_nan(found)
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of the log. An incomplete last line, left by a kill, is ignored. ValueError if any other
@@ -166,21 +186,55 @@ class Run:
         records = []
         for number, line in enumerate(self.log.read_bytes().split(b"\n")[:-1], 1):
             record = None
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-            texts = isinstance(record, dict) and any(isinstance(value, str) for value in record.values())
-            if not isinstance(record, dict) or type(record.get("step")) is not int or texts:
+            with suppress(ValueError):
+                record = from_json(line)
+            if not _is_record(record):
                 raise ValueError(f"{self.log}, line {number}: is damaged, expected a record with its step")
-            records.append(record)
+            records.append(with_nan(record))
         return records
 
     def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
         """Removes the records after `step`, adds those of `unlogged` that are missing, and returns the result."""
         records = [record for record in self.records() if record["step"] <= step]
-        records += [record for record in unlogged if record not in records]
-        self.write(self.log, "".join(json.dumps(record) + "\n" for record in records))
-        return records
+        lines = {to_json(record): record for record in records}  # as texts, since NaN does not equal itself
+        lines |= {to_json(record): with_nan(record) for record in unlogged if to_json(record) not in lines}
+        self.write(self.log, "".join(f"{line}\n" for line in lines))
+        return list(lines.values())
 
 
-def _has(found: dict[str, Any], keys: Mapping[str, type]) -> bool:
-    return all(isinstance(found.get(key), kind) for key, kind in keys.items())
+def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:
+    """Returns the nested parameters of a checkpoint. ValueError, with its path, if a name leads into another array."""
+    try:
+        return unflatten(flat)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _has(found: dict[str, Any], keys: Mapping[str, Any]) -> bool:
+    return all(isinstance(found.get(key), kind) and not isinstance(found[key], bool) for key, kind in keys.items())
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a JSON value is a number that float64 can hold; null stands for one that is not finite."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return value is None or type(value) is float
+
+
+def _is_record(value: Any) -> bool:
+    """Returns whether a JSON value is a record of the log: a step, numbers, and what the layers report."""
+    if not isinstance(value, dict) or type(value.get("step")) is not int:
+        return False
+    value = dict(value)
+    norms, layers = value.pop("state_norms", []), value.pop("layers", {})
+    if not (isinstance(norms, list) and isinstance(layers, dict)):
+        return False
+    return all(map(is_number, (*value.values(), *norms, *layers.values())))
+
+
+def _is_result(value: Any) -> bool:
+    """Returns whether a JSON value is the result of a run."""
+    if not (isinstance(value, dict) and _has(value, RESULT)):
+        return False
+    tests = [value["test"].get(name) for name in ("best", "last")]
+    return all(isinstance(one, dict) and value["metric"] in one and is_number(one[value["metric"]]) for one in tests)

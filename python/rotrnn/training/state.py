@@ -107,7 +107,7 @@ class Checkpoints:
             self.write("init", state)
             self.run.cut_log(0)
             return state
-        arrays, facts = self.run.read("last", self.recipe, state.arrays())
+        arrays, facts = self.run.read_last(self.recipe, state.arrays())
         if facts["best_step"]:
             self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
         records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))

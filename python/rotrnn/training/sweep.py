@@ -10,6 +10,7 @@ import contextlib
 import copy
 import hashlib
 import itertools
+import math
 import os
 import re
 import signal
@@ -45,6 +46,8 @@ STOPPED = 130
 """The exit code of a run that stopped on request."""
 POLL = 0.05
 """Seconds between two checks of the processes."""
+MOST = 4096
+"""Maximum number of runs of a sweep."""
 LONG = 80
 """Maximum number of characters of a configuration's name in the name of its folder."""
 
@@ -83,6 +86,9 @@ class Sweep:
             if not values:
                 raise ValueError(f"the grid of {place} has no values, expected at least one")
         variants = self.variants or {"": {}}
+        count = len(variants) * math.prod(map(len, self.grid.values())) * max(1, len(self.seeds))
+        if count > MOST:
+            raise ValueError(f"the sweep has {count} runs, expected at most {MOST}")
         found = {}
         for (variant, settings), values in itertools.product(variants.items(), itertools.product(*self.grid.values())):
             chosen = list(zip(self.grid, values, strict=True))
@@ -128,7 +134,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Returns the seeds of "0..2" (the last one included) or "0,3,5"."""
     with contextlib.suppress(ValueError):
         first, dots, last = text.partition("..")
-        seeds = tuple(range(int(first), int(last) + 1)) if dots else tuple(int(one) for one in text.split(","))
+        seeds = tuple(range(int(first), int(last) + 1)[: MOST + 1] if dots else map(int, text.split(",")))
         if seeds and min(seeds) >= 0:
             return seeds
     raise ValueError(f"--seeds {text}: expected integers from 0, such as 0..2 or 0,3,5")

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, State
+from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, State, StateArray
 from rotrnn.ops.device import beside
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 
@@ -47,6 +47,10 @@ class MeanPool(Module):
         mean = before + (mean - before) * beside((new / np.maximum(after, 1)).astype(mean.dtype)[:, None], mean)
         return mean, (mean, after)
 
+    def stream_form(self, width: int) -> tuple[StateArray, ...]:
+        """Returns the form of the state of `extend`."""
+        return StateArray("mean", (width,)), StateArray("count", (), "integer")
+
 
 @dataclass(frozen=True)
 class LastPool(Module):
@@ -71,6 +75,10 @@ class LastPool(Module):
             went_on = np.full(len(x), x.shape[1]) if lengths is None else np.asarray(lengths)
             last = np.where(beside(went_on[:, None] > 0, last), last, state)
         return last, last
+
+    def stream_form(self, width: int) -> StateArray:
+        """Returns the form of the state of `extend`."""
+        return StateArray("last", (width,))
 
 
 POOLS: dict[str, type[MeanPool] | type[LastPool]] = {"mean": MeanPool, "last": LastPool}

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import empty
 from rotrnn.ops.pointwise import mask_padding
@@ -89,6 +90,16 @@ class Attention(Recurrent):
     def state_form(self) -> StateForm:
         rows = StateArray("keys", (None, self.d_model)), StateArray("values", (None, self.d_model))
         return *rows, StateArray("places", (), "integer")
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        super().check_state(args, name, state)
+        if state is None or name.startswith("d") or any(one is None for one in state):
+            return
+        keys, values, places = state
+        kept = int(_kept(places, self.window).max(initial=0))
+        if min(keys.shape[1], values.shape[1]) < kept or keys.shape[1] != values.shape[1]:
+            rows = f"{keys.shape[1]} keys and {values.shape[1]} values"
+            raise ValueError(f"{args.op}: {name} has {rows}, expected at least {kept} of each, as its places tell")
 
     def init(self, rng: np.random.Generator) -> Params:
         params = {
