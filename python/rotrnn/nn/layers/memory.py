@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -95,7 +96,7 @@ class RopeMemory(LinearRecurrence):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
-    @property
+    @functools.cached_property
     def exact(self) -> Array:
         return np.full(self.d_state, np.exp(1j * wrope_angle(1, self.length, "uniform")))
 
