@@ -23,7 +23,7 @@ help:
 	@echo "make test        the test suite"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
-	@echo "make races       the C kernels and the module under the thread sanitizer, by clang (minutes)"
+	@echo "make races       the C kernels and the module under the thread sanitizer, by clang (minutes); RACES=kernels without Python"
 	@echo "make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
@@ -93,7 +93,7 @@ sanitize: .venv/installed
 
 # gcc's OpenMP does not tell the sanitizer of its barriers; clang's does. Debian: clang, libomp-dev
 races: .venv/installed
-	$(BIN)/python tests/c/races.py
+	$(BIN)/python tests/c/races.py $(RACES)
 
 soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
