@@ -37,8 +37,8 @@ CHUNK, SINGLE, LAST = 1000, 8, 100
 MARKS = (10**3, 10**4, 10**5, 10**6)
 LARGEST_ERROR = 1e-2
 """Of a stream in float32, relative. Fixed points differ by their tolerance; layers that are not linear amplify."""
-WARM = 10
-"""Chunks or hundreds of steps after which memory is taken as the beginning's."""
+WARM, WARM_STEPS = 10, 200
+"""Chunks, and training steps, after which memory is taken as the beginning's."""
 
 
 def model_of(name: str, settings: dict[str, Any], head: str) -> SequenceModel:
@@ -124,7 +124,7 @@ def training(case: str, seed: int, steps: int, seconds: float) -> Row:
         grads = model.backward(params, saved, loss.dlogits)
         optimiser.update(params, grads, moments, lambda _: "global", step, steps)
         step += 1
-        if step == min(100 * WARM, steps // 2):
+        if step == min(WARM_STEPS, steps // 2):
             gc.collect()
             first, objects = resident(), len(gc.get_objects())
     del logits, saved, loss, grads
