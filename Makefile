@@ -15,7 +15,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize build test-wheel test-bare test-arm cross fuzz-files bench release clean
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize races soak build test-wheel test-bare test-arm cross fuzz-files bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -23,6 +23,8 @@ help:
 	@echo "make test        the test suite"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
+	@echo "make races       the C kernels and the module under the thread sanitizer, by clang (minutes); RACES=kernels without Python"
+	@echo "make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
 	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, messages about extras"
@@ -90,6 +92,13 @@ sanitize: .venv/installed
 	$(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__' && \
 	$(PYTEST) -m 'not whole' || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
+
+# gcc's OpenMP does not tell the sanitizer of its barriers; clang's does. Debian: clang, libomp-dev
+races: .venv/installed
+	$(BIN)/python tests/c/races.py $(RACES)
+
+soak: .venv/installed
+	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
 
 build: .venv/installed
 	rm -rf dist

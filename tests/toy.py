@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rotrnn.tasks import TASKS, Task
 from rotrnn.tasks.task import FeatureSplit
 from rotrnn.training import recipe
 from rotrnn.training.parallel import started
+from rotrnn.training.run import Run
 
 T, F, CLASSES = 5, 4, 3
 
@@ -138,10 +140,34 @@ steps = 40
 eval_every = 7
 """
 
-if __name__ == "__main__":
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Returns every file of a run, with the times removed from the log."""
+    run = Run(folder)
+    files: dict[str, Any] = {path.name: path.read_bytes() for path in run.files() if path != run.log}
+    times = {"seconds": None, "elapsed": None, "peak_memory": None}
+    return files | {"log": [{**record, **times} for record in run.records()]}
+
+
+def wait_for_step(folder: Path, step: int, seconds: float = 60) -> None:
+    """Waits until the log has so many steps, to interrupt a process while it works."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (folder / "log.jsonl").exists() and (folder / "log.jsonl").read_bytes().count(b"grad_norm") >= step:
+            return
+        time.sleep(0.002)
+    raise TimeoutError(f"no step {step} in {folder}")
+
+
+def train_toy() -> int:
+    """Runs `rotrnn` with this program's arguments. Returns the exit code."""
     from rotrnn import cli
     from rotrnn.training import sweep
 
     cli._can_draw = lambda: False  # a second a run
     sweep.COMMAND = (sys.executable, __file__)
-    sys.exit(cli.main(sys.argv[1:]))
+    return cli.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(train_toy())

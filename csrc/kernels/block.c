@@ -41,6 +41,8 @@ typedef struct {
  * for their own gradients, z for the gradient of xn. */
 typedef struct {
     real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
+    real *forced;         /* (L), the last state of a tile from zero; with exact transitions */
+    double *carry;        /* (L), the state between tiles; with exact transitions, of a sequence's first room */
     row_moments *moments; /* (tile), of the row norm */
 } room;
 
@@ -103,6 +105,7 @@ static room take_room(const call *c, pieces *p) {
     room r = {.norm = take_reals(p, c->b->norm ? D : 0), .moments = take(p, rows, sizeof(row_moments))};
     for (int64_t k = 0; k < c->b->directions; k++) r.h[k] = take_reals(p, L);
     r.y = take_reals(p, D);
+    if (c->b->exact) r.forced = take_reals(p, c->b->L), r.carry = take(p, c->b->L, sizeof(double));
     if (c->b->gate) r.z = take_reals(p, D), r.value = take_reals(p, D), r.gate = take_reals(p, D);
     if (c->backward) {
         r.dy = take_reals(p, D), r.dz = take_reals(p, D), r.g = take_reals(p, L);
@@ -284,6 +287,48 @@ static const real *scan_tile(const block_in *b, real *h, const real *start, int6
         start = row;
     }
     return start;
+}
+
+/* Exact transitions, for states that do not decay: rounding errors of their products would be carried for ever, and
+ * rounding the same way in each turn they would add up. So a tile's states are computed in steps, as always, but the
+ * state between tiles is kept in double and moved by the power of the transition in double:  carry <- a^rows carry + f,
+ * where f, the last state of the tile from zero, does not depend on the past. */
+typedef struct {
+    double re, im;
+} exact;
+
+static exact exact_mul(exact a, exact b) {
+    const exact r = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    return r;
+}
+
+static exact exact_power(exact a, int64_t n) {
+    exact power = {1, 0};
+    for (; n; n /= 2, a = exact_mul(a, a))
+        if (n % 2) power = exact_mul(power, a);
+    return power;
+}
+
+/* f = a f + v */
+static void add_step(cplx *restrict f, const cplx *restrict a, const cplx *restrict v, int64_t n) {
+    for (int64_t j = 0; j < n; j++) f[j] = plane_step(a[j], f[j], v[j]);
+}
+
+/* f <- the last state of the tile with inputs v, from zero. */
+static void force_tile(const block_in *b, real *f, const real *v, int64_t rows, bool reverse) {
+    zero_row(f, b->L);
+    for (int64_t s = 0; s < rows; s++)
+        add_step((cplx *)f, (const cplx *)b->a, (const cplx *)(v + (reverse ? rows - 1 - s : s) * b->L), b->L / 2);
+}
+
+/* state <- carry <- a^rows carry + f */
+static void carry_exactly(const block_in *b, real *state, double *carry, const real *f, int64_t rows) {
+    for (int64_t j = 0; j < b->L; j += 2) {
+        const exact a = {b->exact[j], b->exact[j + 1]}, before = {carry[j], carry[j + 1]};
+        const exact moved = exact_mul(exact_power(a, rows), before);
+        carry[j] = moved.re + (double)f[j], carry[j + 1] = moved.im + (double)f[j + 1];
+        state[j] = (real)carry[j], state[j + 1] = (real)carry[j + 1];
+    }
 }
 
 /* g <- g + c, in place of dh;  da += g conj(h_prev);  c <- conj(a) g */
@@ -491,6 +536,7 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
         real *const carry = out->hT + at;
         rot_turn turn = 0;
         copy_or_zero_row(carry, b->h0 ? b->h0 + at : NULL, b->L);
+        for (int64_t j = 0; b->exact && j < b->L; j++) rooms->carry[j] = (double)carry[j];
 #pragma omp parallel for schedule(static, 1) num_threads((int)c->threads) if (c->few && c->threads > 1)
         for (int64_t q = 0; q < tiles; q++) {
             const tile_of t = tile_at(b, sequence, k ? tiles - 1 - q : q);
@@ -502,10 +548,15 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
             }
             enter_tile(c, t, r);
             if (b->directions == 2 && k == 0) reverse_states(c, t, r, out->carries);
+            if (b->exact) force_tile(b, r->forced, r->h[0], t.rows, k);
             await(&turn, q);
             real *const saved = out->carries + carry_at(c, k, t);
             copy_row(saved, carry, b->L);
-            copy_row(carry, scan_tile(b, r->h[0], saved, t.rows, k), b->L);
+            const real *const last = scan_tile(b, r->h[0], saved, t.rows, k);
+            if (b->exact)
+                carry_exactly(b, carry, rooms->carry, r->forced, t.rows);
+            else
+                copy_row(carry, last, b->L);
             pass_turn(&turn, q + 1);
             if (k == 0) leave_tile(c, t, r, out, moments);
         }

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,18 +42,16 @@ def run(command: list[str]) -> None:
     print(done.stdout, end="")
 
 
-def cross(target: str) -> None:
-    """Compiles for one target, and runs the C tests where there is a way to."""
+def compile_all(compiler: list[str], target: str, folder: Path, more: list[str]) -> tuple[Any, list[str], list[str]]:
+    """Compiles every C file for a target. Returns setup.py as a module, the flags, and the objects."""
     os.environ["_PYTHON_HOST_PLATFORM"] = target  # what sysconfig.get_platform() returns
     sys.modules.pop("setup", None)
     import setup
 
-    compiler, folder = COMPILERS[target], Path("build", "cross", target)
-    openmp = ["-fopenmp"] if target in RUNNERS else []
     made = folder / "made"
     runpy.run_path("csrc/generate.py")["generate"](made)
     include = ["csrc/include", "csrc/kernels", str(made), np.get_include(), sysconfig.get_path("include")]
-    flags = [*setup.FLAGS, *WARNINGS, "-fPIC", *openmp, *(f"-I{path}" for path in include)]
+    flags = [*setup.FLAGS, *WARNINGS, "-fPIC", *more, *(f"-I{path}" for path in include)]
     if target.startswith("mac"):
         stub = folder / "include" / "endian.h"
         stub.parent.mkdir(parents=True, exist_ok=True)
@@ -79,14 +78,29 @@ def cross(target: str) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, jobs))
     print(f"{target}: {len(objects)} objects")
-    if target not in RUNNERS:
-        return
+    return setup, flags, objects
+
+
+def programs(compiler: list[str], target: str, folder: Path, more: list[str], tests: Path) -> dict[str, str]:
+    """Compiles every C file for a target, and a program of tests with them for each dtype. Returns the programs."""
+    setup, flags, objects = compile_all(compiler, target, folder, more)
     kernels = [path for path in objects if Path(path).stem not in ("module", "entries", "once", "list")]
+    made = {}
     for dtype in setup.REAL + setup.COMPLEX:
-        program = str(folder / f"test_{dtype}")
+        made[dtype] = str(folder / f"test_{dtype}")
         macros = [f"-DROT_DTYPE={dtype}", f"-DROT_ISA={setup.PLAINEST}"]
-        run([*compiler, *flags, *macros, str(TESTS), *kernels, "-o", program, "-lm"])
-        print(f"{target} {setup.PLAINEST} {dtype}: ", end="", flush=True)
+        run([*compiler, *flags, *macros, str(tests), *kernels, "-o", made[dtype], "-lm"])
+    return made
+
+
+def cross(target: str) -> None:
+    """Compiles for one target, and runs the C tests where there is a way to."""
+    compiler, folder = COMPILERS[target], Path("build", "cross", target)
+    if target not in RUNNERS:
+        compile_all(compiler, target, folder, [])
+        return
+    for dtype, program in programs(compiler, target, folder, ["-fopenmp"], TESTS).items():
+        print(f"{target} {dtype}: ", end="", flush=True)
         run([*RUNNERS[target], program])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from rotrnn.nn.layer import astype
 from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
+from rotrnn.ops.linear_layer import System, linear_layer
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
 
 EPS = np.finfo(np.float64).eps
@@ -81,6 +83,87 @@ def test_rope_memory_neither_decays_nor_drifts() -> None:
     y = layer.forward(params, x)[0][0, :, 0]
     # e^{2 pi i / 6} is off by an eps, and each step rounds
     np.testing.assert_allclose(y, np.cos(2 * np.pi * np.arange(600) / 6), rtol=0, atol=600 * 4 * EPS)
+
+
+@pytest.mark.parametrize("length", [8, 50, 30_000])
+@pytest.mark.parametrize("impulse", [True, False])
+def test_rope_memory_in_float32_errs_no_more_after_many_steps(length: int, impulse: bool) -> None:
+    """A stream of chunks and single steps, against the sum with angles reduced exactly: k modulo L.
+
+    Between tiles states are kept in double. So an input B u of D products errs when it is computed and when it is added
+    in a tile of 96 steps, and again where the state is read in another tile: (D + 2 * 96 * 6) u of its size, at any
+    age. A recurrence in float32 is off by thousands of u here, more with each step.
+    """
+    D, N, T = 2, 3, 100_000
+    layer, rng = RopeMemory(D, N, length=length), np.random.default_rng(0)
+    params = layer.init(rng)
+    x = rng.standard_normal((1, T, D)).astype(np.float32)
+    if impulse:
+        x[:, 1:] = 0
+    ready, state, y = layer.prepare(params), None, np.empty_like(x)
+    cuts = [0, 1, 96, 97, 1000, 50_000, 50_200, T]
+    for first, end in itertools.pairwise(cuts):
+        if end - first < 500:
+            for t in range(first, end):
+                y[:, t], state = layer.step(params, state, x[:, t], ready)
+        else:
+            y[:, first:end], saved = layer.forward(params, x[:, first:end], state=state)
+            state = saved.state
+    exact = {name: value.astype(np.float64) for name, value in params.items()}
+    v = x[0].astype(np.float64) @ (exact["B_re"] + 1j * exact["B_im"]).T
+    turn = np.exp(2j * np.pi * (np.arange(T) % length) / length)[:, None]
+    h = turn * np.cumsum(turn.conj() * v, 0)
+    bound = (D + 2 * 96 * 6) * 2.0**-24 * np.cumsum(np.abs(v), 0)
+    assert state.dtype == np.complex128
+    assert np.all(np.abs(state[0] - h[-1]) <= bound[-1])
+    expected = (h @ (exact["C_re"] + 1j * exact["C_im"]).T).real + exact["D"] * x[0]
+    through = bound @ np.abs(exact["C_re"] + 1j * exact["C_im"]).T
+    # the product with C and the skip round as well, and y is rounded
+    through += (2 * N + 4) * 2.0**-24 * (np.abs(h) @ np.abs(exact["C_re"] + 1j * exact["C_im"]).T + np.abs(expected))
+    through += 2.0**-22 * np.abs(exact["D"] * x[0])
+    assert np.all(np.abs(y[0] - expected) <= through)
+    if impulse:  # the sharp form: not even rounding of the sum
+        assert np.abs(y[0] - expected)[1:].max() <= 2 * through[0].max()
+
+
+def test_tiles_of_exact_transitions_move_what_they_carry() -> None:
+    """With an exact transition far from the rounded one, each of the two shows where it is used: between tiles, and in
+    the steps of a tile. Both directions, ragged."""
+    rng, lengths = np.random.default_rng(4), np.array([200, 0, 97])
+    B, T, D, N, K = 3, 200, 2, 3, 2
+    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    a = np.exp(1j * rng.uniform(0, 7, N)).astype(np.complex64)
+    exact = np.exp(1j * rng.uniform(0, 7, N))
+    system = System(draw(2 * N, D), a, draw(K, D, 2 * N), draw(D))
+    u, h0 = draw(B, T, D), rng.standard_normal((K, B, N)) + 1j
+    y, hT, _ = linear_layer(system, u, h0, lengths=lengths, exact=exact)
+    v = (u.astype(np.float64) @ system.w_in.astype(np.float64).T).view(np.complex128)
+    for k, b in itertools.product(range(K), range(B)):
+        tiles = [np.arange(i, min(i + 96, lengths[b])) for i in range(0, lengths[b], 96)]
+        carry = h0[k, b]
+        for steps in tiles[:: 1 - 2 * k]:
+            forced = np.zeros(N, complex)
+            for t in steps[:: 1 - 2 * k]:
+                forced = a * forced + v[b, t]
+            carry = exact ** len(steps) * carry + forced
+        # 96 steps of 6 u each, on sums of up to 200 inputs and h0 of about sqrt(D) and 1
+        np.testing.assert_allclose(hT[k, b], carry, rtol=0, atol=96 * 6 * 2.0**-24 * (2 + np.abs(v[b]).sum(0).max()))
+    np.testing.assert_array_equal(hT[:, 1], h0[:, 1])
+    assert y.dtype == np.float32
+
+
+def test_wrope_memory_steps_in_any_order_of_lengths() -> None:
+    """The weights that a stream keeps are those of its ages, however many there are."""
+    layer, rng = WropeMemory(2, 3, 5), np.random.default_rng(0)
+    params = astype(layer.init(rng), np.float64)
+    x, ready = rng.standard_normal((2, 70, 2)), layer.prepare(params)
+    expected = layer.forward(params, x)[0]
+    for T in (70, 3, 40):
+        state: Any = None
+        for t in range(T):
+            y, state = layer.step(params, state, x[:, t], ready)
+            np.testing.assert_allclose(y, expected[:, t], rtol=0, atol=1e4 * EPS * max(1, np.abs(expected).max()))
+        assert state.shape == (2, T, 3)
 
 
 def test_a_full_memory_of_white_inputs_has_unit_norm() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import rotrnn
+from bare import SMALL
 from rotrnn import _cpu
 
 THREADS, ROUNDS = 6, 12
@@ -45,14 +46,14 @@ def layer(seed: int) -> list[Any]:
     return [y, dx, *(grads[name] for name in sorted(grads))]
 
 
-def all_at_once(work: Callable[[int], list[Any]]) -> list[list[list[Any]]]:
+def all_at_once(work: Callable[[int], list[Any]], count: int = ROUNDS) -> list[list[list[Any]]]:
     """What each thread made of every seed, round after round, all having started together."""
     start = threading.Barrier(THREADS)
 
     def rounds(seed: int) -> list[list[Any]]:
         _cpu.use_threads(2)  # OpenMP's number belongs to the thread
         start.wait()
-        return [work(seed) for _ in range(ROUNDS)]
+        return [work(seed) for _ in range(count)]
 
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(rounds, range(THREADS)))
@@ -131,6 +132,31 @@ def test_tokens_may_be_written_to_between_forward_and_backward(head: str) -> Non
     assert expected[1].any()
     tokens[...] = 2**40
     np.testing.assert_array_equal(model.backward(params, saved, y)["encoder"]["table"], expected)
+
+
+@pytest.mark.parametrize("name", rotrnn.LAYERS)
+def test_every_layer_on_shared_arrays(name: str) -> None:
+    """Threads share the input, the parameters and what steps prepare, which a layer may extend; each has its state."""
+    settings = SMALL.get(name, {"d_state": 4}) | ({"window": None} if name == "wrope_memory" else {})
+    layer = rotrnn.LAYERS[name](d_model=4, **settings)
+    rng = np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 12, 4)).astype(np.float32)
+    ready = layer.prepare(params)
+
+    def work(_: int) -> list[Any]:
+        y, saved = layer.forward(params, x)[:2]
+        dx = layer.backward(params, saved, np.ones_like(y))[0]
+        state, outputs = None, []
+        for t in range(12):
+            one, state = layer.step(params, state, x[:, t], ready)
+            outputs.append(one)
+        return [y, dx, *outputs]
+
+    expected = work(0)
+    for found in all_at_once(work, 2):
+        for one in found:
+            for got, wanted in zip(one, expected, strict=True):
+                np.testing.assert_array_equal(got, wanted)
 
 
 def test_the_instruction_set_may_change_while_others_compute() -> None:

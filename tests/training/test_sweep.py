@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_training import contents, wait_for_step
 
 import toy
 from rotrnn.cli import main
@@ -22,6 +21,7 @@ from rotrnn.training.recipe import recipe_names, recipe_tables
 from rotrnn.training.results import collect, find_runs
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep
+from toy import contents, wait_for_step
 
 SWEEP = """
 [sweep]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Stream:
     """Streaming inference: reads a batch of sequences token by token or in chunks, in constant memory.
 
-    (Memory grows with one layer: attention keeps every key and value.) `model.stream(params)` creates a stream. Its
+    (Memory, and the time of a token, grow with two layers that have no window: attention keeps every key and value, and
+    wrope_memory every state.) `model.stream(params)` creates a stream. Its
     output equals that of the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers
     that iterate to a fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see
     `inference_gap`). Everything that does not depend on time is computed once, when the stream is created: after a

@@ -21,10 +21,12 @@ from rotrnn.ops.linear_layer import (
     NO_WEIGHTS,
     System,
     block_arguments,
+    carried,
     check_carries,
     check_precision,
     checked_system,
     complex_of,
+    exact_system,
     new_states,
     planes,
     system_gradients,
@@ -136,6 +138,7 @@ def residual_block(
     lengths: npt.ArrayLike | None = None,
     moments: bool = False,
     keep: bool = False,
+    exact: Array | None = None,
 ) -> BlockResult:
     """``x + gate(linear_layer(norm(x)))`` (LRU, Orvieto et al. 2023, fig. 1; RotRNN, fig. 1). For the equations see
     `rotrnn.ops.block`.
@@ -153,6 +156,8 @@ def residual_block(
         Also compute the mean and variance of the output, for a batch norm that follows. Needs at least one valid step.
     keep : bool
         Save the layer's output, another (B, T, D), so that backward does not recompute it.
+    exact : (N,), complex128, optional
+        As in `linear_layer`.
 
     Raises
     ------
@@ -165,13 +170,13 @@ def residual_block(
     checked_system(args, system, ax)  # first, so that h0 is checked against its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
-    ready, dtype = checked_system(args, system, ax, z0, *_arrays(norm), *_arrays(gating))
+    ready, dtype, turn = exact_system(args, system, exact, z0, ax, *_arrays(norm), *_arrays(gating))
     ax = args.layout(ax, dtype)
-    z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
+    given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     steps = args.lengths(lengths)
     if moments and not (ax.shape[0] * ax.shape[1] if steps is None else steps.sum()):
         raise ValueError("residual_block: moments of an input without valid steps, expected at least one valid step")
-    arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype))
+    arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype), turn)
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
     mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
     layer = empty_like(ax) if keep else None
@@ -184,6 +189,7 @@ def residual_block(
         "layer": layer,
     }
     args.kernels.block_forward(**results, **arguments)
+    hT = carried(hT, turn, given, z0, steps, ax.shape[1])
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, BlockSaved(ax, z0, steps, carries, layer))
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import empty, empty_like
+from rotrnn.ops.device import beside, empty, empty_like
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
@@ -79,6 +79,7 @@ def linear_layer(
     *,
     lengths: npt.ArrayLike | None = None,
     window: int | None = None,
+    exact: Array | None = None,
     fused: bool = True,
 ) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
@@ -101,6 +102,10 @@ def linear_layer(
         Number of valid steps of each sequence; beyond them u is never used and y is zero.
     window : int, optional
         L: ``h_t`` is the sum over the last L inputs only, as in `diagonal_scan`.
+    exact : (N,), complex128, optional
+        The transition a before it was rounded to float32, for states that do not decay, whose rounding errors would add
+        up. In float32 without a window, states are then carried from tile to tile, and from call to call, in double
+        precision, and hT is complex128. h0 may be so too, and does not raise the precision of the call.
     fused : bool
         If true, one pass over tiles of time: states are not stored, and backward recomputes them from the states before
         each tile. If false, products and scans run one after the other and every state is stored. The results agree up
@@ -129,11 +134,11 @@ def linear_layer(
         args.check_size((rows, len(au), args.size["N"]), au.dtype)
     args.bind("rows", rows, f"window={window}")
     z0 = args.optional("h0", h0, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
-    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, z0)
+    ready, dtype, turn = exact_system(args, system, exact if L is None else None, z0, au)
+    w_in, a, w_out, skip = ready
     steps = args.lengths(lengths)
     au = args.layout(au, dtype)
-    z0 = None if z0 is None else args.layout(z0, complex_of(dtype))
-    ready = System(w_in, a, w_out, skip)
+    given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     if fused and L is None:
         y = empty_like(au)
         hT, carries = new_states(ready, au)
@@ -145,7 +150,8 @@ def linear_layer(
             "var": None,
             "layer": None,
         }
-        args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps))
+        args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps, exact=turn))
+        hT = carried(hT, turn, given, z0, steps, au.shape[1])
         return y, hT, LinearLayerSaved(au, z0, steps, carries)
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
@@ -161,6 +167,7 @@ def linear_layer(
             diagonal_scan(a, v, past, window=L, reverse=k == 1, lengths=steps, out=h[k])
             hT[k] = latest(start, v, rows, steps, reverse=k == 1)
         y += dense(h[k].view(dtype), out)
+    hT = carried(hT, turn, given, z0, steps, au.shape[1])
     return y, hT, LinearLayerStates(au, z0, steps, h, L, None if L is None else v)
 
 
@@ -202,12 +209,14 @@ def block_arguments(
     lengths: Array | None,
     norm: Mapping[str, Any] = NO_NORM,
     gate: Mapping[str, Any] = NO_GATE,
+    exact: Array | None = None,
 ) -> dict[str, Any]:
     """Returns the inputs of the fused kernels by name (block_in of csrc/kernels.list). They must be checked already."""
     (B, T, D), (w_in, a, w_out, skip) = x.shape, system
     start = None if h0 is None else planes(h0)
     return {
         **{"x": x, "w_in": w_in, "a": planes(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
+        "exact": None if exact is None else planes(exact),
         **{"B": B, "T": T, "D": D, "L": len(w_in), "directions": len(w_out), "tile": TILE},
         **norm,
         **gate,
@@ -237,6 +246,33 @@ def checked_system(args: Boundary, system: System, *others: Array | None) -> tup
     dtype = np.result_type(*given)
     w_in, w_out, skip = (args.layout(one, dtype) for one in (w_in, w_out, skip))
     return System(w_in, args.layout(a, complex_of(dtype)), w_out, skip), dtype
+
+
+def exact_system(
+    args: Boundary, system: System, exact: Array | None, h0: Array | None, *others: Array | None
+) -> tuple[System, np.dtype[Any], Array | None]:
+    """Like `checked_system`, for forward: also returns the exact transition, or None where the call is in double
+    precision anyway. With one, h0 does not count towards the common precision."""
+    if exact is not None:
+        turn = args.array("exact", beside(exact, system.a), "N", kinds=COMPLEX)
+        ready, dtype = checked_system(args, system, *others)
+        if dtype == np.float32:
+            return ready, dtype, args.layout(turn, np.dtype(np.complex128))
+    return *checked_system(args, system, *others, h0), None
+
+
+def carried(
+    hT: Array, exact: Array | None, given: Array | None, h0: Array | None, lengths: Array | None, T: int
+) -> Array:
+    """Returns the final states in double precision, with what is lost where the `given` initial states are rounded to
+    h0: ``hT + exact^T (given - h0)``. Without an exact transition, returns hT."""
+    if exact is None:
+        return hT
+    hT = hT.astype(exact.dtype)
+    if given is not None and h0 is not None and given.dtype != h0.dtype:
+        steps = T if lengths is None else beside(lengths[:, None], exact)
+        hT += exact**steps * (given - h0)
+    return hT
 
 
 def linear_layer_backward(
@@ -339,6 +375,7 @@ def linear_step(
     *,
     window: int | None = None,
     power: npt.ArrayLike | None = None,
+    exact: Array | None = None,
 ) -> tuple[Array, Any]:
     """One step of `linear_layer` for streaming inference, in one direction.
 
@@ -352,6 +389,8 @@ def linear_step(
         Input of the step.
     window, power
         As in `tiir_scan`.
+    exact
+        As in `linear_layer`.
 
     Returns
     -------
@@ -373,12 +412,13 @@ def linear_step(
     else:
         state = None if state is None else checked_state(args, state, steps)
         z, held = None, None if state is None else state.sums
-    (w_in, a, w_out, skip), dtype = checked_system(args, system, au, held)
+    (w_in, a, w_out, skip), dtype, turn = exact_system(args, system, exact if window is None else None, held, au)
     if len(w_out) != 1:
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
     z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))
     if window is None:
-        state = z_next = z_next if z is None else a * z + z_next
+        state = z_next if z is None else (a if turn is None else turn) * z + z_next
+        z_next = state.astype(z_next.dtype, copy=False)
     else:
         z_next, state = tiir_scan(a, z_next[:, None], state, window=window, power=power)
         z_next = z_next[:, 0]

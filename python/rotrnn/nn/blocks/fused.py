@@ -95,7 +95,10 @@ def forward(
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
     gather = gather and valid_steps(x, ctx.lengths) > 0  # a process may have no valid step of a distributed batch
-    result = residual_block(x, part, folded.weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep)
+    weights, exact = folded.weights, layer.exact
+    result = residual_block(
+        x, part, weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep, exact=exact
+    )
     after = None if layer.bidirectional else result.hT[0]
     kept, key = gating._replace(seed=0, step=0), key_of(gating.seed, gating.step)
     saved = FusedSaved(parts, part, folded, kept, key, result.saved, statistics, ctx.train, is_spread(ctx), after)

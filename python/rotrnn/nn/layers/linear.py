@@ -70,6 +70,11 @@ class LinearRecurrence(Recurrent):
         return self.d_state
 
     @property
+    def exact(self) -> Array | None:
+        """The transition (N,) in complex128, where states do not decay and its rounding would add up; else None."""
+        return None
+
+    @property
     def state_form(self) -> StateForm:
         N, L = self.planes, self.window
         if L is None:
@@ -96,7 +101,7 @@ class LinearRecurrence(Recurrent):
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
         start = None if state is None else state[None]
-        y, hT, layer = linear_layer(folded.weights, x, start, lengths=ctx.lengths, fused=ctx.fused)
+        y, hT, layer = linear_layer(folded.weights, x, start, lengths=ctx.lengths, exact=self.exact, fused=ctx.fused)
         return y, LinearSaved(folded, layer, None if self.bidirectional else hT[0])
 
     def backward(
@@ -164,7 +169,7 @@ class LinearRecurrence(Recurrent):
         if prepared is None and self.window is not None and isinstance(state, tuple):
             state = tuple(leaf.copy() for leaf in state)  # because the step overwrites the delay line
         system, power = trusted(self.prepare)(params) if prepared is None else prepared
-        return linear_step(system, state, x_t, window=self.window, power=power)
+        return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
     def state_norms(self, saved: LinearSaved) -> Array | None:
         if not isinstance(saved.layer, LinearLayerStates):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
-from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
@@ -63,6 +64,13 @@ class RopeMemory(LinearRecurrence):
     With a `window`, older inputs are forgotten exactly (slides on TIIR); with ``window=length`` all ages in the memory
     have different angles at any time.
 
+    Nothing decays, so rounding errors would not either: in float32, states are carried from tile to tile of a sequence,
+    and from call to call, in double precision. The state is complex128, and its error does not grow with the age of
+    what it holds: after any number of steps it is at most ``1152 u`` of the sum of ``|B u_t|``, u = 2^-24, besides the
+    rounding of B u_t itself. (A tile has 96 steps. Each rounds by at most 6 u, when an input is added and when the
+    state is read.) With ``Context(fused=False)``, which is for comparison, T replaces 96. With a window, resets bound
+    the error.
+
     Parameters (dict of float32): B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A bidirectional layer also has
     C_re_reverse and C_im_reverse (D, N). N is `d_state`, the number of complex states (2N real lanes).
 
@@ -88,10 +96,13 @@ class RopeMemory(LinearRecurrence):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
+    @functools.cached_property
+    def exact(self) -> Array:
+        return np.full(self.d_state, np.exp(1j * wrope_angle(1, self.length, "uniform")))
+
     def fold(self, params: Params) -> Folded[System]:
         w_in, w_out, skip = _fold(params, self._directions())
-        turn = np.exp(1j * wrope_angle(1, self.length, "uniform"))
-        return Folded(System(w_in, np.full(self.d_state, turn, complex_of(w_in.dtype), like=w_in), w_out, skip))
+        return Folded(System(w_in, beside(self.exact.astype(complex_of(w_in.dtype)), w_in), w_out, skip))
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
@@ -112,15 +123,45 @@ class MemorySaved(NamedTuple):
     state: Array
 
 
+class AgeWeights:
+    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
+    one more age costs constant time on average."""
+
+    def __init__(self, layer: WropeMemory) -> None:
+        self.layer = layer
+        self.newest_last: Array | None = None
+
+    def first(self, count: int, like: Array) -> Array:
+        """Returns (re, im) (2, count) of the first `count` ages, newest last, in the dtype and device of `like`."""
+        known = self.newest_last
+        if known is None or known.shape[1] < count or known.dtype != like.real.dtype:
+            w = self.layer.weights(max(count, 2 * count if self.layer.window is None else 0), like.dtype, like)[::-1]
+            self.newest_last = known = np.stack([w.real, w.imag])
+        return known[:, known.shape[1] - count :]
+
+
+def _read(weights: Array, held: Array) -> Array:
+    """Returns ``sum_m w_m held_m`` (B, N) for weights (re, im) (2, M) and states (B, M, N), by a real product."""
+    (B, _, N), real = held.shape, held.real.dtype
+    parts = matmul(np.ascontiguousarray(np.broadcast_to(weights, (B, *weights.shape))), held.view(real))
+    parts = parts.reshape(B, 2, N, 2)
+    m = np.empty((B, N), held.dtype, like=held)
+    m.real = parts[:, 0, :, 0] - parts[:, 1, :, 1]
+    m.imag = parts[:, 0, :, 1] + parts[:, 1, :, 0]
+    return m
+
+
 @dataclass(frozen=True)
 class WropeMemory(Recurrent):
     """``h_t = B u_t`` (stored), ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}`` (read), ``y_t = Re(C m_t) + D * u_t``.
 
     Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
     memory"). Except for uniform angles this is not a recurrence, so states are stored: the last M with ``window=M``,
-    or all without a window. Without a window the cost of a step grows with the number of earlier steps, and sequences
-    may have any length; use warped angles for these, because they do not wrap around. The sum starts with the current
-    state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
+    or all without a window. Without a window sequences may have any length; use warped angles for these, because they
+    do not wrap around. This costs: what is stored after t steps is B t N complex numbers, and each step reads all of
+    them, because each age changes its angle by another amount, and no sum over them can be updated. A forward of T
+    steps takes O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the
+    current state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
 
     Parameters and initial values are those of `RopeMemory`; `d_state` is N, the number of complex states per step (2N
     real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps without a
@@ -196,15 +237,16 @@ class WropeMemory(Recurrent):
         """Adjoint of `fold`: returns the gradients of the parameters."""
         return _fold_backward(dprojections, ("",))
 
-    def prepare(self, params: Params) -> Folded[Projections]:
-        return self.fold(params)
+    def prepare(self, params: Params) -> tuple[Projections, AgeWeights]:
+        """Returns the projections, and the weights of ages, which are computed when they are first used."""
+        return self.fold(params).weights, AgeWeights(self)
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        w_in, w_out, skip = (trusted(self.prepare)(params) if prepared is None else prepared).weights
+        (w_in, w_out, skip), ages = trusted(self.prepare)(params) if prepared is None else prepared
         v = dense(x_t, w_in)
         h = v.view(complex_of(v.dtype))[:, None]
         held = np.concatenate([self._before(state, h), h], 1)
-        m = np.einsum("m,bmn->bn", self.weights(held.shape[1], held.dtype, held)[::-1], held)
+        m = _read(ages.first(held.shape[1], held), held)
         y = dense(m.view(m.real.dtype), w_out[0]) + skip * x_t
         return y, held if self.window is None else held[:, 1:]
 

@@ -1,0 +1,1 @@
+"""Long runs and faults, in minutes to hours: `make soak`, or `python -m tests.soak` with options."""
