@@ -109,8 +109,7 @@ static bool valid_factors(const int64_t *factors, int64_t F) {
     int64_t all = 1;
     for (int64_t f = 0; f < F; f++) {
         const int64_t kind = factors[3 * f], n = factors[3 * f + 1], order = factors[3 * f + 2];
-        const int64_t fewest = kind == GROUP_ALTERNATING ? 2 : 1;
-        if (kind > GROUP_ALTERNATING || (kind != GROUP_CYCLIC && (n < fewest || n > THINGS))) return false;
+        if (kind > GROUP_ALTERNATING || (kind != GROUP_CYCLIC && (n < 1 || n > THINGS))) return false;
         if (order < 1 || __builtin_mul_overflow(all, order, &all)) return false;
     }
     return true;
