@@ -92,7 +92,8 @@ def main() -> int:
     print("\n" + markdown(done))
     if args.out:
         args.out.with_suffix(".md").write_text(markdown(done))
-        facts = {"session": session(), "seed": args.seed, "rows": [vars(row) for row in done]}
+        machine = {key: value for key, value in session().items() if key != "command"}  # it has paths
+        facts = {"session": machine, "seed": args.seed, "rows": [vars(row) for row in done]}
         args.out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
     failed = [row for row in done if row.failures]
     for row in failed:
