@@ -211,7 +211,7 @@ KERNEL(attention_forward) {
     real *const rooms = WORKSPACE(real, groups, size);
     if (!rooms) return ROT_NO_MEMORY;
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (groups > 1 && B * T * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         for (int64_t i = group; i < tasks && !stopped(stop); i += groups) {
             const int64_t t = i % tiles * QUERIES;
@@ -294,7 +294,7 @@ KERNEL(attention_backward) {
     real *const rooms = WORKSPACE(real, groups, size);
     if (!rooms) return ROT_NO_MEMORY;
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (groups > 1 && B * T * D > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
         for (int64_t i = group; i < B * H; i += groups) { /* a task per head: all its queries add to its keys */
             const queries head = queries_of(&s, i / H, i % H, 0);

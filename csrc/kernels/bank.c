@@ -136,7 +136,7 @@ KERNEL(bank_forward) {
         return ROT_NO_MEMORY;
     }
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * D * N > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (B * blocks > 1 && B * T * D * N > SERIAL)
     for (int64_t task = 0; task < B * blocks; task++) {
         const int64_t b = task / blocks, block = task % blocks, lo = block * CHANNELS, n = least(D - lo, CHANNELS);
         const int64_t all = steps_of(lengths, b, T);
@@ -237,7 +237,7 @@ KERNEL(bank_backward) {
         return ROT_NO_MEMORY;
     }
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * D * N > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (slots * blocks > 1 && B * T * D * N > SERIAL)
     for (int64_t task = 0; task < slots * blocks; task++) {
         const int64_t slot = task / blocks, block = task % blocks, lo = block * CHANNELS, n = least(D - lo, CHANNELS);
         real *const q = all_q + task * size;

@@ -161,7 +161,7 @@ KERNEL(depth_pass) {
     real *const rooms = WORKSPACE(real, B, room);
     if (!rooms) return ROT_NO_MEMORY;
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * D > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (B > 1 && B * T * D > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         real *const h = rooms + b * room, *const v = h + D, *const g = v + D, *const scratch = g + D;
         const int64_t steps = steps_of(lengths, b, T);

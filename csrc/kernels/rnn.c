@@ -112,7 +112,7 @@ KERNEL(rnn_forward) {
     }
     pack(packed, w, N, G * N, 1, N);
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (blocks > 1 && B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
         const block s = block_of(index, B, T, lengths);
         real *const state = room + index * rows * (G + 2) * N, *const memory = state + rows * N,
@@ -165,7 +165,7 @@ KERNEL(rnn_backward) {
     }
     pack(packed, w, G * N, N, N, 1);
     rot_stop *const stop = stop_of_call();
-#pragma omp parallel for schedule(dynamic) if (B * T * G * N * N > SERIAL)
+#pragma omp parallel for schedule(dynamic) if (blocks > 1 && B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
         const block s = block_of(index, B, T, lengths);
         real *const g = room + index * rows * (G + 2) * N, *const dc = g + rows * N, *const dz = dc + rows * N;
