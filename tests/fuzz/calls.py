@@ -58,10 +58,6 @@ KNOWN: list[tuple[str, str]] = [
     (r": unclear error: ", "error texts of ops, layers, models and settings: issue 17, item 6"),
     (r"_backward: layout matters: \w+Error|\.backward: layout matters", "layout of what was saved: issue 17, item 6"),
     (
-        r"(embedding|Embedding\.\w+|cross_entropy|\.loss).*: layout matters: ValueError",
-        "ids and labels: issue 17, item 2",
-    ),
-    (
         r"^tiir_scan: layout matters: ValueError",
         "refused by the kernel, in its own terms: a state over other arguments",
     ),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rotrnn
-from fuzz.mutations import Tensor
+from fuzz.mutations import Tensor, unaligned
 
 
 class Found(NamedTuple):
@@ -35,6 +35,10 @@ def written_over_an_input(how: str) -> object:
     return rotrnn.dplr_mix(zeros(2, 4), zeros(2), zeros(1, 4, 4), origin=Tensor(room), out=room)
 
 
+def unaligned_zeros(*shape: int) -> Any:
+    return unaligned(np.random.default_rng(0), np.zeros(shape, np.int64))
+
+
 def backwards() -> None:
     """RotRNN's weights do not depend on the layout of its parameters."""
     layer = rotrnn.RotRNN(33, 32, heads=2)
@@ -53,5 +57,7 @@ FOUND = [
         lambda: rotrnn.attention(*[zeros(1, 2, 4)] * 3, heads=2, past=np.array([2**63 - 1])),
         "past",
     ),
+    Found("embedding, unaligned ids", lambda: rotrnn.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
+    Found("cross_entropy, unaligned labels", lambda: rotrnn.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
     Found("RotRNN, parameters backwards", backwards, None),
 ]

@@ -282,6 +282,8 @@ def kinds_for(value: Any) -> dict[str, float]:
 
 def chosen(rng: Rng, arguments: dict[str, Any]) -> Mutation:
     """Returns a random mutation: an argument, a node on the way from it to a leaf, and a kind that fits the node."""
+    if not arguments:
+        return Mutation((), "single", 0)
     node: Any = arguments
     path: Path = ()
     while parts := children(node):
