@@ -10,12 +10,26 @@ LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
 WHEEL := cli.py readme.py notebooks.py plots.py
-SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+SANITIZERS := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+
+# Runs Python with the module of build/sanitize. libstdc++ must be loaded with the sanitizer for matplotlib, whose C++
+# throws. A larger allocation than 4 GB is refused, as on a machine without the memory.
+SANITIZED = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	PYTHONPATH=$(CURDIR)/build/sanitize/lib:$(CURDIR)/tests LSAN_OPTIONS=exitcode=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	ASAN_OPTIONS=detect_leaks=$(1):allocator_may_return_null=1:max_allocation_size_mb=4096$(2)
+
+# make fuzz: how many calls, and the seed; make fuzz-c: seconds for each of its programs
+CALLS ?= 50000
+SEED ?= 0
+TIME ?= 60
+# clang also reports NULL + 0, as of an array that is None; the next C standard defines it
+NULL_PLUS_0 := -fno-sanitize=pointer-overflow
+FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
 
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize races soak build test-wheel test-bare test-arm cross fuzz-files bench release clean
+.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -25,6 +39,8 @@ help:
 	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
 	@echo "make races       the C kernels and the module under the thread sanitizer, by clang (minutes); RACES=kernels without Python"
 	@echo "make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
+	@echo "make fuzz        CALLS=50000 random calls of everything public under these sanitizers, by SEED"
+	@echo "make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "make build       sdist and wheel, in dist/"
 	@echo "make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
 	@echo "make test-bare   that wheel with nothing but its dependencies: import, layers, a training run, messages about extras"
@@ -81,15 +97,11 @@ lint-headers:
 		-Icsrc/include -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
 	done; done; done
 
-# Python itself leaks at exit, so only leaks through our C files count. libstdc++ must be loaded with the sanitizer for
-# matplotlib, whose C++ throws. Tests of whole programs are left out: their C code runs in other tests.
-sanitize: .venv/installed
-	rm -rf build/sanitize
-	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
-	export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
-		PYTHONPATH=build/sanitize/lib LSAN_OPTIONS=exitcode=0 \
-		ASAN_OPTIONS=detect_leaks=1:log_path=$(CURDIR)/build/sanitize/report; \
-	$(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__' && \
+# Python itself leaks at exit, so only leaks through our C files count. Tests of whole programs are left out: their C
+# code runs in other tests.
+sanitize: sanitized
+	rm -f build/sanitize/report.*
+	export $(call SANITIZED,1,:log_path=$(CURDIR)/build/sanitize/report); \
 	$(PYTEST) -m 'not whole' || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
 
@@ -99,6 +111,39 @@ races: .venv/installed
 
 soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
+
+# The module with sanitizers, in build/sanitize/lib
+sanitized: .venv/installed
+	rm -rf build/sanitize/lib
+	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
+	$(call SANITIZED,0) $(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__'
+
+fuzz: sanitized
+	$(call SANITIZED,0) OMP_WAIT_POLICY=passive $(BIN)/python -m fuzz.calls --count $(CALLS) --seed $(SEED)
+
+# Debian: clang, libomp-dev. What libFuzzer found interesting is kept, and the next run begins with it.
+fuzz-c: build/fuzz/parsers build/fuzz/door
+	mkdir -p build/fuzz/corpus/parsers build/fuzz/corpus/door
+	printf '\0( ( ( ( [MAX 3 ) ( ( ( [MIN 1 ) 2 ) ] ) ) 4 ) ] )' > build/fuzz/corpus/parsers/expression
+	cd build/fuzz && ./parsers -max_total_time=$(TIME) -timeout=30 -print_final_stats=1 corpus/parsers
+	cd build/fuzz && PYTHONHOME=$$($(CURDIR)/$(BIN)/python -c 'import sys; print(sys.base_prefix)') \
+		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+		./door -max_total_time=$(TIME) -timeout=30 -print_final_stats=1 corpus/door
+
+build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(LIST)
+	$(PYTHON) csrc/generate.py build/fuzz
+	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow,implicit-conversion $(NULL_PLUS_0) \
+		-Ibuild/fuzz -Icsrc/include -Icsrc/kernels -o $@ $< $(wildcard csrc/data/*.c) csrc/module/pool.c -lm -lpthread
+
+# The module with the plainest instruction set alone, as for a processor that setup.py does not know
+build/fuzz/door: tests/fuzz/door.c .venv/installed
+	_PYTHON_HOST_PLATFORM=linux-any \
+		CC="$(FUZZ_C) -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow $(NULL_PLUS_0)" \
+		$(BIN)/python setup.py -q build --build-base build/fuzz/module --build-lib build/fuzz/lib
+	$(FUZZ_C) -fsanitize=fuzzer,address,undefined -rdynamic -o $@ $< $$($(BIN)/python -c 'import sysconfig as s; \
+		lib = s.get_config_var("LIBDIR"); print("-I" + s.get_path("include"), "-L" + lib, "-Wl,-rpath," + lib, \
+		"-lpython" + s.get_config_var("LDVERSION"))')
 
 build: .venv/installed
 	rm -rf dist

@@ -23,12 +23,13 @@ from setuptools.errors import PlatformError
 MACHINE = sysconfig.get_platform().rpartition("-")[2].lower()  # the target, which the environment may set
 X86 = MACHINE in ("x86_64", "amd64")
 ARM = MACHINE in ("aarch64", "arm64")
-# sanitizers need debug lines; more optimisation with them takes many minutes and finds nothing more
+# sanitizers need debug lines; more optimisation with them takes many minutes and finds nothing more. Python's own flags
+# have -fwrapv, which would hide signed overflow from them
 CC = os.environ.get("CC", "")
-OPTIMISE = "-O1" if "-fsanitize" in CC else "-O3"
+OPTIMISE = ["-O1", "-fno-wrapv"] if "-fsanitize" in CC else ["-O3"]
 DEBUG = [] if "-g" in CC.split() else ["-g0"]  # Python's own flags have -g
 FLAGS = [
-    *("-std=c11", OPTIMISE, *DEBUG, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    *("-std=c11", *OPTIMISE, *DEBUG, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
     "-fvisibility=hidden",
 ]
 STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") else []

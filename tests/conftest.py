@@ -31,6 +31,7 @@ SLOW = {
     "ops/test_scan.py::test_long_sequences_on_the_unit_circle",
     "ops/test_scan.py::test_the_environment_picks_the_instruction_set",
     "ops/test_window.py::test_float32_at_unit_modulus_errs_no_more_after_a_million_steps",
+    "package/test_fuzz.py::test_the_first_calls_have_no_fault",
     "tasks/test_generated.py::test_same_examples_for_any_number_of_threads",
     "tasks/test_listops.py::test_same_expressions_for_any_number_of_threads_and_seeds_differ",
     "tasks/test_listops.py::test_settings_that_cannot_yield_enough",

@@ -11,6 +11,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
+from rotrnn.ops.device import contiguous
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
@@ -116,7 +117,7 @@ class RotRNN(LinearRecurrence):
         return f"of head {head} is zero, expected a nonzero matrix"
 
     def fold(self, params: Params) -> Folded[System]:
-        B = params["B"]
+        B = contiguous(params["B"])  # NumPy's summation order depends on the layout
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
         gamma = np.exp(-decay)
