@@ -2,7 +2,8 @@
  *
  * A kernel that may run for seconds takes the call's `stop` before its parallel loop, asks `stopped(stop)` between
  * tiles, and skips the rest of its work once that is true: its outputs are then incomplete, and the caller of the
- * kernel knows. Whether to stop is found out by the thread that made the call alone, in `poll`.
+ * kernel knows. Whether to stop is found out by the thread that made the call alone, in `poll`: so a loop of a single
+ * task must not give it to another thread.
  */
 #ifndef ROT_STOP_H
 #define ROT_STOP_H

@@ -258,11 +258,13 @@ static bool raise_range(const rot_kernel *kernel, const rot_argument *argument, 
 }
 
 /* Checks what the kernel indexes by against the arrays: their sizes, the numbers in them, conditions of the list, and
- * that nothing written overlaps another array. Returns false with an exception set. */
-static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *args) {
+ * that nothing written overlaps another array. Returns false with an exception set. `written`: how many arrays
+ * the kernel writes that are not empty. */
+static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *args, int *written) {
     int64_t sizes[ROT_MOST_ARGUMENTS];
     rot_range ranges[ROT_MOST_ARGUMENTS];
     int arrays[ROT_MOST_ARGUMENTS], there = 0;
+    *written = 0;
     kernel->sizes(sizes, args);
     for (int i = 0, k = 0; i < kernel->count; i++) {
         const rot_argument *const argument = &kernel->arguments[i];
@@ -271,6 +273,7 @@ static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *a
         if (given[i] == Py_None) continue;
         if (PyArray_SIZE((PyArrayObject *)given[i]) != expected) return raise_size(kernel, argument, given[i], args);
         if (expected) arrays[there++] = i;
+        if (expected && argument->kind == ROT_WRITE) ++*written;
     }
     const char *const condition = kernel->broken ? kernel->broken(args) : NULL;
     if (condition) return raise_broken(kernel, condition, args);
@@ -284,8 +287,8 @@ static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *a
     }
     for (int i = 0; i < there; i++) {
         if (kernel->arguments[arrays[i]].kind != ROT_WRITE) continue;
-        PyArrayObject *const written = (PyArrayObject *)given[arrays[i]];
-        const char *const begin = PyArray_BYTES(written), *const end = begin + PyArray_NBYTES(written);
+        PyArrayObject *const mine = (PyArrayObject *)given[arrays[i]];
+        const char *const begin = PyArray_BYTES(mine), *const end = begin + PyArray_NBYTES(mine);
         for (int k = 0; k < there; k++) {
             PyArrayObject *const other = (PyArrayObject *)given[arrays[k]];
             if (k == i || PyArray_BYTES(other) >= end || PyArray_BYTES(other) + PyArray_NBYTES(other) <= begin)
@@ -355,7 +358,9 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
     _Alignas(16) char args[ROT_ARGS_BYTES];
     for (int i = 0; i < kernel->count; i++)
         if (!unpack(args, kernel, i, given[i], dtype)) return NULL;
-    if (!fits(kernel, given, args)) return NULL;
+    int written;
+    if (!fits(kernel, given, args, &written)) return NULL;
+    if (!written) Py_RETURN_NONE; /* its loops over an immense axis may still take minutes */
     int status;
     if (!run(self, call, args, &status)) return NULL;
     if (status != ROT_OK) return raise_status(kernel->name, status);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ def test_every_layer_says_what_it_is(name: str) -> None:
     with pytest.raises(ValueError, match=f"{layer.__name__}: parameter {next(iter(params))} is missing"):
         row.layer.forward({}, np.zeros((1, 2, row.layer.d_model)))
     with pytest.raises(ValueError, match=f"{layer.__name__}: d_model=0, expected a positive integer"):
-        type(row.layer)(**{**vars(row.layer), "d_model": 0})
+        replace(row.layer, d_model=0)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -163,14 +163,14 @@ def test_gradients_of_another_shape_or_precision(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_settings_of_another_type_are_refused(name: str) -> None:
     kind = LAYERS[name]
-    good = vars(next(row.layer for row in LAYER_ROWS if type(row.layer) is kind))
+    good = next(row.layer for row in LAYER_ROWS if type(row.layer) is kind)
     odd = [np.nan, np.inf, 1j, b"x", {}, object(), np.array([1, 2]), ["no", 1], (1, "no")]
     for field in fields(kind):
         is_flag, is_text = isinstance(field.default, bool), isinstance(field.default, str)
         texts = [] if is_text or field.name == "train_iterations" else ["", "x", "8"]
         for value in [*odd, *texts, *((0, 1, None, "false") if is_flag else (True, False))]:
             with pytest.raises(ValueError, match=f"^{kind.__name__}: {field.name}=.*, expected "):
-                kind(**{**good, field.name: value})
+                replace(good, **{field.name: value})
 
 
 def test_settings_that_mean_the_same_are_equal() -> None:
