@@ -26,6 +26,7 @@ class Case:
     outputs; backward(args, outputs, doutputs) the gradient of sum(Re(conj(doutput) output)) for every argument by
     name; reference(args) the outputs again. `linear` names groups of arguments in which forward is jointly linear.
     `ragged` names the arguments and outputs with padding, with the lengths of their sequences: {name: lengths}.
+    `double` are the outputs that stay in double precision whatever the dtype of the arguments.
     `terms` is how many rounded products and sums one output element passes through at most: tolerances scale with it.
     """
 
@@ -37,6 +38,7 @@ class Case:
     terms: int
     linear: tuple[tuple[str, ...], ...] = ()
     ragged: dict[str, Any] = field(default_factory=dict)
+    double: tuple[int, ...] = ()
     lengths: Any = None
 
 

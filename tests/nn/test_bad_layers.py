@@ -361,7 +361,7 @@ def test_places_of_attention_are_those_of_its_keys() -> None:
     keys, values, places = saved.state
     for bad in (places + 1, -places):
         message = raised(lambda bad=bad: layer.forward(params, x, state=(keys, values, bad)), ValueError)
-        assert "Attention: state.places is [" in message
+        assert "Attention.forward: state.places is [" in message
     message = raised(lambda: layer.backward(params, saved, y, (keys[:, 1:], values, places)), ValueError)
     assert message == "Attention.backward: dstate.keys has shape (2, 5, 4), expected (2, 6, 4)"
 

@@ -96,10 +96,16 @@ class Attention(Recurrent):
         if state is None or name.startswith("d") or any(one is None for one in state):
             return
         keys, values, places = state
-        kept = int(_kept(places, self.window).max(initial=0))
-        if min(keys.shape[1], values.shape[1]) < kept or keys.shape[1] != values.shape[1]:
-            rows = f"{keys.shape[1]} keys and {values.shape[1]} values"
-            raise ValueError(f"{args.op}: {name} has {rows}, expected at least {kept} of each, as its places tell")
+        rows = keys.shape[1]
+        if values.shape[1] != rows:
+            raise ValueError(
+                f"{args.op}: {name} has {rows} keys and {values.shape[1]} values, expected as many of each"
+            )
+        if any(not 0 <= kept <= rows for kept in _kept(places, self.window).tolist()):
+            raise ValueError(
+                f"{args.op}: {name}.places is {places}, expected the number of steps so far, of which {name}.keys has "
+                f"{rows}"
+            )
 
     def init(self, rng: np.random.Generator) -> Params:
         params = {
@@ -123,11 +129,6 @@ class Attention(Recurrent):
             state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
-        if any(not 0 <= count <= kept_keys.shape[1] for count in past.tolist()):
-            raise ValueError(
-                f"Attention: state.places is {place}, expected the number of steps so far, of which state.keys has "
-                f"{kept_keys.shape[1]}"
-            )
         if self.rotary:
             q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
         keys, values = _append(kept_keys, k, past, steps), _append(kept_values, v, past, steps)
