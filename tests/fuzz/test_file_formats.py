@@ -211,7 +211,7 @@ FOUND = [
     (
         "recipe",
         b'[task]\nname = "digits"\n[model]\nlayer = "lru"\nd_model = 4\nn_layers = 1000000000',
-        "model.n_layers: got 1000000000, expected at most 1000",
+        "model.n_layers: got 1000000000, expected at most 10,000",
     ),
     ("sweep", b"[sweep.grid]\n" + b"".join(b'"layer.a%d" = [1, 2]\n' % i for i in range(60)), "expected at most 4096"),
     ("run-log", b'{"step": 1, "elapsed": [1]}\n', "log.jsonl, line 1: is damaged"),

@@ -361,7 +361,7 @@ def test_places_of_attention_lie_among_its_keys(window: int | None, tmp_path: Pa
     arrays, facts = read_checkpoint(path)
     arrays["state.0.0.2"][1] = 2
     write_checkpoint(path, arrays, facts)
-    with pytest.raises(ValueError, match=r"state.0.0 has 1 keys and 1 values, expected at least 2 of each"):
+    with pytest.raises(ValueError, match=r"state.0.0.places is \[1 2 1 1\], expected the number of steps so far"):
         stream.load(path)
 
 
