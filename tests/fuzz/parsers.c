@@ -58,8 +58,8 @@ static void listops_text(const uint8_t *text, int64_t size) {
             K(listops_render)(&(listops_render_args){.text = written, .start = &start, .tokens = tokens, .n = n});
         require(status == ROT_OK, "what was read can be written");
         const int64_t length = 8 * n - start - 1; /* without the space at the end */
-        K(listops_parse)(
-            &(listops_parse_args){.tokens = back, .result = again, .text = written + start, .size = length});
+        K(listops_parse)
+        (&(listops_parse_args){.tokens = back, .result = again, .text = written + start, .size = length});
         require(again[2] == EXPECTED_NOTHING && again[0] == n && again[1] == result[1], "and read again");
         require(memcmp(back, tokens, (size_t)n) == 0, "as the same tokens");
         free(written);
@@ -89,8 +89,8 @@ static void word_states(input *in) {
         memcpy(factors + 3 * f, (int64_t[]){kind, things, order}, 3 * sizeof *factors);
     }
     int64_t *const elements = numbers(in, n * T, 0, 65535);
-    K(word_states)(
-        &(word_states_args){.states = states, .elements = elements, .factors = factors, .n = n, .T = T, .F = F});
+    K(word_states)
+    (&(word_states_args){.states = states, .elements = elements, .factors = factors, .n = n, .T = T, .F = F});
     free(factors);
     free(states);
     free(elements);
@@ -105,77 +105,83 @@ static void generators(input *in) {
     int64_t *const tokens = room(n * T, sizeof *tokens), *const labels = room(n * T, sizeof *labels);
     if (which == LISTOPS) {
         uint8_t *const text = room(n * T, 1), *const values = room(n, 1);
-        K(listops_sample)(&(listops_sample_args){.tokens = text,
-                                                 .lengths = sizes,
-                                                 .values = values,
-                                                 .n = n,
-                                                 .seed = seed,
-                                                 .first = more,
-                                                 .max_depth = number(in, 1, 128),
-                                                 .max_args = least + 1,
-                                                 .min_length = low,
-                                                 .max_length = T});
+        K(listops_sample)
+        (&(listops_sample_args){.tokens = text,
+                                .lengths = sizes,
+                                .values = values,
+                                .n = n,
+                                .seed = seed,
+                                .first = more,
+                                .max_depth = number(in, 1, 128),
+                                .max_args = least + 1,
+                                .min_length = low,
+                                .max_length = T});
         for (int64_t i = 0; i < n; i++)
             if (sizes[i]) listops_tokens(text + i * T, sizes[i]);
         free(text);
         free(values);
     } else if (which == WORDS) {
-        K(word_sample)(&(word_sample_args){
+        K(word_sample)
+        (&(word_sample_args){
             .elements = tokens, .row = stream, .n = n, .T = T, .order = least, .count = 0, .seed = seed});
     } else if (which == ROWS) {
         const int64_t gram = number(in, 1, 9), answer = number(in, 0, 9), fewest = gram + answer + 3;
-        K(copy_rows)(&(copy_rows_args){.tokens = tokens,
-                                       .labels = labels,
-                                       .stream = stream,
-                                       .n = n,
-                                       .T = T,
-                                       .seed = seed,
-                                       .letters = least,
-                                       .variant = choice,
-                                       .gram = gram,
-                                       .answer = answer,
-                                       .low = fewest,
-                                       .high = fewest + more});
+        K(copy_rows)
+        (&(copy_rows_args){.tokens = tokens,
+                           .labels = labels,
+                           .stream = stream,
+                           .n = n,
+                           .T = T,
+                           .seed = seed,
+                           .letters = least,
+                           .variant = choice,
+                           .gram = gram,
+                           .answer = answer,
+                           .low = fewest,
+                           .high = fewest + more});
     } else if (which == DELAYED) {
         const int64_t bits = number(in, 1, 32), steps = 2 * low + more + 1;
         uint8_t *const inputs = room(n * steps * (bits + 1), 1);
         int64_t *const wanted = room(n * steps * bits, sizeof *wanted);
-        K(delayed_copy)(&(delayed_copy_args){.inputs = inputs,
-                                             .labels = wanted,
-                                             .stream = stream,
-                                             .n = n,
-                                             .length = low,
-                                             .delay = more,
-                                             .bits = bits,
-                                             .seed = seed});
+        K(delayed_copy)
+        (&(delayed_copy_args){.inputs = inputs,
+                              .labels = wanted,
+                              .stream = stream,
+                              .n = n,
+                              .length = low,
+                              .delay = more,
+                              .bits = bits,
+                              .seed = seed});
         free(inputs);
         free(wanted);
     } else if (which == BRACKETS) {
-        K(brackets_sample)(&(brackets_sample_args){.tokens = tokens,
-                                                   .labels = labels,
-                                                   .sizes = sizes,
-                                                   .stream = stream,
-                                                   .n = n,
-                                                   .T = T,
-                                                   .seed = seed,
-                                                   .low = low,
-                                                   .high = high,
-                                                   .modulus = least,
-                                                   .operators = 1 + choice % 3});
+        K(brackets_sample)
+        (&(brackets_sample_args){.tokens = tokens,
+                                 .labels = labels,
+                                 .sizes = sizes,
+                                 .stream = stream,
+                                 .n = n,
+                                 .T = T,
+                                 .seed = seed,
+                                 .low = low,
+                                 .high = high,
+                                 .modulus = least,
+                                 .operators = 1 + choice % 3});
     } else {
         int64_t *const length = more % 2 ? numbers(in, n, 1, T) : NULL;
-        K(regular_sample)(&(regular_sample_args){.tokens = tokens,
-                                                 .labels = labels,
-                                                 .sizes = sizes,
-                                                 .stream = stream,
-                                                 .length = length,
-                                                 .n = n,
-                                                 .T = T,
-                                                 .seed = seed,
-                                                 .low = low,
-                                                 .high = high,
-                                                 .language = choice,
-                                                 .modulus = least});
+        K(regular_sample)
+        (&(regular_sample_args){.tokens = tokens,
+                                .labels = labels,
+                                .sizes = sizes,
+                                .stream = stream,
+                                .length = length,
+                                .n = n,
+                                .T = T,
+                                .seed = seed,
+                                .low = low,
+                                .high = high,
+                                .language = choice,
+                                .modulus = least});
         free(length);
     }
     free(stream);
