@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import inspect
 import json
 import mmap
@@ -44,6 +45,7 @@ import rotrnn
 from fuzz.good_calls import Call, recorded, scenarios
 from fuzz.mutations import Mutation, applied, chosen
 from fuzz.tree import LARGE, Path, arrays, at, copied, kinds, leaves, names, plain
+from rotrnn.nn.module import Module
 from rotrnn.training.optimiser import NonFinite
 
 FAULTY = 3
@@ -55,12 +57,9 @@ MEMORY = 6 << 30
 """Bytes of addresses that a process may take, without sanitizers."""
 
 KNOWN: list[tuple[str, str]] = [
-    (r": unclear error: ", "error texts of ops, layers, models and settings: issue 17, item 6"),
-    (r"_backward: layout matters: \w+Error|\.backward: layout matters", "layout of what was saved: issue 17, item 6"),
-    (
-        r"^tiir_scan: layout matters: ValueError",
-        "refused by the kernel, in its own terms: a state over other arguments",
-    ),
+    (r"_backward: layout matters: \w+Error|\.backward: layout matters", "layout of what was saved"),
+    (r"^tiir_scan: layout matters: ValueError", "a state over other arguments is refused by the kernel, in its terms"),
+    (r"^Stream\.push: unclear error", "a state that was put into a stream past `load`"),
 ]
 """Faults that are not mended yet: a pattern of the fault's line, and where it is to be mended."""
 
@@ -161,9 +160,9 @@ ANSWER: dict[str, Callable[[Any], Any]] = {
 """What a function computes, besides what it saves for backward: that may hold inputs, and is undefined at padding."""
 
 MAY_SHARE = dict.fromkeys(
-    ("Dropout.forward", "Dropout.backward", "fold", "fold_backward", "mask_padding", "prepare"), 1
+    ("Dropout.forward", "Dropout.backward", "fold", "fold_backward", "mask_padding", "prepare", "tiir_scan"), 1
 )
-"""Functions whose result may be an input itself: there may be nothing to do."""
+"""Functions whose result may be an input itself: there may be nothing to do, or it is updated in place."""
 
 INNER = dict.fromkeys(("fold", "fold_backward"), 1)
 """Methods that check nothing, since others call them with what they have checked."""
@@ -225,14 +224,30 @@ def _unclear(call: Call, error: Exception, mutations: Sequence[Mutation]) -> str
         return None if grown else text
     if not isinstance(error, MAY_RAISE):
         return text
+    if isinstance(error, NonFinite):
+        return None  # names the gradient or the parameter
     words = _words(str(error))
-    owners = {*_words(call.name), call.name.removesuffix("_backward"), "Context", *kinds(call.arguments)}
+    owners = {*_words(call.name), call.name.removesuffix("_backward"), "Context", *kinds(call.arguments), *parts()}
     known = {*names(call.arguments), *inspect.signature(call.function).parameters}
     for part in call.arguments.values():
         owners |= _inner_modules(part)
         known |= {*getattr(part, "__dict__", ()), *getattr(part, "shapes", ())}
+    if re.search(r"\w=|parameter \w", str(error)):  # a setting or a parameter of a part
+        known |= words
+    if call.name == "build_model":
+        owners.add("model")  # settings of a recipe's section [model]
     missing = [what for what, some in (("function or layer", owners), ("argument", known)) if not words & some]
     return f"names no {' and no '.join(missing)}: {text}" if missing else None
+
+
+@functools.cache
+def parts() -> frozenset[str]:
+    """Returns the names of all modules, and of the settings that they share: one that cannot be made names itself."""
+    found, left = {"Iteration", "Mixer"}, [Module]
+    while left:
+        found |= {one.__name__ for one in left}
+        left = [inner for one in left for inner in one.__subclasses__()]
+    return frozenset(found)
 
 
 def _inner_modules(module: Any) -> set[str]:

@@ -50,7 +50,7 @@ def backwards() -> None:
 FOUND = [
     Found("tiir_scan, last position", lambda: windowed(2**63 - 1), "tiir_scan: state.position[0] is"),
     Found("tiir_scan, uint64", lambda: windowed(2**64 - 3, np.uint64), "tiir_scan: state.position[0] is"),
-    Found("tiir_scan, a in the delay line", lambda: written_over_an_input("delay"), "delay overlaps a"),
+    Found("tiir_scan, a in the delay line", lambda: written_over_an_input("delay"), "overlaps a"),
     Found("dplr_mix, a foreign array over out", lambda: written_over_an_input("out"), "overlaps"),
     Found(
         "attention, last position",

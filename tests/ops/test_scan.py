@@ -255,7 +255,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
             "out is not C-contiguous",
         ),
         (lambda: diagonal_scan(np.ones(4), X, out=X.tolist()), TypeError, "out is a list, expected an array"),
-        (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: an array of shape .* is too large"),
+        (lambda: diagonal_scan(np.ones(1) * 1j, HUGE), ValueError, "diagonal_scan: x has shape .* is too large"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X[:, 1:]), ValueError, r"diagonal_scan_backward: h has shape"),
         (lambda: diagonal_scan_backward(X, np.ones(4), X, dhT=np.ones(4)), ValueError, r"dhT has shape \(4,\)"),
         (lambda: rotation_scan(np.ones(2), None, Z), TypeError, "rotation_scan: x has dtype complex128"),
@@ -273,7 +273,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
         (
             lambda: dense(np.ones((0, 2**50)), np.ones((0, 2**50))),
             ValueError,
-            r"dense: an array of shape .* is too large",
+            r"dense: x has shape .* is too large",
         ),
         (lambda: diagonal_scan(np.ones(3), np.ones((0, 2**50, 3))), ValueError, "is too large to address"),
         (lambda: matmul(X, X), ValueError, r"matmul: y has shape \(2, 3, 4\), expected \(H=2, K=4, N\)"),

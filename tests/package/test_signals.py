@@ -91,12 +91,10 @@ def test_a_handler_may_call_kernels_and_go_on() -> None:
         called.append(rotrnn.dense(x[:3], w))
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
-        for _ in range(1000):
+        for _ in range(6):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # once: a handler may take longer than this on a busy machine
             np.testing.assert_array_equal(rotrnn.dense(x, w), expected)
-            if len(called) > 5:
-                break
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

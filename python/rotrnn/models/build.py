@@ -153,8 +153,8 @@ def build_model(
         raise TypeError(f"build_model: settings is a {type(settings).__name__}, expected a ModelSettings")
     if not isinstance(layer, Recurrent | dict):
         raise TypeError(f"build_model: layer is a {type(layer).__name__}, expected a layer, or a dict of its settings")
-    if head not in HEADS:
-        raise ValueError(f"build_model: head is '{head}', expected one of {', '.join(HEADS)}")
+    if not isinstance(head, str) or head not in HEADS:
+        raise ValueError(f"build_model: head is {head!r:.80}, expected one of {', '.join(HEADS)}")
     if (vocab is None) == (n_features is None):
         raise ValueError(f"build_model: vocab is {vocab} and n_features {n_features}, expected one of the two")
     args = Boundary("build_model")

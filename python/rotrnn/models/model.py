@@ -188,6 +188,9 @@ class SequenceModel(Module, ABC):
 
         Only blocks whose layer has one vector h_t have a row (see `Recurrent.state_norms`).
         """
+        if not isinstance(ctx, Context):
+            name = type(self).__name__
+            raise TypeError(f"{name}.state_norms: ctx is a {type(ctx).__name__}, expected a Context")
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # the fused pass keeps no states
         found = [block.state_norms(one) for block, one in self._blocks(saved)]
         norms = [one for one in found if one is not None]

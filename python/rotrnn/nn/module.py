@@ -81,6 +81,8 @@ class Context:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")
+        if self.gather is not None and not callable(self.gather):
+            raise TypeError(f"Context: gather is a {type(self.gather).__name__}, expected a function or None")
 
     def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
         """Returns this context with checked lengths and marked as checked, for inner calls."""
@@ -432,6 +434,9 @@ def _init(method: Any) -> Any:
                 f"{type(self).__name__}.init: rng is {rng!r} ({type(rng).__name__}), expected a "
                 "numpy.random.Generator, as numpy.random.default_rng(0)"
             )
+        for name, shape in self.shapes.items():
+            if math.prod(shape) > MOST_NUMBERS:
+                raise ValueError(f"{type(self).__name__}: parameter {name} of shape {shape} is too large to address")
         params: Params = method(self, rng)
         return params
 

@@ -98,7 +98,7 @@ def diagonal_bank(
     au = args.array("u", u, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
     L, reverse = args.window(window), args.flag("reverse", reverse)
-    args.check_size((L or 0, *aa.shape), aa.dtype)
+    args.check_size("the state", (L or 0, *aa.shape), aa.dtype)
     z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
     steps = args.lengths(lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))

@@ -336,8 +336,7 @@ def _norm(args: Boundary, norm: ChannelNorm | RowNorm, dtype: np.dtype[Any]) -> 
 
 def _checked_gating(args: Boundary, gating: Gating) -> Gating:
     args.one_of("gating", gating, Gating)
-    if gating.form not in GATE_KINDS:
-        raise ValueError(f"{args.op}: gating.form is '{gating.form}', expected one of {', '.join(GATE_KINDS)}")
+    args.choice("gating.form", gating.form, GATE_KINDS)
     checked: dict[str, Any] = dict.fromkeys(WEIGHTS)
     checked["over_time"] = args.flag("gating.over_time", gating.over_time)
     key = gating.seed, gating.step, gating.site

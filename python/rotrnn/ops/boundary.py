@@ -24,6 +24,9 @@ INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2",
 _INTEGER, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
 
 
+LARGEST = float(np.finfo(np.float64).max)
+
+
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
     """Lengths (B,) int64 that have been checked against the B and T in `fits`, and are read-only.
 
@@ -165,7 +168,7 @@ class Boundary:
             elif known != size:
                 self._refuse_shape(name, shape, letters, letter)
         if not array.size or array.nbytes > MOST_NUMBERS:
-            self.check_size(shape, array.dtype)
+            self.check_size(name, shape, array.dtype)
         return array
 
     def _native(self, name: str, array: Array, kinds: Sequence[np.dtype[Any]]) -> Array:
@@ -220,7 +223,7 @@ class Boundary:
             return array
         return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
-    def check_size(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    def check_size(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         """Raises ValueError if an array of this shape is too large to address, counting empty axes as size one.
 
         This ensures that no product of sizes overflows in C: the workspace of a kernel is at most a few thousand times
@@ -228,7 +231,9 @@ class Boundary:
         """
         numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
         if numbers * dtype.itemsize > MOST_NUMBERS:
-            raise ValueError(f"{self.op}: an array of shape {tuple(shape)} and dtype {dtype} is too large to address")
+            raise ValueError(
+                f"{self.op}: {name} has shape {tuple(shape)} and dtype {dtype}, which is too large to address"
+            )
 
     def lengths(self, lengths: npt.ArrayLike | None) -> npt.NDArray[np.int64] | None:
         """Returns the number of valid steps of each sequence: None, or B integers in [0, T], checked once
@@ -296,7 +301,7 @@ class Boundary:
     def number(self, name: str, value: float, *, positive: bool = False) -> float:
         """Returns a setting that is a finite number, nonnegative or `positive`."""
         real = type(value) is float or (isinstance(value, _REAL) and not isinstance(value, bool))
-        if not real or not 0 <= value < math.inf or (positive and not value):
+        if not real or not 0 <= value <= LARGEST or (positive and not value):
             expected = "a positive number" if positive else "a nonnegative number"
             raise ValueError(f"{self.op}: {name} is {value!r}, expected {expected}")
         return float(value)
@@ -304,7 +309,7 @@ class Boundary:
     def choice(self, name: str, value: str, known: Iterable[str]) -> str:
         """Returns a setting that is one of the `known` names."""
         if not isinstance(value, str) or value not in known:
-            raise ValueError(f"{self.op}: {name} is {value!r}, expected one of {', '.join(known)}")
+            raise ValueError(f"{self.op}: {name} is {value!r:.80}, expected one of {', '.join(known)}")
         return value
 
     def one_of(self, name: str, value: Any, *kinds: type) -> None:
@@ -327,13 +332,13 @@ class Boundary:
         """Returns a new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
         B, N = shape
         full = (B, self.size["W"], N) if "W" in self.size else shape
-        self.check_size(full, dtype)
+        self.check_size("the state", full, dtype)
         return self.empty(full, dtype)
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """Returns a new array for a result, or the caller's `out` if it has the right shape and dtype, is writeable and
         overlaps no input."""
-        self.check_size(shape, dtype)
+        self.check_size(name, shape, dtype)
         if out is None:
             return self.empty(shape, dtype)
         if device_of(out) is not self.device:

@@ -102,7 +102,7 @@ def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
         raise ValueError(f"matmul: x has shape {ax.shape} and y {ay.shape}, expected two matrices or two stacks")
     ax, ay = args.common(ax, ay)
     (M, K), N = ax.shape[-2:], ay.shape[-1]
-    args.check_size((*ax.shape[:-1], N), ax.dtype)
+    args.check_size("y", (*ax.shape[:-1], N), ax.dtype)
     out = args.empty((*ax.shape[:-1], N), ax.dtype)
     args.kernels.matmul_stack(y=out, x=ax, w=ay, G=len(ax) if ax.ndim == 3 else 1, M=M, d_in=K, d_out=N)
     return out

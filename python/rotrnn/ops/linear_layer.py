@@ -131,7 +131,7 @@ def linear_layer(
     L = args.window(window)
     rows = 0 if L is None else L + 1
     if L is not None:
-        args.check_size((rows, len(au), args.size["N"]), au.dtype)
+        args.check_size("the window's state", (rows, len(au), args.size["N"]), au.dtype)
     args.bind("rows", rows, f"window={window}")
     z0 = args.optional("h0", h0, "K B N" if L is None else "K B rows N", kinds=COMPLEX)
     ready, dtype, turn = exact_system(args, system, exact if L is None else None, z0, au)

@@ -150,7 +150,7 @@ def history_read_backward(
     adm = args.array("dm", dm, "B T N", kinds=COMPLEX)
     aw = args.array("weights", weights, "M", kinds=COMPLEX)
     steps, rows = args.lengths(lengths), args.integer("rows", rows)
-    args.check_size((adm.shape[0], rows + adm.shape[1], adm.shape[2]), adm.dtype)
+    args.check_size("dh of so many rows", (adm.shape[0], rows + adm.shape[1], adm.shape[2]), adm.dtype)
     adm, aw = args.common(adm, aw)
     B, _, N = adm.shape
     dh, dpast = empty_like(adm), args.empty((B, rows, N), adm.dtype)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import FUNCTION
+from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import device_of
 
@@ -814,9 +814,9 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     """Adjoint of `mean_pool`: (B, T = seq_len, D) with dy (B, D) over the number of valid steps, at each of them."""
     args = Boundary("mean_pool_backward")
     (ady,) = args.common(args.array("dy", dy, "B D"))
-    args.bind("T", args.integer("seq_len", seq_len), "seq_len")
+    args.bind("T", args.integer("seq_len", seq_len, 0, MOST_NUMBERS), "seq_len")
     B, D = ady.shape
-    dx = args.out("dx", None, (B, seq_len, D), ady.dtype)
+    dx = args.out(f"dx with seq_len={seq_len}", None, (B, seq_len, D), ady.dtype)
     args.kernels.mean_pool_backward(dx=dx, dy=ady, lengths=args.lengths(lengths), B=B, T=seq_len, D=D)
     return dx
 
@@ -844,9 +844,9 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     """Adjoint of `last_pool`: dy (B, D) at the last valid step, zero elsewhere; (B, T = seq_len, D)."""
     args = Boundary("last_pool_backward")
     (ady,) = args.common(args.array("dy", dy, "B D"))
-    args.bind("T", args.integer("seq_len", seq_len), "seq_len")
+    args.bind("T", args.integer("seq_len", seq_len, 0, MOST_NUMBERS), "seq_len")
     B, D = ady.shape
-    args.check_size((B, seq_len, D), ady.dtype)
+    args.check_size(f"dx with seq_len={seq_len}", (B, seq_len, D), ady.dtype)
     dx = args.zeros((B, seq_len, D), ady.dtype)
     b, t = _last_steps(args, lengths)
     dx[b, t] = ady[b]

@@ -86,7 +86,7 @@ def tiir_scan(
         raise ValueError("tiir_scan: window=None, expected a positive integer")
     (B, T, N), dtype = ax.shape, np.result_type(ax, aa)
     resets = args.flag("resets", resets)
-    args.check_size((B, L + 1, N), dtype)
+    args.check_size("the window's state", (B, L + 1, N), dtype)
     if state is None:
         delay, sums = args.zeros((B, L + 1, N), dtype), args.zeros((B, 2, N), dtype)
         position = np.zeros(B, np.int64)
@@ -98,6 +98,9 @@ def tiir_scan(
         delay = delay.copy()
     sums = sums.copy()
     h = np.empty_like(ax)
+    for name, array in (("x", ax), ("a", aa), ("power", apower)):
+        if np.may_share_memory(delay, array):
+            raise ValueError(f"tiir_scan: state.delay, which is updated in place, overlaps {name}")
     args.kernels.tiir(
         h=h,
         delay=delay,

@@ -16,6 +16,7 @@ from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
+from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.device import empty, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
@@ -102,6 +103,7 @@ class AdamW:
 
     def init(self, params: Params) -> Moments:
         """Returns moments of zero."""
+        Boundary("AdamW.init").one_of("params", params, dict)
         arrays = [(name, array) for name, array in flatten(params) if is_parameter(name)]
         return {f"{moment}.{name}": np.zeros_like(array) for moment in "mv" for name, array in arrays}
 
@@ -148,10 +150,15 @@ class AdamW:
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
         """
+        args = Boundary("AdamW.update")
+        for key, value in (("params", params), ("grads", grads), ("moments", moments)):
+            args.one_of(key, value, dict)
+        if not callable(group_of):
+            raise TypeError(f"AdamW.update: group_of is a {type(group_of).__name__}, expected a function of a name")
+        steps = args.integer("steps", steps, 1)
+        step = args.integer("step", step, 0, steps - 1)
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
-        if not 0 <= step < steps:
-            raise ValueError(f"AdamW.update: step is {step}, expected a number below steps={steps}, from 0")
         for name in gradients:
             if name not in arrays or f"m.{name}" not in moments:
                 where = "moments" if name in arrays else "params"
@@ -164,20 +171,26 @@ class AdamW:
         room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
         for i, (name, gradient) in enumerate(gradients.items()):
             group = group_of(name)
-            optim.adamw_into(
-                room[2 * i : 2 * i + 2],
-                arrays[name],
-                moments[f"m.{name}"],
-                moments[f"v.{name}"],
-                gradient,
-                lr=rates[group],
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                eps=self.eps,
-                decay=self.decay(group),
-                scale=scale,
-                step=step + 1,
-            )
+            try:
+                optim.adamw_into(
+                    room[2 * i : 2 * i + 2],
+                    arrays[name],
+                    moments[f"m.{name}"],
+                    moments[f"v.{name}"],
+                    gradient,
+                    lr=rates[group],
+                    beta1=self.betas[0],
+                    beta2=self.betas[1],
+                    eps=self.eps,
+                    decay=self.decay(group),
+                    scale=scale,
+                    step=step + 1,
+                )
+            except (TypeError, ValueError) as error:
+                for inner, outer in (("param", "params "), ("m", "moments m."), ("v", "moments v.")):
+                    rename(error, f"adamw: {inner} ", f"AdamW.update: {outer}{name} ")
+                rename(error, "adamw: ", f"AdamW.update: {name}: ")
+                raise
         pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its second moment
         updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
         after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})

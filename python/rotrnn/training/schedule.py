@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from rotrnn.ops.boundary import Boundary
+
 SCHEDULES = ("cosine", "linear", "constant", "s5")
 
 
@@ -26,11 +28,17 @@ def learning_rate(
     ----------
     warmup : float
         Below 1 it is W as a share of all steps, rounded; from 1 on it is W itself.
+
+    Raises
+    ------
+    ValueError
+        A number that is negative or not finite, `step` above `steps`, or a `schedule` that is none of these.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"learning_rate: schedule is {schedule!r}, expected one of {', '.join(SCHEDULES)}")
-    if not 0 <= step <= steps or not steps:
-        raise ValueError(f"learning_rate: step is {step} of steps={steps}, expected a number from 0 to steps")
+    args = Boundary("learning_rate")
+    args.choice("schedule", schedule, SCHEDULES)
+    steps = args.integer("steps", steps, 1)
+    step = args.integer("step", step, 0, steps)
+    peak, warmup, floor = (args.number(*one) for one in (("peak", peak), ("warmup", warmup), ("floor", floor)))
     warm = warmup_steps(steps, warmup)
     late = schedule == "s5"
     if late and step == 0:

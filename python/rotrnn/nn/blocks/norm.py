@@ -84,7 +84,9 @@ class BatchNorm(Module):
             batch = _merged(x, ctx, ctx.gather, batch)
         elif batch is None:
             batch = batch_norm_statistics(x, lengths=ctx.lengths)
-        for average, one in zip(running, batch, strict=True):
+        for name, average, one in zip(("mean", "var"), running, batch, strict=True):
+            if not average.flags.writeable:
+                raise ValueError(f"BatchNorm: parameter running_{name} is read-only, but training updates it")
             average *= self.momentum
             average += (1 - self.momentum) * one
         return batch
