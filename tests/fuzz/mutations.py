@@ -130,7 +130,10 @@ def reshaped(rng: Rng, x: Array) -> Array:
         lambda: x.reshape((1,) * 30 + x.shape),
     ]
     if x.ndim:
-        ways += [lambda: x.sum(0, dtype=x.dtype), lambda: x[..., 0].copy() if x.shape[-1] else x[..., None]]
+        ways += [
+            lambda: np.asarray(x.sum(0)).astype(x.dtype),
+            lambda: x[..., 0].copy() if x.shape[-1] else x[..., None],
+        ]
     return np.array(one_of(rng, ways)())
 
 
@@ -146,7 +149,7 @@ def resized(rng: Rng, x: Array) -> Array:
 def immense(rng: Rng, x: Array) -> Array:
     """A view of one number that pretends to be immense.
 
-    (Not of an empty array: a kernel loops over its other axes, for minutes. That is known: issue 17, item 5.)
+    (Not of an empty array: some ops loop over its other axes, for minutes.)
     """
     if not x.size:
         return x
@@ -164,9 +167,9 @@ def renumbered(rng: Rng, x: Array) -> Array:
     x = x.copy()
     if not x.size or x.dtype.kind not in "fciub":
         return x
-    some = rng.random(x.shape) < one_of(rng, (0.1, 1.0))
+    some = np.array(rng.random(x.shape) < one_of(rng, (0.1, 1.0)))
     flat = int(rng.integers(x.size))
-    some.flat[flat] = True
+    some[np.unravel_index(flat, x.shape)] = True
     with np.errstate(all="ignore"):
         if x.dtype.kind in "fc":
             x[some] = np.asarray(one_of(rng, FLOATS)).astype(x.dtype)
@@ -203,7 +206,7 @@ VALUES: dict[str, Callable[[Rng, Array], Any]] = {
 NUMBERS: dict[str, Callable[[Rng, Any], Any]] = {
     "another number": lambda rng, x: one_of(rng, INTEGERS) if isinstance(x, int) else one_of(rng, FLOATS),
     "near": lambda rng, x: x + one_of(rng, (-1, 1, 2)) if not isinstance(x, bool) else not x,
-    "numpy": lambda rng, x: one_of(rng, (np.int64, np.float32, np.float64, np.array))(x),
+    "numpy": lambda rng, x: one_of(rng, (np.int64,) * bool(abs(x) < 2**63) + (np.float32, np.float64, np.array))(x),
     "other kind": lambda rng, x: one_of(rng, (*FLOATS, *INTEGERS, True)),
     "another type": another_type,
 }
@@ -231,7 +234,7 @@ def alias(rng: Rng, tree: Any, path: Path) -> Any:
     if isinstance(this, np.ndarray) and other.size > this.size and other.dtype == this.dtype and rng.random() < 0.7:
         other = other.reshape(-1)[: this.size].reshape(this.shape)
     elif rng.random() < 0.3:
-        other = other[:]
+        other = other[...]
     return put(tree, path, other)
 
 

@@ -156,7 +156,7 @@ def test_labels_are_checked() -> None:
         ((logits, labels, [3, 4]), r"Tagger.loss: lengths\[1\] is 4, expected an integer from 0 to T=3"),
         ((logits, labels[:, 0]), r"Tagger.loss: labels has shape \(2,\), expected \(B, T\)"),
         ((logits, labels[:1]), r"Tagger.loss: logits has shape \(2, 3, 3\), expected \(B=1, T=3, C\)"),
-        ((logits, labels - 1), "Tagger.loss: no label counts"),
+        ((logits, labels - 1), "Tagger.loss: labels has none that counts"),
     ):
         with pytest.raises(ValueError, match=message):
             model.loss(*bad)
@@ -165,7 +165,7 @@ def test_labels_are_checked() -> None:
         ((logits, ones, [3, 4]), r"BitTagger.loss: lengths\[1\] is 4, expected an integer from 0 to T=3"),
         ((logits, labels), r"BitTagger.loss: labels has shape \(2, 3\), expected \(B, T, K\)"),
         ((logits, ones[..., :1]), r"BitTagger.loss: logits has shape \(2, 3, 3\), expected \(B=2, T=3, K=1\)"),
-        ((logits, ones, [0, 0]), "BitTagger.loss: no label counts"),
+        ((logits, ones, [0, 0]), "BitTagger.loss: labels has none that counts"),
         ((logits, 2 * ones), r"BitTagger.loss: labels\[0, 0, 0\] is 2, expected an integer from 0 to 1"),
     ):
         with pytest.raises(ValueError, match=message):

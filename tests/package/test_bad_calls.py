@@ -65,7 +65,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.AdamW(lr="fast"), ValueError, "AdamW: lr='fast', expected a finite number"),  # type: ignore[arg-type]
     (lambda: rotrnn.AdamW(schedule="cosin"), ValueError, "AdamW: schedule is 'cosin', expected one of cosine, linear"),
     (lambda: rotrnn.learning_rate(0, 9, 1.0, schedule="cos"), ValueError, "learning_rate: schedule is 'cos', expected"),
-    (lambda: rotrnn.learning_rate(0, 0, 1.0), ValueError, "learning_rate: step is 0 of steps=0, expected a number"),
+    (lambda: rotrnn.learning_rate(0, 0, 1.0), ValueError, "learning_rate: steps is 0, expected a positive integer"),
     (lambda: rotrnn.train(RECIPE, 3), TypeError, "train: folder is a int, expected the path of a folder"),  # type: ignore[arg-type]
     (lambda: rotrnn.train(RECIPE, __file__), ValueError, f"train: folder {__file__}: is a file, expected a folder"),
     (lambda: rotrnn.train(RECIPE, f"{__file__}/run"), ValueError, f"run: is below the file {__file__}, expected"),

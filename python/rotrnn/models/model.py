@@ -17,6 +17,7 @@ from rotrnn.nn.blocks.norm import norm_backward
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, StateForm, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.device import is_array
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -89,7 +90,8 @@ class SequenceModel(Module, ABC):
 
     def answers(self, logits: Array) -> Array:
         """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""
-        return np.where(np.isnan(logits).any(-1), IGNORED, logits.argmax(-1))
+        given: Array = logits if is_array(logits) else np.asarray(logits)
+        return np.where(np.isnan(given).any(-1), IGNORED, given.argmax(-1))
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, C) for labels (B,)."""

@@ -47,7 +47,7 @@ class Tagger(SequenceModel):
         labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
         if not counted.any():
-            raise ValueError(f"{args.op}: no label counts, expected at least one that is neither padding nor -1")
+            raise ValueError(f"{args.op}: labels has none that counts, expected one that is neither padding nor -1")
         check_indices(args, "labels", labels, args.size.get("C", 2), ~counted)
         mean, rows = self.entropy(logits[counted], labels[counted])
         dlogits = np.zeros_like(logits)

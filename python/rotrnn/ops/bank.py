@@ -98,7 +98,7 @@ def diagonal_bank(
     au = args.array("u", u, "B T D")
     aa, ac, askip = _coefficients(args, a, c, skip)
     L, reverse = args.window(window), args.flag("reverse", reverse)
-    args.check_size("the state", (L or 0, *aa.shape), aa.dtype)
+    args.check_size(f"the state with window={L}", (L or 0, *aa.shape), aa.dtype)
     z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
     steps = args.lengths(lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
@@ -170,7 +170,8 @@ def diagonal_bank_backward(
     if L is not None:
         args.optional("saved.before", saved.before, "B W D")
         end = args.optional("dhT", dhT, "B W D")
-        return _window_backward(ady, *_common(au.dtype, aa, ac, askip), saved, end, reverse)
+        checked = saved._replace(u=au, lengths=args.lengths(saved.lengths))
+        return _window_backward(ady, *_common(au.dtype, aa, ac, askip), checked, end, reverse)
     zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
     steps = args.lengths(saved.lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, ady, zT) if one is not None))

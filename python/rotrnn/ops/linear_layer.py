@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, empty, empty_like
+from rotrnn.ops.device import beside, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
@@ -254,7 +254,7 @@ def exact_system(
     """Like `checked_system`, for forward: also returns the exact transition, or None where the call is in double
     precision anyway. With one, h0 does not count towards the common precision."""
     if exact is not None:
-        turn = args.array("exact", beside(exact, system.a), "N", kinds=COMPLEX)
+        turn = args.array("exact", beside(exact, system.a) if is_array(exact) else exact, "N", kinds=COMPLEX)
         ready, dtype = checked_system(args, system, *others)
         if dtype == np.float32:
             return ready, dtype, args.layout(turn, np.dtype(np.complex128))
@@ -308,14 +308,15 @@ def linear_layer_backward(
     states = "K B N" if L is None else "K B rows N"
     dhT = args.optional("dhT", dhT, states, kinds=COMPLEX)
     z0 = args.optional("saved.h0", saved.h0, states, kinds=COMPLEX)
-    ready, dtype = checked_system(args, system, args.array("saved.u", saved.u, "B T D"))
+    saved = saved._replace(u=args.array("saved.u", saved.u, "B T D"))
+    ready, dtype = checked_system(args, system, saved.u)
     dy = args.layout(dy, dtype)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
         args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX)
         if L is not None:
             args.array("saved.v", saved.v, "B T N", kinds=COMPLEX)  # type: ignore[arg-type]  # not None here
-        return _backward_from_states(dy, ready, saved, dhT)
+        return _backward_from_states(dy, ready, saved._replace(lengths=args.lengths(saved.lengths)), dhT)
     check_carries(args, saved.carries)
     check_precision(args, "saved.u", saved.u, dtype)
     u, carries = args.layout(saved.u, dtype), args.layout(saved.carries, ready.a.dtype)

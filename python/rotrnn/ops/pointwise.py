@@ -792,7 +792,7 @@ def embedding_backward(
     aids, steps = _ids(args, ids, lengths, vocab)
     (ady,) = args.common(ady)
     B, T, D = ady.shape
-    dtable = args.out("dtable", None, (vocab, D), ady.dtype)
+    dtable = args.out(f"dtable with vocab={vocab}", None, (vocab, D), ady.dtype)
     args.kernels.embedding_backward(dtable=dtable, dy=ady, ids=aids, lengths=steps, B=B, T=T, D=D, V=vocab)
     return EmbeddingGrads(dtable, dtable.sum(axis=0))
 

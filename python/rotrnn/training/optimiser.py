@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.device import empty, to_host
+from rotrnn.ops.device import empty, is_array, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
@@ -104,6 +104,7 @@ class AdamW:
     def init(self, params: Params) -> Moments:
         """Returns moments of zero."""
         Boundary("AdamW.init").one_of("params", params, dict)
+        _check_arrays("AdamW.init", "params", dict(flatten(params)))
         arrays = [(name, array) for name, array in flatten(params) if is_parameter(name)]
         return {f"{moment}.{name}": np.zeros_like(array) for moment in "mv" for name, array in arrays}
 
@@ -159,8 +160,10 @@ class AdamW:
         step = args.integer("step", step, 0, steps - 1)
         arrays = dict(flatten(params))
         gradients = dict(flatten(grads))
+        _check_arrays("AdamW.update", "params", arrays)
+        _check_arrays("AdamW.update", "grads", gradients)
         for name in gradients:
-            if name not in arrays or f"m.{name}" not in moments:
+            if name not in arrays or f"m.{name}" not in moments or f"v.{name}" not in moments:
                 where = "moments" if name in arrays else "params"
                 raise ValueError(f"AdamW.update: grads has {name}, expected only names that {where} has too")
         norms = norms_by_name(dict(reversed(gradients.items())))
@@ -198,6 +201,12 @@ class AdamW:
         check_finite("parameter", after, group_of)
         check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, group_of)
         return size
+
+
+def _check_arrays(call: str, argument: str, arrays: dict[str, Any]) -> None:
+    for name, array in arrays.items():
+        if not is_array(array):
+            raise TypeError(f"{call}: {argument} has {name} of type {type(array).__name__}, expected an array")
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
