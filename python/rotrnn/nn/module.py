@@ -81,6 +81,8 @@ class Context:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")
+        if self.step >= 2**32:  # a word of the counters of random numbers
+            raise ValueError(f"Context: step is {self.step}, expected an integer from 0 to 2^32 - 1")
         if self.gather is not None and not callable(self.gather):
             raise TypeError(f"Context: gather is a {type(self.gather).__name__}, expected a function or None")
 

@@ -233,7 +233,7 @@ def residual_block_backward(
     args.one_of("saved", saved, BlockSaved)
     x, z0, steps, carries, layer = saved
     ady = args.array("dy", dy, "B T D")
-    check_carries(args, carries)
+    carries = check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
     x, layer = args.array("saved.x", x, "B T D"), args.optional("saved.layer", layer, "B T D")
     z0 = args.optional("saved.h0", z0, "K B N", kinds=COMPLEX)

@@ -178,10 +178,10 @@ def new_states(system: System, u: Array) -> tuple[Array, Array]:
     return empty((K, B, N), dtype, like=u), empty((K, B, -(-T // TILE), N), dtype, like=u)
 
 
-def check_carries(args: Boundary, carries: Array) -> None:
-    """Checks that forward saved a state for every tile of dy."""
+def check_carries(args: Boundary, carries: Array) -> Array:
+    """Checks that forward saved a state for every tile of dy, and returns these states."""
     args.bind("tiles", -(-args.size["T"] // TILE), f"dy in tiles of {TILE} steps")
-    args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+    return args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
 
 
 def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any]) -> None:
@@ -317,9 +317,8 @@ def linear_layer_backward(
         if L is not None:
             args.array("saved.v", saved.v, "B T N", kinds=COMPLEX)  # type: ignore[arg-type]  # not None here
         return _backward_from_states(dy, ready, saved._replace(lengths=args.lengths(saved.lengths)), dhT)
-    check_carries(args, saved.carries)
     check_precision(args, "saved.u", saved.u, dtype)
-    u, carries = args.layout(saved.u, dtype), args.layout(saved.carries, ready.a.dtype)
+    u, carries = args.layout(saved.u, dtype), args.layout(check_carries(args, saved.carries), ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
     steps = args.lengths(saved.lengths)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)

@@ -165,7 +165,7 @@ class Mamba(Recurrent):
 
     def prepare(self, params: Params) -> Array:
         """Returns A (I, S)."""
-        A: Array = -np.exp(params["A_log"])
+        A: Array = -np.exp(contiguous(params["A_log"]))
         return A
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Array | None = None) -> tuple[Array, State]:
@@ -205,7 +205,7 @@ class Mamba(Recurrent):
         x, value, gate, mixed, selected, scanned, carries, lengths, state0, _ = saved
         tail, h0 = (None, None) if state0 is None else state0
         dtail, dh = (None, None) if dstate is None else dstate
-        A, u = -np.exp(params["A_log"]), silu(mixed)
+        A, u = -np.exp(contiguous(params["A_log"])), silu(mixed)
         d, B, C = self._parts(selected)
         raw = dense(d, params["dt_proj"], params["dt_bias"])
 
