@@ -193,6 +193,7 @@ class SequenceModel(Module, ABC):
         if not isinstance(ctx, Context):
             name = type(self).__name__
             raise TypeError(f"{name}.state_norms: ctx is a {type(ctx).__name__}, expected a Context")
+        inputs = inputs if is_array(inputs) else np.asarray(inputs)
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # the fused pass keeps no states
         found = [block.state_norms(one) for block, one in self._blocks(saved)]
         norms = [one for one in found if one is not None]

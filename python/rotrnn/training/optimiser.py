@@ -207,6 +207,8 @@ def _check_arrays(call: str, argument: str, arrays: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if not is_array(array):
             raise TypeError(f"{call}: {argument} has {name} of type {type(array).__name__}, expected an array")
+        if array.dtype.kind != "f":
+            raise TypeError(f"{call}: {argument} has {name} of dtype {array.dtype}, expected float32 or float64")
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
