@@ -289,7 +289,7 @@ def _arguments(
     au, aalpha = checked_parts(args, u, alpha, rows)
     steps = args.lengths(lengths)
     ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
-    result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin)
+    result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin, ady, au, aalpha, ax, aorigin)
     numbers = {
         **args.sizes("B T D"),
         "R": args.size["R"],

@@ -100,7 +100,7 @@ def diagonal_scan(
     ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
     steps = args.lengths(lengths)
     ax, aa, ah0 = args.common(ax, aa, ah0)
-    h = args.out("out", out, ax.shape, ax.dtype, a, x, h0)
+    h = args.out("out", out, ax.shape, ax.dtype, a, x, h0, aa, ax, ah0)
     B, T, N = ax.shape
     hT = args.state((B, N), ax.dtype) if return_state else None
     how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
@@ -174,7 +174,7 @@ def diagonal_scan_backward(
     steps = args.lengths(lengths)
     adh, aa, akept, ah0, adhT = args.common(adh, aa, akept, ah0, adhT)
     B, T, N = adh.shape
-    dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT)
+    dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT, adh, akept)
     da = np.empty_like(aa)
     dh0 = args.state((B, N), adh.dtype)
     how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
