@@ -46,7 +46,7 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
-PLAIN = ("module.c", "pool.c", "stop.c")  # compiled once, without a variant
+PLAIN = ("module.c", "door.c", "pool.c", "stop.c")  # compiled once, without a variant
 
 
 class Job(NamedTuple):
@@ -76,6 +76,22 @@ def all_jobs():
             macros = [*MACROS, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
             jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))
     return jobs
+
+
+def cuda_jobs(listing):
+    """The files of rotrnn._cuda: those of cuda/, and the door and the tables of csrc; `listing` is the made list.c."""
+    jobs = []
+    for source in sorted(Path("cuda").glob("*.cu"), key=lambda path: -path.stat().st_size):
+        dtypes = [None] if source.name == "runtime.cu" else DTYPES_OF.get(f"{source.stem}.c", REAL)
+        jobs += [cuda_job(str(source), dtype) for dtype in dtypes]
+    jobs += [cuda_job("csrc/module/entries.c", dtype) for dtype in REAL + COMPLEX]
+    return jobs + [Job(source, "", [], MACROS) for source in ("cuda/module.c", "csrc/module/door.c", str(listing))]
+
+
+def cuda_job(source, dtype):
+    if dtype is None:
+        return Job(source, "", [], MACROS)
+    return Job(source, f"{dtype}_cuda", [], [*MACROS, ("ROT_CUDA", "1"), ("ROT_DTYPE", dtype), ("ROT_ISA", "cuda")])
 
 
 def check_compiler():

@@ -231,12 +231,14 @@ def header(listing: Listing) -> str:
         parts.append(f"#define ROT_{kind.upper()}_KERNELS(X) {names}")
     places = ", ".join(f"PLACE_{one.name}" for one in listing.kernels)
     parts.append(f"enum {{ {places}, ROT_KERNELS }};")
+    parts.append('#ifdef __cplusplus\nextern "C" {\n#endif')
     for kind in KINDS:
         here = [_struct(one) for one in listing.groups.values() if one.kind == kind]
         here += [_kernel(one) for one in listing.kernels if one.kind == kind]
         if kind == "real":
             here = ["#if !ROT_COMPLEX", *here, "#endif"]
         parts += here
+    parts.append("#ifdef __cplusplus\n}\n#endif")
     return "\n\n".join([*parts, "#endif"]) + "\n"
 
 

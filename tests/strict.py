@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,18 @@ class StrictArray(NDArrayOperatorsMixin):
 
     # ---- methods that do not wait ----
 
+    @property
+    def data(self) -> Address:
+        return Address(self._host)
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=0)
+
+    @property
+    def flags(self) -> Flags:
+        return Flags(self._host)
+
     def _key(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, StrictArray) and one.dtype == bool for one in keys):
@@ -163,7 +176,7 @@ def _method(name: str) -> Any:
     return lambda self, *args, **kwargs: wrap(getattr(self._host, name)(*unwrap(args), **unwrap(kwargs)))
 
 
-for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "strides"):
+for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"):
     setattr(StrictArray, _name, _passed_on(_name))
 for _name in ("T", "real", "imag", "flat"):
     setattr(StrictArray, _name, _wrapped(_name))
@@ -175,10 +188,26 @@ for _name in (
     setattr(StrictArray, _name, _method(_name))
 
 
+class Address:
+    """Where an array's numbers are, as CuPy's arrays say it."""
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        self.ptr = host.__array_interface__["data"][0]
+
+
+class Flags:
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        self.c_contiguous, self.f_contiguous = host.flags.c_contiguous, host.flags.f_contiguous
+
+
 class StrictKernels:
-    """The CPU's kernels, which accept only StrictArrays."""
+    """The CPU's kernels, which accept only StrictArrays; or those of another module that takes them as they are."""
+
+    other: Any = None
 
     def __getattr__(self, name: str) -> Any:
+        if self.other is not None:
+            return getattr(self.other, name)
         kernel = getattr(HOST.kernels, name)
         return lambda **arguments: kernel(**{key: unwrap(value) for key, value in arguments.items()})
 
@@ -199,15 +228,33 @@ def to_host(value: Any) -> Any:
     return value._host if isinstance(value, StrictArray) else value
 
 
+def poisoned(shape: tuple[int, ...], dtype: Any) -> StrictArray:
+    """Returns a new array whose numbers are NaN, or -1: uninitialised memory may hold anything."""
+    host = np.empty(shape, dtype)
+    host.reshape(-1).view(np.uint8)[:] = 0xFF
+    return StrictArray(host)
+
+
+KERNELS = StrictKernels()
 STRICT = Device(
     "the strict device",
     StrictArray,
-    StrictKernels(),  # type: ignore[arg-type]
-    lambda shape, dtype: StrictArray(np.empty(shape, dtype)),  # type: ignore[return-value,arg-type]
+    KERNELS,  # type: ignore[arg-type]
+    poisoned,  # type: ignore[arg-type]
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
     lambda array: array.on_host(),  # type: ignore[attr-defined]
 )
 register(STRICT)
+
+
+@contextlib.contextmanager
+def kernels_of(module: Any) -> Iterator[None]:
+    """Within the block, the strict device has the kernels of this module instead of the CPU's."""
+    KERNELS.other = module.kernels
+    try:
+        yield
+    finally:
+        KERNELS.other = None
 
 
 @contextlib.contextmanager

@@ -9,17 +9,17 @@
 
 #include <assert.h>
 #include <string.h>
-#if defined(__aarch64__) && !defined(__CUDACC__)
-#include <arm_neon.h>
-#endif
 
 #include "real.h"
+#if defined(__aarch64__) && !ROT_DEVICE
+#include <arm_neon.h>
+#endif
 
 /* As many counters as a register has 64-bit lanes. Word k of each counter is in the low half of a lane of v[k]; the
  * high halves are arbitrary. Multiplying the low halves is one instruction, which clang finds and gcc does not (gcc 12
  * uses three, and takes twice the time). On a device there is one lane per thread.
  */
-#if defined(__CUDACC__)
+#if ROT_DEVICE
 typedef uint64_t philox_word;
 #else
 #if defined(__AVX512F__)
@@ -38,7 +38,7 @@ typedef struct {
 } philox_lanes;
 
 /* Builtins where the compiler has them: including the header of intrinsics takes longer than compiling a kernel. */
-#if defined(__has_builtin) && !defined(__CUDACC__)
+#if defined(__has_builtin) && !ROT_DEVICE
 #define ROT_HAS_BUILTIN(name) __has_builtin(name)
 #else
 #define ROT_HAS_BUILTIN(name) 0
@@ -56,7 +56,7 @@ ROT_INLINE philox_word philox_product(philox_word x, uint32_t factor) {
 #elif defined(__SSE2__) && !defined(__AVX2__) && ROT_HAS_BUILTIN(__builtin_ia32_pmuludq128)
     typedef int halves __attribute__((vector_size(PHILOX_BYTES)));
     return (philox_word)__builtin_ia32_pmuludq128((halves)x, (halves)((x ^ x) + factor));
-#elif defined(__aarch64__) && !defined(__CUDACC__)
+#elif defined(__aarch64__) && !ROT_DEVICE
     return vmull_u32(vmovn_u64(x), vdup_n_u32(factor));
 #else
     return (x & 0xFFFFFFFFu) * factor;

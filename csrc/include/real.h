@@ -27,6 +27,13 @@
 #define restrict __restrict /* the same promise in gcc, clang and nvcc */
 #endif
 
+/* Device code: compiled by nvcc, or by a C++ compiler for the harness that runs it on the host (cuda/device.h) */
+#if defined(__CUDACC__) || defined(ROT_HOST_DEVICE)
+#define ROT_DEVICE 1
+#else
+#define ROT_DEVICE 0
+#endif
+
 /* ROT_INLINE: a function for host and device. ROT_ALWAYS_INLINE: the same, inlined whatever its size, for functions
  * that work on registers. */
 #ifdef __CUDACC__
@@ -75,7 +82,7 @@ typedef cplx lane;
 typedef real lane;
 #endif
 
-/* Status codes of kernels; module.c raises the matching Python exception. */
-enum { ROT_OK = 0, ROT_NO_MEMORY = 1, ROT_OUT_OF_RANGE = 2, ROT_EXHAUSTED = 3 };
+/* Status codes of kernels; door.c raises the matching Python exception. */
+enum { ROT_OK = 0, ROT_NO_MEMORY = 1, ROT_OUT_OF_RANGE = 2, ROT_EXHAUSTED = 3, ROT_NO_KERNEL = 4, ROT_DEVICE_FAILED = 5 };
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "steps.h"
 
-#if defined(__CUDACC__)
+#if ROT_DEVICE
 enum { VECTOR_BYTES = sizeof(real) };
 #elif defined(__AVX512F__)
 enum { VECTOR_BYTES = 64 };
@@ -19,7 +19,7 @@ enum { VECTOR_BYTES = 16 };
 enum { LANES = VECTOR_BYTES / sizeof(real) };
 
 /* An unaligned vector: a load through a pointer to it takes any LANES consecutive numbers of an array. */
-#if defined(__CUDACC__)
+#if ROT_DEVICE
 typedef real vec;
 #else
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));

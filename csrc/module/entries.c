@@ -3,8 +3,14 @@
 
 #include "kernels.h"
 
+#ifdef ROT_CUDA /* kernels that have no file in cuda/ */
+#define CALL(name)                                                                                                     \
+    extern int K(name)(const name##_args *args) __attribute__((weak));                                                 \
+    static int call_##name(const void *args) { return K(name) ? K(name)(args) : ROT_NO_KERNEL; }
+#else
 #define CALL(name)                                                                                                     \
     static int call_##name(const void *args) { return K(name)(args); }
+#endif
 #define AT_PLACE(name) [PLACE_##name] = call_##name,
 
 #if ROT_COMPLEX

@@ -1,39 +1,19 @@
-/* rotrnn._cpu: the kernels of the list (entries.h) as Python functions. The only file that uses Python and NumPy.
- *
- * `_cpu.kernels` has one function for each kernel, which takes every argument of the list by keyword. Arrays must have
- * the dtype and the size that the list gives, be C-contiguous and aligned, and writeable if the kernel writes them. The
- * dtype of the first array without a fixed dtype selects the variant, `use_simd` the instruction set.
+/* rotrnn._cpu: the kernels of the list (entries.h) on NumPy arrays, as Python functions (door.h). `use_simd` selects the
+ * instruction set.
  */
-#define PY_SSIZE_T_CLEAN
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wpedantic"
-#endif
-#include <Python.h>
-#include <numpy/arrayobject.h>
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
+#define ROT_IMPORTS_NUMPY
+#include "door.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-#include "entries.h"
 #include "float_mode.h"
-#include "kernels.h"
 #include "platform.h"
 #include "pool.h"
 #include "stop.h"
-
-enum { F32, F64, C64, C128, DTYPES };
-static const int TYPE_NUMBERS[DTYPES] = {NPY_FLOAT32, NPY_FLOAT64, NPY_COMPLEX64, NPY_COMPLEX128};
-static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64", "complex128"};
 
 #define TABLES(isa)                                                                                                    \
     extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[];
@@ -83,221 +63,32 @@ typedef struct {
     PyObject *handler;         /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
-typedef struct {
-    PyObject *module; /* owned: a function may outlive every other reference to its module */
-    module_state *state;
-    const rot_kernel *kernel;
-    int place;                           /* in the list */
-    PyObject *names[ROT_MOST_ARGUMENTS]; /* owned: of its arguments, interned */
-    PyMethodDef def;
-} function;
-
-static const char FUNCTION_CAPSULE[] = "rotrnn._cpu.function";
-
-/* The compiled kernel for a dtype; NULL if there is none. */
-static rot_call find_call(const function *self, int dtype) {
-    const rot_call call = SIMDS[self->state->level].calls[dtype][self->place];
-    return call ? call : ROT_ONCE[self->place];
-}
-
-static int dtype_index(PyObject *object) {
-    if (PyArray_Check(object))
-        for (int i = 0; i < DTYPES; i++)
-            if (PyArray_TYPE((PyArrayObject *)object) == TYPE_NUMBERS[i]) return i;
-    return -1;
-}
-
-/* The index of the argument with this name, or -1. Callers pass interned names, mostly in the list's order. */
-static int find_argument(const function *self, PyObject *name, int guess) {
-    const int count = self->kernel->count;
-    if (guess < count && self->names[guess] == name) return guess;
-    for (int i = 0; i < count; i++)
-        if (self->names[i] == name) return i;
-    for (int i = 0; i < count; i++)
-        if (PyUnicode_Compare(self->names[i], name) == 0) return i;
-    return -1;
-}
-
-/* Checks one array argument and stores its data pointer at `to`. Returns false with an exception set. */
-static bool unpack_array(void *to, const rot_kernel *kernel, const rot_argument *argument, PyObject *object,
-                         int dtype) {
-    static const int TYPES[] = {[ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_FLOAT64] = NPY_FLOAT64};
-    static const char *const NAMES[] = {[ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_FLOAT64] = "float64"};
-    const int type = argument->dtype == ROT_CALLS ? TYPE_NUMBERS[dtype] : TYPES[argument->dtype];
-    void *data = NULL;
-    if (!(argument->optional && object == Py_None)) {
-        PyArrayObject *const array = (PyArrayObject *)object;
-        if (!PyArray_Check(object) || PyArray_TYPE(array) != type || !PyArray_ISNOTSWAPPED(array)) {
-            PyErr_Format(PyExc_TypeError, "%s: %s must be a %s array%s, got %R", kernel->name, argument->name,
-                         argument->dtype == ROT_CALLS ? TYPE_NAMES[dtype] : NAMES[argument->dtype],
-                         argument->optional ? " or None" : "",
-                         PyArray_Check(object) ? (PyObject *)PyArray_DESCR(array) : (PyObject *)Py_TYPE(object));
-            return false;
-        }
-        if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISALIGNED(array)) {
-            PyErr_Format(PyExc_ValueError, "%s: %s must be C-contiguous and aligned", kernel->name, argument->name);
-            return false;
-        }
-        if (argument->kind == ROT_WRITE && !PyArray_ISWRITEABLE(array)) {
-            PyErr_Format(PyExc_ValueError, "%s: %s is read-only, but is written", kernel->name, argument->name);
-            return false;
-        }
-        data = PyArray_DATA(array);
-    }
-    memcpy(to, &data, sizeof data);
-    return true;
-}
-
-/* Stores an argument in the struct at `args`. Returns false with an exception set. */
-static bool unpack(char *args, const rot_kernel *kernel, int i, PyObject *object, int dtype) {
-    const rot_argument *const argument = &kernel->arguments[i];
-    char *const to = args + argument->place;
-    if (argument->kind == ROT_INT) {
-        const int64_t n = (int64_t)PyLong_AsLongLong(object);
-        memcpy(to, &n, sizeof n);
-        if (n == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
-        if (!PyErr_Occurred() && n >= argument->low && n <= argument->high) return true;
-        PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "%s: %s is %S, expected an integer from %lld to %lld", kernel->name,
-                     argument->name, object, (long long)argument->low, (long long)argument->high);
-        return false;
-    }
-    if (argument->kind == ROT_FLOAT) {
-        const double d = PyFloat_AsDouble(object);
-        memcpy(to, &d, sizeof d);
-        return !(d == -1 && PyErr_Occurred());
-    }
-    return unpack_array(to, kernel, argument, object, dtype);
-}
-
-static PyObject *raise_status(const char *name, int status) {
-    switch (status) {
-    case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
-    case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
-    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
-    default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
-    }
-    return NULL;
-}
-
-static PyObject *raise_missing(const function *self, PyObject *const *given) {
-    for (int i = 0; i < self->kernel->count; i++)
-        if (!given[i]) {
-            PyErr_Format(PyExc_TypeError, "%s: %U is missing", self->kernel->name, self->names[i]);
-            break;
-        }
-    return NULL;
+rot_call find_call(PyObject *module, int place, int dtype) {
+    const module_state *const state = PyModule_GetState(module);
+    const rot_call call = SIMDS[state->level].calls[dtype][place];
+    return call ? call : ROT_ONCE[place];
 }
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
 #endif
-/* The values of a call's integers, as "B=2, T=3"; NULL with an exception set. */
-static PyObject *integers_of(const rot_kernel *kernel, const char *args) {
-    PyObject *values = PyUnicode_FromString("");
-    for (int i = 0; i < kernel->count && values; i++) {
-        const rot_argument *const one = &kernel->arguments[i];
-        int64_t n;
-        if (one->kind != ROT_INT) continue;
-        memcpy(&n, args + one->place, sizeof n);
-        PyObject *const more = PyUnicode_FromFormat("%U%s%s=%lld", values, PyUnicode_GET_LENGTH(values) ? ", " : "",
-                                                    one->name, (long long)n);
-        Py_DECREF(values);
-        values = more;
-    }
-    return values;
-}
-
-static bool raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args) {
-    PyObject *const values = integers_of(kernel, args), *const shape = PyObject_GetAttrString(array, "shape");
-    if (values && shape)
-        PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, expected as many numbers as (%s), with %U", kernel->name,
-                     argument->name, shape, argument->shape, values);
-    Py_XDECREF(shape);
-    Py_XDECREF(values);
-    return false;
-}
-
-static bool raise_broken(const rot_kernel *kernel, const char *condition, const char *args) {
-    PyObject *const values = integers_of(kernel, args);
-    if (values) PyErr_Format(PyExc_ValueError, "%s: expected %s, with %U", kernel->name, condition, values);
-    Py_XDECREF(values);
-    return false;
-}
-
-static bool raise_overlap(const rot_kernel *kernel, const char *written, const char *other) {
-    PyErr_Format(PyExc_ValueError, "%s: %s overlaps %s, but is written: expected separate memory", kernel->name,
-                 written, other);
-    return false;
-}
-
-/* Index of the first number that is not in the range (NaN is in none), or -1. */
-static npy_intp outside(PyArrayObject *array, rot_range range) {
-    const npy_intp count = PyArray_SIZE(array);
-    if (PyArray_TYPE(array) == NPY_INT64) {
-        const int64_t *const numbers = PyArray_DATA(array);
-        for (npy_intp i = 0; i < count; i++)
-            if (numbers[i] < range.low || numbers[i] > range.high) return i;
-    } else {
-        const double *const numbers = PyArray_DATA(array);
-        for (npy_intp i = 0; i < count; i++)
-            if (!(numbers[i] >= (double)range.low && numbers[i] <= (double)range.high)) return i;
-    }
-    return -1;
-}
-
-static bool raise_range(const rot_kernel *kernel, const rot_argument *argument, PyArrayObject *array, npy_intp at,
-                        rot_range range) {
-    PyObject *const number = PyArray_GETITEM(array, PyArray_BYTES(array) + at * PyArray_ITEMSIZE(array));
-    if (number)
-        PyErr_Format(PyExc_ValueError, "%s: number %zd of %s is %S, expected one from %lld to %lld", kernel->name, at,
-                     argument->name, number, (long long)range.low, (long long)range.high);
-    Py_XDECREF(number);
-    return false;
-}
-
-/* Checks what the kernel indexes by against the arrays: their sizes, the numbers in them, conditions of the list, and
- * that nothing written overlaps another array. Returns false with an exception set. `written`: how many arrays
- * the kernel writes that are not empty. */
-static bool fits(const rot_kernel *kernel, PyObject *const *given, const char *args, int *written) {
-    int64_t sizes[ROT_MOST_ARGUMENTS];
-    rot_range ranges[ROT_MOST_ARGUMENTS];
-    int arrays[ROT_MOST_ARGUMENTS], there = 0;
-    *written = 0;
-    kernel->sizes(sizes, args);
-    for (int i = 0, k = 0; i < kernel->count; i++) {
-        const rot_argument *const argument = &kernel->arguments[i];
-        if (argument->kind > ROT_WRITE) continue;
-        const int64_t expected = sizes[k++];
-        if (given[i] == Py_None) continue;
-        if (PyArray_SIZE((PyArrayObject *)given[i]) != expected) return raise_size(kernel, argument, given[i], args);
-        if (expected) arrays[there++] = i;
-        if (expected && argument->kind == ROT_WRITE) ++*written;
-    }
-    const char *const condition = kernel->broken ? kernel->broken(args) : NULL;
-    if (condition) return raise_broken(kernel, condition, args);
-    if (kernel->ranges) kernel->ranges(ranges, args);
-    for (int i = 0, k = 0; kernel->ranges && i < kernel->count; i++) {
-        if (!kernel->arguments[i].ranged) continue;
-        const rot_range range = ranges[k++];
-        if (given[i] == Py_None) continue;
-        const npy_intp at = outside((PyArrayObject *)given[i], range);
-        if (at >= 0) return raise_range(kernel, &kernel->arguments[i], (PyArrayObject *)given[i], at, range);
-    }
-    for (int i = 0; i < there; i++) {
-        if (kernel->arguments[arrays[i]].kind != ROT_WRITE) continue;
-        PyArrayObject *const mine = (PyArrayObject *)given[arrays[i]];
-        const char *const begin = PyArray_BYTES(mine), *const end = begin + PyArray_NBYTES(mine);
-        for (int k = 0; k < there; k++) {
-            PyArrayObject *const other = (PyArrayObject *)given[arrays[k]];
-            if (k == i || PyArray_BYTES(other) >= end || PyArray_BYTES(other) + PyArray_NBYTES(other) <= begin)
-                continue;
-            return raise_overlap(kernel, kernel->arguments[arrays[i]].name, kernel->arguments[arrays[k]].name);
-        }
-    }
+bool describe_array(PyObject *object, rot_array *array) {
+    if (!PyArray_Check(object)) return false;
+    PyArrayObject *const numbers = (PyArrayObject *)object;
+    array->data = PyArray_DATA(numbers);
+    array->count = PyArray_SIZE(numbers);
+    array->bytes = array->count * PyArray_ITEMSIZE(numbers);
+    array->type = PyArray_ISNOTSWAPPED(numbers) ? PyArray_TYPE(numbers) : -1;
+    array->contiguous = PyArray_IS_C_CONTIGUOUS(numbers);
+    array->aligned = PyArray_ISALIGNED(numbers);
+    array->writeable = PyArray_ISWRITEABLE(numbers);
+    array->on_host = true;
     return true;
 }
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 /* Looks for signals during a call of the main thread, where Python handles them. */
 typedef struct {
@@ -321,9 +112,11 @@ static void look_for_signals(rot_stop *stop) {
 
 /* Runs a kernel without the GIL. A signal whose handler raises, as that of Ctrl-C does, ends it early: returns false
  * with the exception set. */
-static bool run(const function *self, rot_call call, const char *args, int *status) {
+bool run_call(PyObject *module, const char *name, rot_call call, const char *args, int *status) {
+    (void)name;
+    const module_state *const state = PyModule_GetState(module);
     watch w = {.base = {.poll = look_for_signals}};
-    const bool watched = PyThread_get_thread_ident() == self->state->main_thread;
+    const bool watched = PyThread_get_thread_ident() == state->main_thread;
     rot_stop *const before = stop_calls_by(watched ? &w.base : NULL);
     w.thread = PyEval_SaveThread();
     const float_mode mode = float_mode_usual();
@@ -332,119 +125,6 @@ static bool run(const function *self, rot_call call, const char *args, int *stat
     PyEval_RestoreThread(w.thread);
     stop_calls_by(before);
     return !w.base.set;
-}
-
-static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t positional, PyObject *keywords) {
-    const function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
-    if (!self) return NULL;
-    const rot_kernel *const kernel = self->kernel;
-    if (positional) return PyErr_Format(PyExc_TypeError, "%s: takes its arguments by keyword alone", kernel->name);
-    PyObject *given[ROT_MOST_ARGUMENTS] = {NULL}; /* borrowed, in the order of the list */
-    const Py_ssize_t count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *const name = PyTuple_GET_ITEM(keywords, i);
-        const int at = find_argument(self, name, (int)i);
-        if (at < 0) return PyErr_Format(PyExc_TypeError, "%s: has no argument %U", kernel->name, name);
-        given[at] = values[i];
-    }
-    if (count != kernel->count) return raise_missing(self, given);
-    int dtype = -1;
-    for (int i = 0; i < kernel->count && dtype < 0; i++)
-        if (kernel->arguments[i].kind <= ROT_WRITE && kernel->arguments[i].dtype == ROT_CALLS)
-            dtype = dtype_index(given[i]);
-    if (dtype < 0) dtype = F32; /* a kernel without such arrays is the same for all dtypes */
-    const rot_call call = find_call(self, dtype);
-    if (!call) return PyErr_Format(PyExc_TypeError, "%s: there is no %s kernel", kernel->name, TYPE_NAMES[dtype]);
-    _Alignas(16) char args[ROT_ARGS_BYTES];
-    for (int i = 0; i < kernel->count; i++)
-        if (!unpack(args, kernel, i, given[i], dtype)) return NULL;
-    int written;
-    if (!fits(kernel, given, args, &written)) return NULL;
-    if (!written) Py_RETURN_NONE; /* its loops over an immense axis may still take minutes */
-    int status;
-    if (!run(self, call, args, &status)) return NULL;
-    if (status != ROT_OK) return raise_status(kernel->name, status);
-    Py_RETURN_NONE;
-}
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-
-static void free_function(PyObject *capsule) {
-    function *const self = PyCapsule_GetPointer(capsule, FUNCTION_CAPSULE);
-    for (int i = 0; i < self->kernel->count; i++) Py_XDECREF(self->names[i]);
-    Py_DECREF(self->module);
-    PyMem_Free(self);
-}
-
-/* Adds the function of the kernel with index `place` in the list to `kernels`. */
-static int add_function(PyObject *module, PyObject *kernels, int place) {
-    function *const self = PyMem_Calloc(1, sizeof *self);
-    if (!self) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->module = Py_NewRef(module);
-    self->state = PyModule_GetState(module);
-    self->kernel = &ROT_LIST[place];
-    self->place = place;
-    self->def.ml_name = self->kernel->name;
-    self->def.ml_meth = (PyCFunction)(void (*)(void))invoke;
-    self->def.ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    PyObject *const capsule = PyCapsule_New(self, FUNCTION_CAPSULE, free_function);
-    if (!capsule) {
-        Py_DECREF(module);
-        PyMem_Free(self);
-        return -1;
-    }
-    int status = 0;
-    for (int i = 0; i < self->kernel->count && status == 0; i++) {
-        self->names[i] = PyUnicode_InternFromString(self->kernel->arguments[i].name);
-        if (!self->names[i]) status = -1;
-    }
-    PyObject *const callable = status == 0 ? PyCFunction_New(&self->def, capsule) : NULL;
-    Py_DECREF(capsule);
-    if (!callable) return -1;
-    status = PyObject_SetAttrString(kernels, self->kernel->name, callable);
-    Py_DECREF(callable);
-    return status;
-}
-
-/* Adds `kernels`, an object with one function for each kernel of the list. */
-static int add_kernels(PyObject *module) {
-    PyObject *const kernels = PyModule_New("rotrnn._cpu.kernels");
-    if (!kernels) return -1;
-    int status = 0;
-    for (int place = 0; place < ROT_KERNELS && status == 0; place++) status = add_function(module, kernels, place);
-    if (status == 0) status = PyModule_AddObjectRef(module, "kernels", kernels);
-    Py_DECREF(kernels);
-    return status;
-}
-
-/* Adds the list's constants as numbers, and each enumeration as a read-only mapping from a name to its number. */
-static int add_numbers(PyObject *module) {
-    for (const rot_number *number = ROT_NUMBERS; number->group;) {
-        if (!number->name) {
-            if (PyModule_AddIntConstant(module, number->group, (long)number->value) < 0) return -1;
-            number++;
-            continue;
-        }
-        const char *const group = number->group;
-        PyObject *const names = PyDict_New();
-        int status = names ? 0 : -1;
-        for (; status == 0 && number->group && strcmp(number->group, group) == 0; number++) {
-            PyObject *const value = PyLong_FromLongLong((long long)number->value);
-            status = value ? PyDict_SetItemString(names, number->name, value) : -1;
-            Py_XDECREF(value);
-        }
-        PyObject *const view = status == 0 ? PyDictProxy_New(names) : NULL;
-        Py_XDECREF(names);
-        if (!view) return -1;
-        status = PyModule_AddObjectRef(module, group, view);
-        Py_DECREF(view);
-        if (status < 0) return -1;
-    }
-    return 0;
 }
 
 static PyObject *use_simd(PyObject *module, PyObject *argument) {

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
-from rotrnn.ops.device import HOST, Device, device_of, is_array
+from rotrnn.ops.device import HOST, Device, device_of, is_array, is_plain, is_writeable
 from rotrnn.ops.device import Array as Array
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Boundary:
     def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
         """Returns `array` in `dtype`, C-contiguous and aligned; copies only if it is not."""
         flags = array.flags
-        if array.dtype == dtype and flags.c_contiguous and flags.aligned:
+        if array.dtype == dtype and flags.c_contiguous and (self.device is not HOST or flags.aligned):
             return array
         return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
@@ -352,9 +352,9 @@ class Boundary:
             raise TypeError(f"{self.op}: {name} has dtype {out.dtype}, expected {dtype}")
         if out.shape != shape:
             raise ValueError(f"{self.op}: {name} has shape {out.shape}, expected {shape}")
-        if not out.flags.writeable:
+        if not is_writeable(out):
             raise ValueError(f"{self.op}: {name} is read-only, expected a writeable array")
-        if not (out.flags.c_contiguous and out.flags.aligned):
+        if not is_plain(out):
             raise ValueError(f"{self.op}: {name} is not C-contiguous and aligned, expected an array that is")
         if any(is_array(other) and np.may_share_memory(out, other) for other in inputs):
             raise ValueError(f"{self.op}: {name} overlaps an input, expected separate memory")

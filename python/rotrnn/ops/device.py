@@ -82,6 +82,16 @@ def to_host(array: Array) -> Array:
     return device_of(array).to_host(array)
 
 
+def is_writeable(x: Array) -> bool:
+    """Returns whether an array may be written; arrays of other devices than the CPU do not say it, and may."""
+    return bool(getattr(x.flags, "writeable", True))
+
+
+def is_plain(x: Array) -> bool:
+    """Returns whether an array is C-contiguous and aligned, as a kernel needs it."""
+    return bool(x.flags.c_contiguous and getattr(x.flags, "aligned", True))
+
+
 def contiguous(x: Array) -> Array:
     """Returns x if it is C-contiguous, else a copy that is."""
     return x if x.flags.c_contiguous else x.copy()

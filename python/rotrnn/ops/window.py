@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
-from rotrnn.ops.device import beside
+from rotrnn.ops.device import beside, is_writeable
 
 __all__ = ["WindowState", "tiir_scan"]
 
@@ -94,7 +94,7 @@ def tiir_scan(
         delay, sums, position = checked_state(args, state, L)
     apower = args.array("power", power_of(aa, L) if power is None else power, "N", kinds=LANES)
     ax, aa, delay, sums, apower = args.common(ax, aa, delay, sums, apower)
-    if not delay.flags.writeable:
+    if not is_writeable(delay):
         delay = delay.copy()
     sums = sums.copy()
     h = np.empty_like(ax)

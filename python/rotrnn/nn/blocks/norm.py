@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
 from rotrnn.ops.block import Later, settle
+from rotrnn.ops.device import is_writeable
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
     batch_norm_inference,
@@ -85,7 +86,7 @@ class BatchNorm(Module):
         elif batch is None:
             batch = batch_norm_statistics(x, lengths=ctx.lengths)
         for name, average, one in zip(("mean", "var"), running, batch, strict=True):
-            if not average.flags.writeable:
+            if not is_writeable(average):
                 raise ValueError(f"BatchNorm: parameter running_{name} is read-only, but training updates it")
             average *= self.momentum
             average += (1 - self.momentum) * one

@@ -1,0 +1,58 @@
+/* The door between Python and the kernels of the list (entries.h): one Python function for each kernel.
+ *
+ * Shared by the extension modules, rotrnn._cpu and rotrnn._cuda. A module gives what the door needs of its arrays and
+ * of its kernels: describe_array, find_call and run_call. Arguments are passed by keyword; arrays must have the dtype
+ * and the size that the list gives, be C-contiguous and aligned, and writeable if the kernel writes them. The dtype of
+ * the first array without a fixed dtype selects the variant.
+ */
+#ifndef ROT_DOOR_H
+#define ROT_DOOR_H
+
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
+#include <Python.h>
+#ifndef ROT_IMPORTS_NUMPY /* only a module's main file does */
+#define NO_IMPORT_ARRAY
+#endif
+#define PY_ARRAY_UNIQUE_SYMBOL rot_numpy
+#include <numpy/arrayobject.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+#include "entries.h"
+#include "kernels.h"
+
+/* The dtypes of calls, and NumPy's numbers of dtypes. */
+enum { F32, F64, C64, C128, DTYPES };
+extern const int TYPE_NUMBERS[DTYPES];
+
+/* An array argument. */
+typedef struct {
+    void *data;
+    int64_t count, bytes;
+    int type; /* NumPy's number of its dtype; -1 for another byte order */
+    bool contiguous, aligned, writeable;
+    bool on_host; /* the numbers can be read here */
+} rot_array;
+
+/* Describes an array of the module's kind. Returns false for other objects, with an exception set if that failed. */
+bool describe_array(PyObject *object, rot_array *array);
+
+/* The compiled kernel for a dtype, by its place in the list; NULL if there is none. */
+rot_call find_call(PyObject *module, int place, int dtype);
+
+/* Runs a kernel. Returns false with an exception set, or true with its status. */
+bool run_call(PyObject *module, const char *name, rot_call call, const char *args, int *status);
+
+/* Adds `kernels`, an object with one function for each kernel of the list, and the list's constants: enumerations as
+ * read-only mappings from a name to its number. Returns -1 with an exception set, or 0. */
+int add_kernels(PyObject *module);
+int add_numbers(PyObject *module);
+
+#endif

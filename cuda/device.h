@@ -1,0 +1,174 @@
+/* What kernels for a GPU use of CUDA: include this alone, after setting nothing. Compiled by nvcc, or, with
+ * ROT_HOST_DEVICE, as plain C++ for the harness of tests/cuda, which runs a kernel's threads on the host in random order
+ * and finds races, wrong barriers and reads of memory that nobody wrote.
+ *
+ *   GLOBAL(threads) name(...) { ... }     a kernel for blocks of at most so many threads, a power of two
+ *   shared_memory<type>()                 its dynamic shared memory, one struct; uninitialised
+ *   launch(name, grid, threads, bytes of shared memory, arguments...)   (runtime.h)
+ *   copy_async, copy_commit, copy_wait<n> copies from global to shared memory
+ *   mma_tf32, mma_bf16                    tensor cores
+ *
+ * and CUDA's own names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
+ * __ldg, __ldcs, __stcs. Nothing else: no <<<>>>, no __shared__, no atomics on floating-point numbers (sums have one
+ * order), no waiting for another block.
+ *
+ * An entry of the kernel list is defined as on the CPU, KERNEL(scan_forward) { ... }: it runs on the host, launches
+ * kernels on the call's stream, and ends with `return runtime_status()`. How the work is cut depends on the shapes alone.
+ */
+#ifndef ROT_CUDA_DEVICE_H
+#define ROT_CUDA_DEVICE_H
+
+#include "cuts.h"
+#include "kernels.h"
+#include "sizes.h"
+#include "steps.h"
+
+#ifdef ROT_HOST_DEVICE
+#include "host_device.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#define GLOBAL(threads)         static __global__ void __launch_bounds__(threads)
+#define GLOBAL2(threads, least) static __global__ void __launch_bounds__(threads, least)
+#define ROT_DEVICE_ONLY         static __device__ __forceinline__
+
+template <class T> ROT_DEVICE_ONLY T &shared_memory() {
+    extern __shared__ __align__(128) unsigned char rot_shared[];
+    return *reinterpret_cast<T *>(rot_shared);
+}
+
+/* Copies 4, 8 or 16 bytes to shared memory. They are there after copy_wait, and seen by other threads after a barrier
+ * too. copy_wait<n> waits for all but the last n groups that copy_commit closed. */
+template <class T> ROT_DEVICE_ONLY void copy_async(T *to, const T *from) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "cp.async copies 4, 8 or 16 bytes");
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    if (sizeof(T) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(sizeof(T)) : "memory");
+}
+ROT_DEVICE_ONLY void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> ROT_DEVICE_ONLY void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+/* x rounded to the 10 bits of TF32, ties away from zero */
+ROT_DEVICE_ONLY float to_tf32(float x) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
+
+/* Two numbers in bfloat16, the first in the low half; ties to even. */
+ROT_DEVICE_ONLY uint32_t to_bf16(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+/* c += a b by a warp: a (16,8) or (16,16), b (8,8) or (16,8), c (16,8), spread over lanes as PTX has it: with g = lane /
+ * 4, q = lane % 4, of m16n8k8: a = {(g,q), (g+8,q), (g,q+4), (g+8,q+4)}, b = {(q,g), (q+4,g)},
+ * c = {(g,2q), (g,2q+1), (g+8,2q), (g+8,2q+1)}; of m16n8k16, pairs along k: a = {(g,2q), (g+8,2q), (g,2q+8), (g+8,2q+8)},
+ * b = {(2q,g), (2q+8,g)}. */
+ROT_DEVICE_ONLY void mma_tf32(float *c, const float *a, const float *b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+ROT_DEVICE_ONLY void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+#include "runtime.h"
+
+/* ---- lanes in memory: a complex number is read and written as one ---- */
+
+#if ROT_COMPLEX
+#if ROT_DOUBLE
+typedef double2 lane_pair;
+#else
+typedef float2 lane_pair;
+#endif
+ROT_DEVICE_ONLY lane read_lane(const lane *p) {
+    const lane_pair v = *(const lane_pair *)p;
+    const lane x = {v.x, v.y};
+    return x;
+}
+ROT_DEVICE_ONLY void write_lane(lane *p, lane x) {
+    lane_pair v;
+    v.x = x.re, v.y = x.im;
+    __stcs((lane_pair *)p, v);
+}
+ROT_DEVICE_ONLY lane no_lane() {
+    const lane zero = {0, 0};
+    return zero;
+}
+ROT_DEVICE_ONLY lane lane_one() {
+    const lane one = {1, 0};
+    return one;
+}
+ROT_DEVICE_ONLY bool is_zero(lane x) { return x.re == 0 && x.im == 0; }
+#else
+ROT_DEVICE_ONLY lane read_lane(const lane *p) { return *p; }
+ROT_DEVICE_ONLY void write_lane(lane *p, lane x) { __stcs(p, x); }
+ROT_DEVICE_ONLY lane no_lane() { return 0; }
+ROT_DEVICE_ONLY lane lane_one() { return 1; }
+ROT_DEVICE_ONLY bool is_zero(lane x) { return x == 0; }
+#endif
+/* A number of an array, or zero where there is none */
+ROT_DEVICE_ONLY lane lane_or_zero(const lane *p, int64_t i) { return p ? read_lane(p + i) : no_lane(); }
+
+/* ---- loops and sums ---- */
+
+/* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone must not
+ * wait for memory at each step. */
+template <int U, class Load, class Use> ROT_DEVICE_ONLY void pipelined(int64_t steps, Load load, Use use) {
+    decltype(load((int64_t)0)) next[U], here[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        if (u < steps) next[u] = load(u);
+    for (int64_t t = 0; t < steps; t += U) {
+#pragma unroll
+        for (int u = 0; u < U; u++) here[u] = next[u];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (t + U + u < steps) next[u] = load(t + U + u);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (t + u < steps) use(t + u, here[u]);
+    }
+}
+
+enum { EACH_THREADS = 256, EACH_BLOCKS = 8192 };
+
+template <class F> GLOBAL(EACH_THREADS) each_kernel(int64_t n, F f) {
+    const int64_t stride = (int64_t)gridDim.x * EACH_THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * EACH_THREADS + threadIdx.x; i < n; i += stride) f(i);
+}
+
+/* f(i) for i in 0..n-1, each by some thread:  each(n, [=] __device__(int64_t i) { y[i] = x[i]; }) */
+template <class F> static void each(int64_t n, F f) {
+    launch(each_kernel<F>, least(pieces_of(n, EACH_THREADS), EACH_BLOCKS), EACH_THREADS, 0, n, f);
+}
+
+/* The sum over the warp's lanes, in every lane; pairwise, in one order. All lanes must call it. */
+template <class T> ROT_DEVICE_ONLY T warp_sum(T x) {
+    for (int d = 16; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+
+/* The sum over a block of `threads` threads, a multiple of 32, in every thread. `scratch` (32), shared, is free again
+ * after the next barrier. All threads must call it. */
+template <class T> ROT_DEVICE_ONLY T block_sum(T x, T *scratch, int threads) {
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+    __syncthreads();
+    const int lane = (int)(threadIdx.x % 32);
+    return warp_sum(lane < threads / 32 ? scratch[lane] : (T)0);
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* What entries need of the host while they launch kernels: the call's stream, memory, matrix products, and the first
+ * failure, after which launches of the call do nothing.
+ *
+ * runtime.cu is CUDA's; tests/cuda/host_runtime.cpp is its twin for the harness.
+ */
+#ifndef ROT_CUDA_RUNTIME_H
+#define ROT_CUDA_RUNTIME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Gives `bytes` of device memory, which stays until the call ends, or NULL with an exception set. */
+typedef void *(*runtime_allocate)(void *context, size_t bytes);
+
+/* How products of float32 matrices round their operands: not at all, to TF32, or to bfloat16. Sums are float32. */
+enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16, PRECISIONS };
+
+/* Begins a call of this thread on a stream, on the current device; runtime_status is that of the call so far. */
+void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context);
+int runtime_status(void);
+
+/* The reason why a call failed with ROT_DEVICE_FAILED. */
+const char *runtime_error(void);
+
+/* Number of the current device; -1 with a reason in runtime_error if there is none. */
+int runtime_device(void);
+
+/* What the matrix library is loaded from, before the first product. */
+void runtime_use_blas(const char *path);
+
+/* Memory of the call: `bytes`, uninitialised, aligned to 256 bytes; NULL if there is none, and the call has failed. */
+void *runtime_memory(int64_t bytes);
+
+/* Sets memory to zero, and copies it on the device, in the order of the stream. */
+void runtime_zero(void *memory, int64_t bytes);
+void runtime_copy(void *to, const void *from, int64_t bytes);
+
+/* c (rows, columns) = a b + keep c, for `count` matrices that begin so many numbers apart; all row-major. a is (rows,
+ * inner), or (inner, rows) if a_turned; b (inner, columns), or (columns, inner). lda, ldb, ldc: between rows as stored.
+ * `wide`: double. */
+typedef struct {
+    const void *a, *b;
+    void *c;
+    int64_t rows, columns, inner, lda, ldb, ldc;
+    bool a_turned, b_turned, keep, wide;
+    int64_t count, a_apart, b_apart, c_apart;
+} runtime_product;
+void runtime_multiply(const runtime_product *product);
+
+#ifdef __cplusplus
+}
+
+/* Numbers of memory of the call: an array of n*m*... items of a type, or NULL. */
+template <class T, class... N> static T *workspace_of(N... sizes) {
+    const int64_t factors[] = {(int64_t)sizeof(T), (int64_t)sizes...};
+    int64_t bytes = 1;
+    for (const int64_t factor : factors)
+        if (factor < 0 || __builtin_mul_overflow(bytes, factor, &bytes)) return (T *)runtime_memory(-1);
+    return (T *)runtime_memory(bytes);
+}
+
+/* launch(kernel, blocks or dim3, threads, bytes of shared memory, arguments...): nothing if there are no blocks. */
+#ifdef ROT_HOST_DEVICE
+#include "host_launch.h"
+#else
+#include <cuda_runtime.h>
+bool runtime_can_launch(int64_t blocks);
+void runtime_launched(cudaError_t error, const char *what);
+cudaStream_t runtime_stream(void);
+
+template <class... P, class... A>
+static void launch_grid(void (*kernel)(P...), dim3 grid, int64_t blocks, int threads, size_t shared, A... args) {
+    if (!runtime_can_launch(blocks)) return;
+    if (shared > 48 * 1024) {
+        const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (set != cudaSuccess) return runtime_launched(set, "cudaFuncSetAttribute");
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = dim3((unsigned)threads), config.dynamicSmemBytes = shared;
+    config.stream = runtime_stream();
+    runtime_launched(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), "cudaLaunchKernelEx");
+}
+#endif
+
+template <class... P, class... A>
+static void launch(void (*kernel)(P...), int64_t blocks, int threads, size_t shared, A... args) {
+    launch_grid(kernel, dim3((unsigned)blocks), blocks, threads, shared, args...);
+}
+#endif
+
+#endif

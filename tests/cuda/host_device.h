@@ -1,0 +1,284 @@
+/* The harness: CUDA's names for plain C++, so that a `.cu` file runs on the host (cuda/device.h includes this).
+ *
+ * A block's threads are fibers of one thread of the operating system, and a few blocks are resident at a time. Between
+ * two waits a thread runs alone; which one runs next is drawn by ROT_HOST_SEED (0: in order). A call ends with an error
+ * that names block and thread if
+ *   - a warp operation is not reached by all lanes of its mask, two different ones meet, a lane is not in its own mask,
+ *     or a shuffle reads a lane outside it,
+ *   - threads of a block wait for a barrier that others never reach.
+ * Values are wrong (NaN) if shared memory, or what copy_async has not yet brought, is read before it is written, and
+ * some orders give other values if a barrier is missing. The address sanitizer finds what is read or written beyond
+ * shared memory, the undefined-behaviour sanitizer misaligned vectors, and the thread sanitizer, to which each fiber is
+ * a thread, every data race between two threads of a grid, since only barriers and warp operations order them.
+ */
+#ifndef ROT_HOST_DEVICE_H
+#define ROT_HOST_DEVICE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tuple>
+
+#define __host__
+#define __device__
+#define __global__
+#define GLOBAL(threads)         static void
+#define GLOBAL2(threads, least) static void
+#define ROT_DEVICE_ONLY         static inline __attribute__((unused))
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) double2 {
+    double x, y;
+};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline double2 make_double2(double x, double y) { return {x, y}; }
+
+namespace host_device {
+
+enum { WARP = 32, MOST_BYTES = 64 };
+enum kind { SYNC = 1, UP, DOWN, XOR, INDEX, BALLOT, MMA_TF32, MMA_BF16 };
+
+/* Where the running thread is. */
+struct place {
+    uint3 thread, block;
+    dim3 threads, blocks;
+    void *shared;
+};
+const place &here();
+
+/* Ends the launch with an error. */
+[[noreturn]] void fail(const char *what);
+
+/* All threads of the block meet; the number of votes. */
+int barrier(int vote);
+
+/* All lanes of the mask meet: each leaves bytes, and the last to come runs `op` on all of them. */
+typedef unsigned char bytes[WARP][MOST_BYTES];
+typedef void (*operation)(uint32_t mask, const bytes &from, bytes &to);
+void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, size_t size_out, operation op);
+
+/* Lets another thread run. */
+void give_way();
+
+/* Asynchronous copies of the running thread: what they bring is poisoned until it is waited for. */
+void copy_begin(void *to, const void *from, size_t size);
+void copy_close();
+void copy_finish(unsigned but);
+
+/* Runs a grid: body(args) in each thread. */
+void run(void (*body)(void *), void *args, dim3 grid, unsigned threads, size_t shared);
+
+#if defined(__has_feature)
+#define ROT_TSAN __has_feature(thread_sanitizer)
+#define ROT_ASAN __has_feature(address_sanitizer)
+#else
+#ifdef __SANITIZE_THREAD__
+#define ROT_TSAN 1
+#else
+#define ROT_TSAN 0
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define ROT_ASAN 1
+#else
+#define ROT_ASAN 0
+#endif
+#endif
+
+/* While one lives, the thread sanitizer does not look at what the harness itself reads and writes. */
+#if ROT_TSAN
+struct quiet {
+    quiet();
+    ~quiet();
+};
+#else
+struct quiet {
+    quiet() {}
+    ~quiet() {}
+};
+#endif
+
+struct choice { /* of the lane to read: each lane's own */
+    int by, width;
+};
+
+template <class T, int KIND> T shuffle(uint32_t mask, T value, int by, int width) {
+    static_assert(sizeof(T) <= 16, "a shuffle moves up to 16 bytes");
+    unsigned char in[16 + sizeof(choice)] = {};
+    const choice mine = {by, width};
+    T result;
+    memcpy(in, &value, sizeof value), memcpy(in + 16, &mine, sizeof mine);
+    meet(mask, KIND, in, sizeof in, &result, sizeof result, [](uint32_t lanes, const bytes &from, bytes &to) {
+        for (int lane = 0; lane < WARP; lane++) {
+            if (!(lanes >> lane & 1)) continue;
+            choice c;
+            memcpy(&c, from[lane] + 16, sizeof c);
+            const int low = lane / c.width * c.width;
+            int source = KIND == UP     ? lane - c.by
+                         : KIND == DOWN ? lane + c.by
+                         : KIND == XOR  ? lane ^ c.by
+                                        : low + c.by % c.width;
+            if (source < low || source >= low + c.width) source = lane;
+            if (!(lanes >> source & 1)) fail("a shuffle reads a lane that is not in its mask");
+            memcpy(to[lane], from[source], sizeof(T));
+        }
+    });
+    return result;
+}
+
+template <class... P> struct call {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+};
+
+}
+
+#define threadIdx (host_device::here().thread)
+#define blockIdx  (host_device::here().block)
+#define blockDim  (host_device::here().threads)
+#define gridDim   (host_device::here().blocks)
+
+template <class T> static inline T &shared_memory() { return *(T *)host_device::here().shared; }
+
+static inline void __syncthreads() { host_device::barrier(0); }
+static inline int __syncthreads_or(int vote) { return host_device::barrier(vote) != 0; }
+static inline int __syncthreads_count(int vote) { return host_device::barrier(vote); }
+static inline void __syncwarp(uint32_t mask = ~0u) {
+    host_device::meet(mask, host_device::SYNC, "", 0, nullptr, 0, [](uint32_t, const host_device::bytes &, host_device::bytes &) {});
+}
+template <class T> static inline T __shfl_up_sync(uint32_t mask, T value, unsigned by, int width = 32) {
+    return host_device::shuffle<T, host_device::UP>(mask, value, (int)by, width);
+}
+template <class T> static inline T __shfl_down_sync(uint32_t mask, T value, unsigned by, int width = 32) {
+    return host_device::shuffle<T, host_device::DOWN>(mask, value, (int)by, width);
+}
+template <class T> static inline T __shfl_xor_sync(uint32_t mask, T value, int by, int width = 32) {
+    return host_device::shuffle<T, host_device::XOR>(mask, value, by, width);
+}
+template <class T> static inline T __shfl_sync(uint32_t mask, T value, int lane, int width = 32) {
+    return host_device::shuffle<T, host_device::INDEX>(mask, value, lane, width);
+}
+static inline uint32_t __ballot_sync(uint32_t mask, int vote) {
+    uint32_t in = vote != 0, out;
+    host_device::meet(mask, host_device::BALLOT, &in, 4, &out, 4,
+                      [](uint32_t lanes, const host_device::bytes &from, host_device::bytes &to) {
+                          uint32_t all = 0;
+                          for (int l = 0; l < 32; l++) all |= (lanes >> l & 1) && from[l][0] ? 1u << l : 0;
+                          for (int l = 0; l < 32; l++) memcpy(to[l], &all, 4);
+                      });
+    return out;
+}
+static inline int __any_sync(uint32_t mask, int vote) { return __ballot_sync(mask, vote) != 0; }
+static inline int __all_sync(uint32_t mask, int vote) { return __ballot_sync(mask, vote) == mask; }
+template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline T __ldcs(const T *p) { return *p; }
+template <class T> static inline void __stcs(T *p, T value) { *p = value; }
+
+template <class T> static inline void copy_async(T *to, const T *from) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "cp.async copies 4, 8 or 16 bytes");
+    if ((uintptr_t)to % sizeof(T) || (uintptr_t)from % sizeof(T)) host_device::fail("copy_async of misaligned memory");
+    host_device::copy_begin(to, from, sizeof(T));
+}
+static inline void copy_commit() { host_device::copy_close(); }
+template <int N> static inline void copy_wait() { host_device::copy_finish(N); }
+
+/* ---- tensor cores ---- */
+
+static inline float to_tf32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & ~0x1fffu;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static inline uint32_t bf16_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (x != x) return 0x7fff;
+    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+static inline uint32_t to_bf16(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
+static inline float bf16_value(uint32_t bits) {
+    float x;
+    bits <<= 16;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+namespace host_device {
+static inline float tf32_operand(float x) { /* the unit ignores the low 13 bits */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits &= ~0x1fffu;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+}
+
+static inline void mma_tf32(float *c, const float *a, const float *b) {
+    const float in[10] = {a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]};
+    host_device::meet(~0u, host_device::MMA_TF32, in, sizeof in, c, 16,
+                      [](uint32_t, const host_device::bytes &from, host_device::bytes &to) {
+                          float A[16][8], B[8][8], C[16][8], v[10];
+                          for (int lane = 0; lane < 32; lane++) {
+                              const int g = lane / 4, q = lane % 4;
+                              memcpy(v, from[lane], sizeof v);
+                              A[g][q] = v[0], A[g + 8][q] = v[1], A[g][q + 4] = v[2], A[g + 8][q + 4] = v[3];
+                              B[q][g] = v[4], B[q + 4][g] = v[5];
+                              C[g][2 * q] = v[6], C[g][2 * q + 1] = v[7], C[g + 8][2 * q] = v[8], C[g + 8][2 * q + 1] = v[9];
+                          }
+                          for (int i = 0; i < 16; i++)
+                              for (int j = 0; j < 8; j++)
+                                  for (int k = 0; k < 8; k++)
+                                      C[i][j] += host_device::tf32_operand(A[i][k]) * host_device::tf32_operand(B[k][j]);
+                          for (int lane = 0; lane < 32; lane++) {
+                              const int g = lane / 4, q = lane % 4;
+                              const float r[4] = {C[g][2 * q], C[g][2 * q + 1], C[g + 8][2 * q], C[g + 8][2 * q + 1]};
+                              memcpy(to[lane], r, sizeof r);
+                          }
+                      });
+}
+static inline void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
+    uint32_t in[10] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    memcpy(in + 6, c, 16);
+    host_device::meet(~0u, host_device::MMA_BF16, in, sizeof in, c, 16,
+                      [](uint32_t, const host_device::bytes &from, host_device::bytes &to) {
+                          float A[16][16], B[16][8], C[16][8], s[4];
+                          uint32_t v[10];
+                          for (int lane = 0; lane < 32; lane++) {
+                              const int g = lane / 4, q = lane % 4;
+                              memcpy(v, from[lane], sizeof v), memcpy(s, v + 6, 16);
+                              for (int half = 0; half < 2; half++) {
+                                  const int shift = 16 * half, k = 2 * q + half;
+                                  A[g][k] = bf16_value(v[0] >> shift & 0xffff), A[g + 8][k] = bf16_value(v[1] >> shift & 0xffff);
+                                  A[g][k + 8] = bf16_value(v[2] >> shift & 0xffff);
+                                  A[g + 8][k + 8] = bf16_value(v[3] >> shift & 0xffff);
+                                  B[k][g] = bf16_value(v[4] >> shift & 0xffff), B[k + 8][g] = bf16_value(v[5] >> shift & 0xffff);
+                              }
+                              C[g][2 * q] = s[0], C[g][2 * q + 1] = s[1], C[g + 8][2 * q] = s[2], C[g + 8][2 * q + 1] = s[3];
+                          }
+                          for (int i = 0; i < 16; i++)
+                              for (int j = 0; j < 8; j++)
+                                  for (int k = 0; k < 16; k++) C[i][j] += A[i][k] * B[k][j];
+                          for (int lane = 0; lane < 32; lane++) {
+                              const int g = lane / 4, q = lane % 4;
+                              const float r[4] = {C[g][2 * q], C[g][2 * q + 1], C[g + 8][2 * q], C[g + 8][2 * q + 1]};
+                              memcpy(to[lane], r, sizeof r);
+                          }
+                      });
+}
+
+#endif
