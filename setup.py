@@ -1,6 +1,8 @@
-"""Builds rotrnn._cpu. Each kernel file is compiled once per dtype and instruction set (csrc/include/real.h).
+"""Builds rotrnn._cpu, and rotrnn._cuda where there is nvcc. Each kernel file is compiled once per dtype and instruction
+set (csrc/include/real.h).
 
-csrc/generate.py first writes the declarations for C and Python from csrc/kernels.list.
+csrc/generate.py first writes the declarations for C and Python from csrc/kernels.list. nvcc is looked for in CUDA_HOME,
+on PATH and among Python's packages; ROTRNN_CUDA=0 leaves it alone.
 """
 
 import os
@@ -48,6 +50,16 @@ DATA = "data"  # the folder of generators: integer code, as fast on any instruct
 ONCE = "once.c"  # the table of generators
 PLAIN = ("module.c", "door.c", "pool.c", "stop.c")  # compiled once, without a variant
 
+# The GPUs: Ampere and Hopper, and later ones from PTX. Warnings are errors: nvcc is one compiler
+GPUS = [
+    f"-gencode=arch=compute_{kind},code={code}"
+    for kind, code in (("80", "sm_80"), ("90", "sm_90"), ("90", "compute_90"))
+]
+NVCC_FLAGS = [
+    *("-std=c++17", "-O3", "--extended-lambda", "--Werror", "all-warnings"),
+    *("-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
+]
+
 
 class Job(NamedTuple):
     """A file to compile in a variant ("" for none), with its flags and macros."""
@@ -94,6 +106,16 @@ def cuda_job(source, dtype):
     return Job(source, f"{dtype}_cuda", [], [*MACROS, ("ROT_CUDA", "1"), ("ROT_DTYPE", dtype), ("ROT_ISA", "cuda")])
 
 
+def find_nvcc():
+    """The CUDA compiler, or None."""
+    if os.environ.get("ROTRNN_CUDA") == "0":
+        return None
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    package = Path(sysconfig.get_path("purelib"), "nvidia", "cu13")  # PyPI: nvidia-cuda-nvcc
+    places = [Path(home, "bin") for home in [*homes, package] if home]
+    return shutil.which("nvcc", path=os.pathsep.join([*map(str, places), os.environ.get("PATH", "")]))
+
+
 def check_compiler():
     """Raises PlatformError if there is no C compiler. (On Windows, distutils finds it in other ways.)"""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
@@ -123,10 +145,17 @@ class Build(build):
 
 
 class BuildVariants(build_ext):
-    """Compiles the files of csrc that changed, each once per variant."""
+    """Compiles the files of csrc and cuda that changed, each once per variant."""
+
+    def run(self):
+        if not find_nvcc():
+            print("rotrnn: there is no nvcc, so the package is built for the CPU alone")
+        super().run()
 
     def build_extension(self, ext):
         check_compiler()
+        if ext.name == "rotrnn._cuda":
+            return self.build_cuda(ext)
         made = Path(self.build_temp, "made")
         generate = runpy.run_path("csrc/generate.py")["generate"]
         generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
@@ -138,31 +167,62 @@ class BuildVariants(build_ext):
         path = self.get_ext_fullpath(ext.name)
         self.compiler.link_shared_object(objects, path, extra_postargs=[*openmp, *STRIP], libraries=["m"])
 
-    def compile(self, job, flags, include):
+    def build_cuda(self, ext):
+        """Compiles cuda/ by nvcc, which links its own runtime statically: no driver is needed to import the module."""
+        made, folder = Path(self.build_temp, "made"), Path(self.build_temp, "cuda")
+        include = [*ext.include_dirs, str(made)]
+        nvcc = find_nvcc()
+
+        def compile_one(job):
+            if not job.source.endswith(".cu"):
+                return self.compile(job, FLAGS, include, folder)
+            path = folder / f"{Path(job.source).stem}.{job.variant}.o"
+            macros = [f"-D{name}={value}" for name, value in job.macros]
+            folders = [f"-I{one}" for one in include if "numpy" not in one]
+            command = [nvcc, *NVCC_FLAGS, *GPUS, *macros, *folders, "-MMD", "-MF", str(path.with_suffix(".d"))]
+            self.unless_made(path, repr(command), lambda: self.spawn([*command, "-c", job.source, "-o", str(path)]))
+            return str(path)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, cuda_jobs(made / "list.c")))
+        target = self.get_ext_fullpath(ext.name)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        strip = ["-Xlinker", "-s"] if STRIP else []
+        self.spawn([nvcc, "-shared", "-cudart", "static", *strip, *objects, "-o", target])
+
+    def compile(self, job, flags, include, folder=None):
         """Compiles a job, unless its object is up to date. Returns the object's path."""
-        folder = os.path.join(self.build_temp, job.variant)
+        folder = os.path.join(folder or self.build_temp, job.variant)
         (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
         command = repr((self.compiler.compiler_so, flags, job, include))
-        record = Path(path).with_suffix(".command")
-        if not self.force and record.exists() and record.read_text() == command and up_to_date(Path(path)):
-            return path
-        record.unlink(missing_ok=True)
-        self.compiler.compile(
-            [job.source],
-            output_dir=folder,
-            macros=job.macros,
-            include_dirs=include,
-            extra_postargs=[*flags, *job.flags, "-MMD"],
+        self.unless_made(
+            Path(path),
+            command,
+            lambda: self.compiler.compile(
+                [job.source],
+                output_dir=folder,
+                macros=job.macros,
+                include_dirs=include,
+                extra_postargs=[*flags, *job.flags, "-MMD"],
+            ),
         )
-        record.write_text(command)
         return path
+
+    def unless_made(self, path, command, make):
+        """Makes an object, unless it was made by the same command and is newer than its sources."""
+        record = path.with_suffix(".command")
+        if not self.force and record.exists() and record.read_text() == command and up_to_date(path):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record.unlink(missing_ok=True)
+        make()
+        record.write_text(command)
 
     def copy_extensions_to_source(self):
         """Copies the stub too: in an editable install it is beside the extension, in the source tree."""
         super().copy_extensions_to_source()
-        for ext in self.extensions:
-            built = Path(self.build_lib, *ext.name.split(".")).with_suffix(".pyi")
-            self.copy_file(str(built), str(Path("python", *ext.name.split(".")).with_suffix(".pyi")))
+        built = Path(self.build_lib, "rotrnn", "_cpu.pyi")
+        self.copy_file(str(built), str(Path("python", "rotrnn", "_cpu.pyi")))
 
     def accepts(self, flag):
         """Whether the compiler can compile and link with `flag`."""
@@ -178,6 +238,9 @@ class BuildVariants(build_ext):
 
 
 include = ["csrc/include", "csrc/kernels", np.get_include()]
-extension = Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)
+extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)]
+if find_nvcc():
+    sources = sorted(map(str, Path("cuda").glob("*.c*")))
+    extensions.append(Extension("rotrnn._cuda", sources, include_dirs=[*include, "csrc/module", "cuda"]))
 if __name__ == "__main__":  # tests/c/cross.py imports this file for its jobs
-    setup(ext_modules=[extension], cmdclass={"build": Build, "build_ext": BuildVariants})
+    setup(ext_modules=extensions, cmdclass={"build": Build, "build_ext": BuildVariants})

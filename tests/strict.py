@@ -60,12 +60,12 @@ def unwrap(value: Any) -> Any:
     return value
 
 
-def wrap(value: Any) -> Any:
-    """The inverse of `unwrap`, for results. NumPy scalars stay on the device, too."""
+def wrap(value: Any, kind: type[StrictArray]) -> Any:
+    """The inverse of `unwrap`, for results, with arrays of this kind. NumPy scalars stay on the device, too."""
     if isinstance(value, np.ndarray | np.generic):
-        return StrictArray(np.asarray(value))
+        return kind(np.asarray(value))
     if isinstance(value, list | tuple):
-        return type(value)(map(wrap, value))
+        return type(value)(wrap(one, kind) for one in value)
     return value
 
 
@@ -82,12 +82,13 @@ class StrictArray(NDArrayOperatorsMixin):
         raise SilentConversion(f"a StrictArray of shape {self.shape} was about to become a plain array")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return wrap(getattr(ufunc, method)(*map(unwrap, inputs), **{key: unwrap(one) for key, one in kwargs.items()}))
+        host = {key: unwrap(one) for key, one in kwargs.items()}
+        return wrap(getattr(ufunc, method)(*map(unwrap, inputs), **host), type(self))
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function in (np.nonzero, np.flatnonzero, np.argwhere, np.unique, np.array_equal, np.allclose):
             synchronise()
-        return wrap(function(*unwrap(args), **unwrap(kwargs)))
+        return wrap(function(*unwrap(args), **unwrap(kwargs)), type(self))
 
     # ---- methods that wait for the device ----
 
@@ -124,7 +125,7 @@ class StrictArray(NDArrayOperatorsMixin):
 
     def nonzero(self) -> Any:
         synchronise()
-        return wrap(self._host.nonzero())
+        return wrap(self._host.nonzero(), type(self))
 
     # ---- methods that do not wait ----
 
@@ -147,7 +148,7 @@ class StrictArray(NDArrayOperatorsMixin):
         return unwrap(key)
 
     def __getitem__(self, key: Any) -> Any:
-        return wrap(self._host[self._key(key)])
+        return wrap(self._host[self._key(key)], type(self))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._host[unwrap(key)] = unwrap(value)  # a mask is no wait here: nothing depends on how many there are
@@ -156,7 +157,7 @@ class StrictArray(NDArrayOperatorsMixin):
         return len(self._host)
 
     def __iter__(self) -> Iterator[Any]:
-        return (wrap(one) for one in self._host)
+        return (wrap(one, type(self)) for one in self._host)
 
     def __repr__(self) -> str:
         return f"StrictArray(shape={self.shape}, dtype={self.dtype})"
@@ -168,12 +169,13 @@ def _passed_on(name: str) -> Any:
 
 def _wrapped(name: str) -> Any:
     return property(
-        lambda self: wrap(getattr(self._host, name)), lambda self, value: setattr(self._host, name, unwrap(value))
+        lambda self: wrap(getattr(self._host, name), type(self)),
+        lambda self, value: setattr(self._host, name, unwrap(value)),
     )
 
 
 def _method(name: str) -> Any:
-    return lambda self, *args, **kwargs: wrap(getattr(self._host, name)(*unwrap(args), **unwrap(kwargs)))
+    return lambda self, *args, **kwargs: wrap(getattr(self._host, name)(*unwrap(args), **unwrap(kwargs)), type(self))
 
 
 for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"):

@@ -143,7 +143,9 @@ class Boundary:
                 f"{self.op}: {name} is on {device.name} ({type(value).__name__}) and {self._first} on "
                 f"{self.device.name}, expected arrays of one device"
             )
-        return value if device is not HOST else on_host(self.op, name, value)
+        if device is HOST:
+            return on_host(self.op, name, value)
+        return value if type(value) is device.array_type else device.view(value)
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as

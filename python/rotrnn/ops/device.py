@@ -1,8 +1,8 @@
 """Devices: their array types and their kernels.
 
 An op looks up the device once, from the type of its array arguments (`rotrnn.ops.boundary.Boundary`), and calls the
-kernels of this device. Other arithmetic goes through NumPy's dispatch (NEP 13, NEP 18). The CPU is the only built-in
-device; `register` adds another.
+kernels of this device. Other arithmetic goes through NumPy's dispatch (NEP 13, NEP 18). The CPU is always there; a GPU
+(`rotrnn.cuda`) is registered when an array on it is first met; `register` adds another device.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Device:
         Converts a NumPy array to an array on this device.
     to_host : callable
         The inverse, which waits for the device.
+    view : callable
+        Returns an array of another library on this device as one of `array_type`, of the same memory.
     """
 
     name: str
@@ -49,11 +51,14 @@ class Device:
     empty: Callable[[tuple[int, ...], npt.DTypeLike], Array]
     asarray: Callable[[Array], Array]
     to_host: Callable[[Array], Array]
+    view: Callable[[Any], Array] = lambda value: value
 
 
 HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)
 
 _DEVICES: dict[type, Device] = {np.ndarray: HOST}
+_PLAIN = (np.ndarray, np.generic, list, tuple, dict, int, float, complex, str, type(None))
+"""Types that are never arrays on a GPU."""
 
 
 def register(device: Device) -> None:
@@ -64,12 +69,32 @@ def register(device: Device) -> None:
 def device_of(value: object) -> Device:
     """Returns the device of an array. It is the CPU for values that are not arrays (lists, numbers) and for subclasses
     of NumPy arrays."""
-    return _DEVICES.get(type(value), HOST)
+    found = _DEVICES.get(type(value))
+    if found is not None:
+        return found
+    if isinstance(value, _PLAIN):
+        return HOST
+    from rotrnn import cuda
+
+    return cuda.device() if cuda.is_on_gpu(value) else HOST
+
+
+def named(name: str) -> Device:
+    """Returns the device "cpu" or "cuda". RuntimeError, with the reason, if there is no GPU that can be used."""
+    if name == "cpu":
+        return HOST
+    if name != "cuda":
+        raise ValueError(f"device is {name!r:.80}, expected cpu or cuda")
+    from rotrnn import cuda
+
+    return cuda.device()
 
 
 def is_array(value: object) -> TypeGuard[Array]:
     """Returns whether `value` is an array of a registered device. A masked array is none: its mask would be ignored."""
-    return type(value) in _DEVICES or (isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray))
+    if type(value) in _DEVICES or isinstance(value, np.ndarray):
+        return not isinstance(value, np.ma.MaskedArray)
+    return type(value) is device_of(value).array_type  # a GPU's, when the first is met
 
 
 def beside(array: Array, like: Array) -> Array:

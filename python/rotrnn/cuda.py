@@ -1,0 +1,133 @@
+"""rotrnn on a GPU: CuPy's arrays as a device of every op, layer and model.
+
+>>> import cupy, rotrnn                                    # doctest: +SKIP
+>>> h = rotrnn.diagonal_scan(cupy.asarray(a), cupy.asarray(x))   # doctest: +SKIP
+
+Ops run where their arrays are. Arrays of other libraries on a GPU (PyTorch, JAX, anything with ``__dlpack__`` or
+``__cuda_array_interface__``) are read without a copy; results are CuPy arrays, which these libraries read in the same
+way. Kernels run on CuPy's current stream and do not wait for it.
+
+Nothing here is imported before it is needed: the package works without CuPy, without a driver and without a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rotrnn.ops import device as devices
+from rotrnn.ops.device import Array, Device
+
+PRECISIONS = ("float32", "tf32", "bf16")
+"""How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
+
+GPU_ARRAYS = (2, 13)
+"""DLPack's kinds of device whose memory is a CUDA GPU's: kDLCUDA and kDLCUDAManaged."""
+
+
+def why_not() -> str | None:
+    """Returns the reason why there is no GPU to compute on, or None if there is one."""
+    try:
+        _load()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def available() -> bool:
+    """Returns whether arrays on a GPU can be used."""
+    return why_not() is None
+
+
+def device() -> Device:
+    """Returns the device of CuPy's arrays. RuntimeError, with the reason, if it cannot be used here."""
+    return _load()
+
+
+@functools.cache
+def _load() -> Device:
+    try:
+        from rotrnn import _cuda  # type: ignore[attr-defined]
+    except ImportError as error:
+        raise RuntimeError(
+            "rotrnn was built without its CUDA kernels: install a wheel that has them, or build it where nvcc is"
+        ) from error
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError("a GPU is used through CuPy, which is not installed: pip install rotrnn[cuda13]") from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy has a class of its own for each library
+        raise RuntimeError(f"CUDA cannot be used: {error}") from error
+    if not count:
+        raise RuntimeError("there is no CUDA GPU")
+    made = Device(
+        "the GPU",
+        cupy.ndarray,
+        _cuda.kernels,
+        lambda shape, dtype: cupy.empty(shape, dtype),
+        cupy.asarray,
+        cupy.asnumpy,
+        view=functools.partial(_view, cupy),
+    )
+    _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
+    devices.register(made)
+    return made
+
+
+def _blas() -> str:
+    """Returns the path of cuBLAS, where CuPy finds it."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return str(load_nvidia_dynamic_lib("cublas").abs_path)
+    except Exception:  # an error of its own if it is not there: then the system's loader looks for it
+        return "libcublas.so.13"
+
+
+def _view(cupy: Any, value: Any) -> Array:
+    """Returns a GPU array of another library as a CuPy array of the same memory."""
+    if hasattr(value, "__dlpack__"):
+        return cupy.from_dlpack(value)  # type: ignore[no-any-return]
+    return cupy.asarray(value)  # type: ignore[no-any-return]
+
+
+def is_on_gpu(value: object) -> bool:
+    """Returns whether a value is an array on a GPU: CuPy's, or one of another library."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "cupy":
+        return hasattr(kind, "__cuda_array_interface__")
+    if hasattr(kind, "__dlpack_device__"):
+        return value.__dlpack_device__()[0] in GPU_ARRAYS  # type: ignore[attr-defined,no-any-return]
+    return hasattr(kind, "__cuda_array_interface__")
+
+
+def describe() -> str:
+    """Returns the name of the current GPU and the versions of CUDA's driver and of CuPy."""
+    device()
+    import cupy
+
+    number = cupy.cuda.runtime.getDevice()
+    name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
+    version = cupy.cuda.runtime.driverGetVersion()
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    return f"{text}, CUDA {version // 1000}.{version % 1000 // 10} and CuPy {cupy.__version__}"
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Within the block, products of float32 matrices on a GPU round their operands to `name`, one of `PRECISIONS`:
+    "float32" does not round, "tf32" keeps 10 bits of the mantissa and "bf16" 7. ValueError for another name."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
+    device()
+    from rotrnn import _cuda  # type: ignore[attr-defined]
+
+    before = _cuda.use_precision(name)
+    try:
+        yield
+    finally:
+        _cuda.use_precision(before)

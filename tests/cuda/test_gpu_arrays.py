@@ -1,0 +1,93 @@
+"""Arrays on a GPU in ops: CuPy's and other libraries'; what goes wrong says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fake_cupy
+import rotrnn
+from rotrnn import cuda
+from strict import to_host
+
+A, X = np.full(3, 0.5), np.arange(24.0).reshape(2, 4, 3)
+
+
+def test_an_op_runs_where_its_arrays_are() -> None:
+    with fake_cupy.gpu():
+        h = rotrnn.diagonal_scan(fake_cupy.asarray(A), fake_cupy.asarray(X), lengths=np.array([4, 2]))
+        assert type(h) is fake_cupy.ndarray
+        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, X, lengths=np.array([4, 2])))
+
+
+def test_arrays_of_other_libraries_are_read_without_a_copy() -> None:
+    with fake_cupy.gpu():
+        a, x = fake_cupy.asarray(A), fake_cupy.asarray(X)
+        assert cuda.device().view(fake_cupy.Tensor(x)) is x
+        h = rotrnn.diagonal_scan(fake_cupy.Tensor(a), fake_cupy.Tensor(x))
+        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, X))
+        with pytest.raises(TypeError, match="out is a Tensor, expected an array"):
+            rotrnn.diagonal_scan(a, x, out=fake_cupy.Tensor(x))
+
+
+def test_arrays_of_two_devices_are_an_error() -> None:
+    with (
+        fake_cupy.gpu(),
+        pytest.raises(TypeError, match=r"diagonal_scan: a is on the CPU \(ndarray\) and x on the GPU"),
+    ):
+        rotrnn.diagonal_scan(A, fake_cupy.asarray(X))
+
+
+def test_a_tensor_on_the_cpu_is_no_array_of_the_gpu() -> None:
+    with fake_cupy.gpu(), pytest.raises(TypeError):
+        rotrnn.diagonal_scan(A, fake_cupy.Tensor(fake_cupy.asarray(X), device=1))
+
+
+def test_out_of_memory_is_a_memory_error_and_the_next_call_works() -> None:
+    a, x = np.full(3, 0.5), np.ones((1, 300, 3))
+    with fake_cupy.gpu(bytes=8):
+        there = fake_cupy.asarray(a), fake_cupy.asarray(x)
+        with pytest.raises(MemoryError, match="Out of memory allocating"):
+            rotrnn.diagonal_scan(*there)
+        fake_cupy.Failures.bytes = None
+        np.testing.assert_allclose(to_host(rotrnn.diagonal_scan(*there)), rotrnn.diagonal_scan(a, x), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [
+        (0, "there is no CUDA GPU"),
+        (RuntimeError("cudaErrorInsufficientDriver: too old"), "CUDA cannot be used: cudaErrorInsufficientDriver"),
+    ],
+)
+def test_a_machine_without_a_gpu_says_why(gpus: object, message: str) -> None:
+    with fake_cupy.gpu(gpus=gpus):
+        assert not cuda.available()
+        assert message in str(cuda.why_not())
+        with pytest.raises(RuntimeError, match=message):
+            cuda.device()
+
+
+def test_precision() -> None:
+    with fake_cupy.gpu():
+        module = sys.modules["rotrnn._cuda"]
+        with cuda.precision("tf32"):
+            assert module.use_precision("tf32") == "tf32"
+        assert module.use_precision("float32") == "float32"
+        with (
+            pytest.raises(ValueError, match="precision: name is 'half', expected one of float32, tf32, bf16"),
+            cuda.precision("half"),
+        ):
+            pass
+
+
+def test_the_import_needs_neither_cupy_nor_the_module() -> None:
+    script = (
+        "import sys, rotrnn; assert not {'cupy', 'rotrnn._cuda'} & set(sys.modules); print(rotrnn.cuda.available())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout in ("True\n", "False\n")
