@@ -10,7 +10,8 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from rotrnn import _cpu, cuda, nn, ops
+from rotrnn import _cpu, nn, ops
+from rotrnn import cuda as cuda
 from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import SequenceClassifier

@@ -22,6 +22,7 @@ from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plural
+from rotrnn.cuda import DeviceError
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has closed the pipe; avoid an error when stdout is flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
+    except (DeviceError, Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
         return _report(f"error: {error}", FAILED)
     except MemoryError as error:
         return _report(f"error: out of memory. {error}", FAILED)
@@ -93,7 +94,7 @@ def _train(args: argparse.Namespace) -> None:
         if args.resume is None:
             data = f"rotrnn data {recipe.tables()['task']['name']} --stand-in --out DIR"
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
-        train(recipe, run.folder, resume=args.resume is not None, among=among)
+        train(recipe, run.folder, resume=args.resume is not None, among=among, device=args.device)
     if among.first:
         print(f"done: {run.folder}" + ("" if _can_draw() else f"; install matplotlib for rotrnn plot {run.folder}"))
         if _can_draw() and not args.no_plots:
@@ -127,7 +128,7 @@ def _sweep(args: argparse.Namespace) -> None:
         overrides=_overrides(args, "steps"),
     )
     folder = args.out or Path("sweeps", Path(args.recipe).stem)
-    ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write)
+    ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write, device=args.device)
     outcomes, unreadable = read_runs(ended)
     print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
@@ -156,6 +157,7 @@ def _eval(args: argparse.Namespace) -> None:
         checkpoint=args.checkpoint,
         overrides=args.set,
         grid=[parse_grid(one) for one in args.grid],
+        device=args.device,
     )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
@@ -186,7 +188,7 @@ def _estimate(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.set)
     if args.stand_in is None:
         _check_files(recipe.task, "--stand-in")
-    print(estimate(recipe, args.steps, stand_in=args.stand_in).text())
+    print(estimate(recipe, args.steps, stand_in=args.stand_in, device=args.device).text())
 
 
 def _data(args: argparse.Namespace) -> None:
@@ -414,6 +416,7 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
         action="store_true",
         help="stop as if by Ctrl-C when standard input is closed, so that a run ends with the program that started it",
     )
+    _add_device(one)
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
     one.add_argument("--no-plots", action="store_true", help="draw no plots at the end")
@@ -446,6 +449,7 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     _add_set(one, "section.key=value", "replace a setting in every run")
     _add_steps(one)
     one.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: sweeps/RECIPE)")
+    _add_device(one)
     one.add_argument(
         "--jobs",
         type=_positive,
@@ -509,6 +513,7 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
     _add_grid(one, "evaluate each of these values of a setting")
     one.add_argument("--out", type=Path, metavar="FILE", help="also write all results, including curves, as JSON")
     one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
+    _add_device(one)
     one.add_argument(
         "--checkpoint",
         choices=("init", "last", "best"),
@@ -535,6 +540,7 @@ rotrnn estimate image-lru --stand-in --steps 20""",
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     _add_set(one, "section.key=value", "replace a setting of the recipe")
     one.add_argument("--steps", type=_positive, default=100, metavar="N", help="steps to run (default: 100)")
+    _add_device(one)
     one.add_argument(
         "--stand-in",
         type=_positive,
@@ -658,6 +664,12 @@ def _positive(text: str) -> int:
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be repeated")
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: compute on a GPU (default: cpu)"
+    )
 
 
 def _add_steps(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rotrnn.ops import device as devices
-from rotrnn.ops.device import Array, Device
+from rotrnn.ops.device import Device
 
 PRECISIONS = ("float32", "tf32", "bf16")
 """How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
@@ -27,11 +27,15 @@ GPU_ARRAYS = (2, 13)
 """DLPack's kinds of device whose memory is a CUDA GPU's: kDLCUDA and kDLCUDAManaged."""
 
 
+class DeviceError(RuntimeError):
+    """There is no GPU that can be used, or it has failed; the message says why."""
+
+
 def why_not() -> str | None:
     """Returns the reason why there is no GPU to compute on, or None if there is one."""
     try:
         _load()
-    except RuntimeError as error:
+    except DeviceError as error:
         return str(error)
     return None
 
@@ -42,28 +46,28 @@ def available() -> bool:
 
 
 def device() -> Device:
-    """Returns the device of CuPy's arrays. RuntimeError, with the reason, if it cannot be used here."""
+    """Returns the device of CuPy's arrays. DeviceError, with the reason, if it cannot be used here."""
     return _load()
 
 
 @functools.cache
 def _load() -> Device:
     try:
-        from rotrnn import _cuda  # type: ignore[attr-defined]
+        from rotrnn import _cuda
     except ImportError as error:
-        raise RuntimeError(
+        raise DeviceError(
             "rotrnn was built without its CUDA kernels: install a wheel that has them, or build it where nvcc is"
         ) from error
     try:
         import cupy
     except ImportError as error:
-        raise RuntimeError("a GPU is used through CuPy, which is not installed: pip install rotrnn[cuda13]") from error
+        raise DeviceError("a GPU is used through CuPy, which is not installed: pip install rotrnn[cuda13]") from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # CuPy has a class of its own for each library
-        raise RuntimeError(f"CUDA cannot be used: {error}") from error
+        raise DeviceError(f"CUDA cannot be used: {error}") from error
     if not count:
-        raise RuntimeError("there is no CUDA GPU")
+        raise DeviceError("there is no CUDA GPU")
     made = Device(
         "the GPU",
         cupy.ndarray,
@@ -88,11 +92,11 @@ def _blas() -> str:
         return "libcublas.so.13"
 
 
-def _view(cupy: Any, value: Any) -> Array:
+def _view(cupy: Any, value: Any) -> Any:
     """Returns a GPU array of another library as a CuPy array of the same memory."""
     if hasattr(value, "__dlpack__"):
-        return cupy.from_dlpack(value)  # type: ignore[no-any-return]
-    return cupy.asarray(value)  # type: ignore[no-any-return]
+        return cupy.from_dlpack(value)
+    return cupy.asarray(value)
 
 
 def is_on_gpu(value: object) -> bool:
@@ -101,7 +105,7 @@ def is_on_gpu(value: object) -> bool:
     if kind.__module__.partition(".")[0] == "cupy":
         return hasattr(kind, "__cuda_array_interface__")
     if hasattr(kind, "__dlpack_device__"):
-        return value.__dlpack_device__()[0] in GPU_ARRAYS  # type: ignore[attr-defined,no-any-return]
+        return value.__dlpack_device__()[0] in GPU_ARRAYS  # type: ignore[attr-defined]
     return hasattr(kind, "__cuda_array_interface__")
 
 
@@ -124,7 +128,7 @@ def precision(name: str) -> Iterator[None]:
     if name not in PRECISIONS:
         raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
     device()
-    from rotrnn import _cuda  # type: ignore[attr-defined]
+    from rotrnn import _cuda
 
     before = _cuda.use_precision(name)
     try:

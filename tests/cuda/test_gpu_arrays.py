@@ -67,7 +67,7 @@ def test_a_machine_without_a_gpu_says_why(gpus: object, message: str) -> None:
     with fake_cupy.gpu(gpus=gpus):
         assert not cuda.available()
         assert message in str(cuda.why_not())
-        with pytest.raises(RuntimeError, match=message):
+        with pytest.raises(cuda.DeviceError, match=message):
             cuda.device()
 
 

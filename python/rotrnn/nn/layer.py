@@ -47,6 +47,7 @@ from rotrnn.nn.module import StateArray as StateArray
 from rotrnn.nn.module import StateForm as StateForm
 from rotrnn.nn.module import trusted as trusted
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.device import Device, to_host
 
 
 @runtime_checkable
@@ -172,6 +173,14 @@ def astype(params: Params, dtype: npt.DTypeLike) -> Params:
     """Returns the params with every array converted to `dtype`."""
     return {
         name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype) for name, value in params.items()
+    }
+
+
+def moved(params: Params, device: Device) -> Params:
+    """Returns the params with every array on `device`: those of the CPU are copied there, and the other way round."""
+    return {
+        name: moved(value, device) if isinstance(value, dict) else device.asarray(to_host(value))
+        for name, value in params.items()
     }
 
 

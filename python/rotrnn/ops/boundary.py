@@ -145,7 +145,8 @@ class Boundary:
             )
         if device is HOST:
             return on_host(self.op, name, value)
-        return value if type(value) is device.array_type else device.view(value)
+        foreign = type(value) is not device.array_type
+        return device.view(value) if foreign else value
 
     def array(self, name: str, value: npt.ArrayLike, *forms: str, kinds: Sequence[np.dtype[Any]] = REAL) -> Array:
         """Returns `value` as an array whose dtype is one of `kinds` and whose shape matches one of `forms` (such as

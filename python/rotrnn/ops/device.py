@@ -80,7 +80,8 @@ def device_of(value: object) -> Device:
 
 
 def named(name: str) -> Device:
-    """Returns the device "cpu" or "cuda". RuntimeError, with the reason, if there is no GPU that can be used."""
+    """Returns the device "cpu" or "cuda". `rotrnn.cuda.DeviceError`, with the
+    reason, if there is no GPU that can be used."""
     if name == "cpu":
         return HOST
     if name != "cuda":

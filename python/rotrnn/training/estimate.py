@@ -17,6 +17,7 @@ from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.device import named
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
@@ -67,7 +68,7 @@ class Estimate:
         )
 
 
-def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -> Estimate:
+def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, device: str = "cpu") -> Estimate:
     """Runs the first `steps` steps of a recipe and evaluates a few batches. Writes nothing.
 
     The time of the first step is not used. If a layer iterates, later steps may take more or less time.
@@ -77,6 +78,8 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
     stand_in : int, optional
         Use this many examples per split. A generated task generates them; a task that is read from files uses random
         data of full length instead of the files. The estimate still counts the real number of examples.
+    device : str
+        "cpu", or "cuda" for a GPU.
 
     Raises
     ------
@@ -96,9 +99,10 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None) -
         asked = recipe.task
         if stand_in is not None:
             recipe = dataclasses.replace(recipe, task=_stand_in(asked, folder, stand_in))
-        trainer = Trainer(recipe, Run(Path(folder)), False)
+        trainer = Trainer(recipe, Run(Path(folder)), False, device=named(device))
         try:
             state = initial_state(trainer.model, recipe)
+            state.move(trainer.device)
             times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
         finally:
             trainer.loader.close()

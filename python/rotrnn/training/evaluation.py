@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
-from rotrnn.nn.layer import Array, Context, Params
-from rotrnn.tasks import Split, Task
+from rotrnn.nn.layer import Array, Context, Params, flatten
+from rotrnn.ops.device import device_of, to_host
+from rotrnn.tasks import Batch, Split, Task
 from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
@@ -122,7 +123,7 @@ def evaluate(
     tally = Tally(task.curve, task.bos)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
-        logits, _ = model.forward(params, one.inputs, Context(one.lengths))
+        logits = logits_of(model, params, one)
         tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
     whole = Tally(task.curve, task.bos)
     for sums in world.tell(tally.sums()):
@@ -140,7 +141,7 @@ def confusion(
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)
-        logits, _ = model.forward(params, one.inputs, Context(one.lengths))
+        logits = logits_of(model, params, one)
         counted = model.loss(logits, one.labels, one.lengths).counted
         labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))
         answered = answers != IGNORED
@@ -163,6 +164,13 @@ def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
         gap[t] = np.abs(one - y[:, t]).max(initial=0.0)
     largest = float(np.abs(y).max(initial=0.0))
     return gap / (largest or 1.0)
+
+
+def logits_of(model: Model, params: Params, batch: Batch) -> Array:
+    """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are."""
+    device = device_of(next((array for _, array in flatten(params)), None))
+    logits, _ = model.forward(params, device.asarray(batch.inputs), Context(batch.lengths))
+    return to_host(logits)
 
 
 def _chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:

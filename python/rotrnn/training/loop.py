@@ -24,11 +24,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from rotrnn import cuda
 from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
-from rotrnn.nn.layer import Context, Params, astype, flatten
+from rotrnn.cuda import DeviceError
+from rotrnn.nn.layer import Context, Params, astype, flatten, moved
+from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.loader import Loader
@@ -52,6 +55,7 @@ def train(
     resume: bool = False,
     progress: bool = True,
     among: World | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Trains a recipe in a folder of its own, and evaluates it on the test split.
 
@@ -73,6 +77,9 @@ def train(
         Print evaluations, and a progress bar if standard error is a terminal.
     among : World, optional
         The processes that train together; those that this one was started with if not given.
+    device : str
+        "cpu", or "cuda" for a GPU (`rotrnn.cuda`). A run may go on on another device than it began on: there is a
+        warning, and it ends as it would have to rounding.
 
     Returns
     -------
@@ -97,13 +104,20 @@ def train(
         Another process failed.
     ImportError
         There are several processes, and no mpi4py.
+    DeviceError
+        `device` is "cuda", and no GPU can be used, or it failed; the error says why. The last checkpoint stays.
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
     check_folder("train: folder", folder)
+    place = named(device)
     run, among = Run(Path(folder)), world() if among is None else among
+    if place is not HOST and among.size > 1:
+        raise ValueError(f"train: device is {device} on {among.size} processes, expected one process with a GPU")
+    if place is HOST and recipe.training.precision != "float32":
+        raise ValueError(f"train: training.precision is {recipe.training.precision}, which needs device cuda")
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None
         if there is not None:
@@ -114,17 +128,20 @@ def train(
             run.check_free()
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic())
-        trainer = Trainer(recipe, run, progress and among.first, among)
+        trainer = Trainer(recipe, run, progress and among.first, among, place)
         if among.first:
             run.put(recipe, there)
-            run.add_session({**session(), "processes": among.size})
-        return trainer.train()
+            gpu = {} if place is HOST else {"gpu": cuda.describe(), "precision": recipe.training.precision}
+            run.add_session({**session(), "processes": among.size, **gpu})
+        with nullcontext() if place is HOST else cuda.precision(recipe.training.precision):
+            return trainer.train()
 
 
 class Trainer:
     """One call of `train`: what stays the same while a state moves on."""
 
-    def __init__(self, recipe: Recipe, run: Run, progress: bool, among: World = ALONE) -> None:
+    def __init__(self, recipe: Recipe, run: Run, progress: bool, among: World = ALONE, device: Device = HOST) -> None:
+        self.device = device
         self.recipe, self.run, self.progress, self.world = recipe, run, progress, among
         self.training = recipe.training
         if not among.first:
@@ -135,13 +152,14 @@ class Trainer:
         self.model: Model = recipe.build(self.task)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training, among)
-        self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among)
-        self.checkpoints = Checkpoints(run, recipe, among)
+        self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device)
+        self.checkpoints = Checkpoints(run, recipe, among, device)
 
     # ---- a run ----
 
     def train(self) -> dict[str, Any]:
         state = self.checkpoints.load(initial_state(self.model, self.recipe))
+        state.move(self.device)
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
         records = self.run.records() if self.world.first else []
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
@@ -158,9 +176,11 @@ class Trainer:
         except NonFinite as error:
             if self.world.first:
                 self.run.fail(str(error))
-            last = self.run.checkpoint("last")
-            kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
-            raise NonFinite(f"{error}; {kept}") from error
+            raise NonFinite(f"{error}; {self.kept}") from error
+        except RuntimeError as error:  # CuPy has classes of its own
+            if self.device is HOST:
+                raise
+            raise DeviceError(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
         finally:
             self.loader.close()
         return self.finish(state)
@@ -203,6 +223,12 @@ class Trainer:
         if stop:
             where = f"stopped after step {state.step} of {self.steps}, all is saved"
             raise Interrupted(f"{where}; to go on: {self.resuming}")
+
+    @property
+    def kept(self) -> str:
+        """What is left of a run that failed, in words."""
+        last = self.run.checkpoint("last")
+        return f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
 
     @property
     def resuming(self) -> str:
@@ -257,7 +283,7 @@ class Trainer:
         if self.world.first:
             best = self.run.load_params("best", state.params)
         self.world.share(dict(flatten(best)))
-        params = {"last": state.params, "best": best}
+        params = {"last": state.params, "best": moved(best, self.device)}
         test = {name: self.look(one, self.task.test) for name, one in params.items()}
         result = {
             "steps": state.step,
@@ -306,7 +332,8 @@ class Trainer:
         record |= {f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")}
         if self.world.first:
             batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
-            norms = self.model.state_norms(state.params, batch.inputs, Context(batch.lengths))
+            inputs = self.device.asarray(batch.inputs)
+            norms = to_host(self.model.state_norms(state.params, inputs, Context(batch.lengths)))
             record["state_norms"] = [float(norm) for norm in norms.mean(1)]
         return record
 

@@ -19,6 +19,7 @@ from rotrnn._support.nested import DEEPEST
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest
 from rotrnn._support.toml import LARGEST, from_toml
+from rotrnn.cuda import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
@@ -53,6 +54,9 @@ class Training:
         Seed of initial values, order of the data, and dropout.
     dtype : str
         Dtype of parameters and arithmetic: "float32" or "float64".
+    precision : str
+        How products of float32 matrices round their operands on a GPU (`rotrnn.cuda.precision`): "float32" (not at
+        all), "tf32" or "bf16". On the CPU only the first.
     """
 
     batch: int
@@ -62,6 +66,7 @@ class Training:
     accumulate: int = 1
     seed: int = 0
     dtype: str = "float32"
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         for key, low, high in (
@@ -76,6 +81,8 @@ class Training:
                 raise ValueError(f"{key} is {getattr(self, key)}, expected an integer from {low} to {high}")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is '{self.precision}', expected one of {', '.join(PRECISIONS)}")
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,8 @@ class Recipe:
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
+        if tables["training"].get("precision") == "float32":  # runs from before there was a choice have this digest
+            tables["training"] = {key: value for key, value in tables["training"].items() if key != "precision"}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
 
 

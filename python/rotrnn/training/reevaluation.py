@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rotrnn._support.json import to_json
+from rotrnn.nn.layer import moved
+from rotrnn.ops.device import named
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
@@ -26,6 +28,7 @@ def reevaluate(
     checkpoint: str = "best",
     overrides: Sequence[str] = (),
     grid: Sequence[tuple[str, Sequence[Any]]] = (),
+    device: str = "cpu",
 ) -> list[tuple[str, Found]]:
     """Evaluates a run's parameters once for each point of a grid of settings.
 
@@ -39,6 +42,8 @@ def reevaluate(
         Settings of the task, the layer or the model (or training.batch) that differ from those of the training.
     grid : sequence of ("section.key", values)
         Likewise with several values; each combination is evaluated.
+    device : str
+        "cpu", or "cuda" for a GPU.
 
     If the token ids depend on the training split, those of the run are used, whatever is set here.
 
@@ -56,6 +61,7 @@ def reevaluate(
         parameter, or decides which examples are for training, so that training examples would be evaluated (this is
         allowed for a generated task if another task.seed is set as well). Or `split` is endless.
     """
+    home = named(device)
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
     split_settings = () if _others(trained, dict(changes)) else getattr(trained, "split_settings", ())
@@ -87,7 +93,7 @@ def reevaluate(
                 )
         model = recipe.build(task)
         initial = initial_state(model, recipe)
-        params = run.load_params(checkpoint, initial.params)
+        params = moved(run.load_params(checkpoint, initial.params), home)
         training = recipe.training
         one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
         found.append((name, one))

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rotrnn import _cpu
+from rotrnn import _cpu, cuda
 from rotrnn._support.checkpoint import Facts, write_checkpoint
 from rotrnn.models.model import Loss
-from rotrnn.nn.layer import Array, Context, Gather, Params, astype, flatten, unflatten
+from rotrnn.nn.layer import Array, Context, Gather, Params, astype, flatten, moved, unflatten
+from rotrnn.ops.device import HOST, Device, to_host
 from rotrnn.training.optimiser import Moments
 from rotrnn.training.parallel import World
 from rotrnn.training.recipe import Recipe
@@ -49,12 +50,17 @@ class State:
     best_step: int = 0
     best_score: float = -1.0
     arithmetic: list[str] = field(default_factory=list)
-    """Instruction set, NumPy version and, if several, number of processes that the run was trained with; more than one,
-    in order, if they changed."""
+    """Instruction set, NumPy version and, if several, number of processes that the run was trained with, or the GPU;
+    more than one, in order, if they changed."""
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by the name it has in a checkpoint."""
-        return {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
+        """Every array, on the CPU, by the name it has in a checkpoint."""
+        arrays = {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
+        return {name: to_host(array) for name, array in arrays.items()}
+
+    def move(self, device: Device) -> None:
+        """Moves every array to a device."""
+        self.params, self.moments = moved(self.params, device), moved(self.moments, device)
 
 
 def initial_state(model: Model, recipe: Recipe) -> State:
@@ -72,8 +78,11 @@ def checksum(state: State) -> int:
     return crc
 
 
-def arithmetic(processes: int = 1) -> str:
-    """Instruction set, NumPy version and, if several, number of processes: what the bits of a run depend on."""
+def arithmetic(processes: int = 1, device: Device = HOST) -> str:
+    """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
+    on."""
+    if device is not HOST:
+        return cuda.describe()
     return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
 
 
@@ -84,6 +93,7 @@ class Checkpoints:
     run: Run
     recipe: Recipe
     world: World
+    device: Device = HOST
 
     def load(self, initial: State) -> State:
         """The state of the last checkpoint, or `initial` where there is none; the first process's, in all."""
@@ -96,7 +106,7 @@ class Checkpoints:
     def read(self, state: State) -> State:
         """The state of the last checkpoint, or the initial one, `state`, where there is none; the log is cut to it."""
         last = self.run.checkpoint("last")
-        here = arithmetic(self.world.size)
+        here = arithmetic(self.world.size, self.device)
         if not last.exists() and self.run.result.exists():
             raise ValueError(
                 f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "

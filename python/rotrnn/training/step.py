@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
+from rotrnn.ops.device import HOST, Device
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
@@ -20,13 +21,15 @@ from rotrnn.training.state import Model, State
 
 @dataclass(frozen=True)
 class Stepper:
-    """Takes steps: what they need that does not change. `group_of` gives a parameter's group by its name."""
+    """Takes steps: what they need that does not change. `group_of` gives a parameter's group by its name; parameters
+    are on `device`, and batches are moved there."""
 
     recipe: Recipe
     model: Model
     loader: Loader
     group_of: Callable[[str], str]
     world: World
+    device: Device = HOST
 
     def advance(self, state: State) -> dict[str, Any]:
         """One update in place; the record of it."""
@@ -63,10 +66,10 @@ class Stepper:
                 places=places,
                 gather=self.world.gather if self.world.size > 1 else None,
             )
-            logits, saved = self.model.forward(state.params, batch.inputs, ctx)
+            logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx)
             dlogits, share = np.zeros_like(logits), count / labels
             if count:
-                found = self.model.loss(logits, batch.labels, batch.lengths)
+                found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths)
                 dlogits = found.dlogits * logits.dtype.type(share)
                 own_loss += found.mean * count
                 own_right += int(np.count_nonzero(found.right))

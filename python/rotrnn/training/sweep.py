@@ -27,6 +27,7 @@ from typing import Any
 from rotrnn._support.files import locked
 from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.text import plural
+from rotrnn.ops.device import named
 from rotrnn.training.loop import Interrupted, check_same
 from rotrnn.training.recipe import (
     NO_SECTIONS,
@@ -254,13 +255,13 @@ class Worker:
     started: float
 
     @classmethod
-    def start(cls, run: Run, threads: int | None) -> Worker:
+    def start(cls, run: Run, threads: int | None, device: str) -> Worker:
         environment = {"OMP_WAIT_POLICY": "passive", "PYTHONFAULTHANDLER": "1", **os.environ}
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         output = tempfile.TemporaryFile()  # noqa: SIM115
         process = subprocess.Popen(
-            [*COMMAND, "train", "--resume", str(run.folder), "--until-eof"],
+            [*COMMAND, "train", "--resume", str(run.folder), "--until-eof", "--device", device],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=output,
@@ -317,20 +318,24 @@ def run_sweep(
     jobs: int = 1,
     retry: bool = False,
     say: Any = print,
+    device: str = "cpu",
 ) -> list[Run]:
     """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
 
     Finished runs are not touched, and neither are failed ones unless `retry` is True. The others are resumed. A run
     that fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
-    unless that variable is set.
+    unless that variable is set. `device` is that of `train`.
 
     Raises
     ------
+    DeviceError
+        As in `train`.
     ValueError
         A folder holds a run of another recipe, or another process runs a sweep in `folder`.
     Interrupted
         After Ctrl-C, when every run has saved its state. A second Ctrl-C kills the runs, and unsaved steps are lost.
     """
+    named(device)
     top = Path(folder)
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
@@ -340,7 +345,7 @@ def run_sweep(
             _put(run, recipe)
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
         say(f"{plural(len(every), 'run')} in {top}, ended: {len(every) - len(todo)}")
-        _work(todo, jobs, max(1, cores() // jobs) if jobs > 1 else None, say)
+        _work(todo, jobs, max(1, cores() // jobs) if jobs > 1 else None, device, say)
     return every
 
 
@@ -359,14 +364,14 @@ def _put(run: Run, recipe: Recipe) -> None:
         run.put(recipe)
 
 
-def _work(todo: list[Run], jobs: int, threads: int | None, say: Any) -> None:
+def _work(todo: list[Run], jobs: int, threads: int | None, device: str, say: Any) -> None:
     waiting, working, ended = list(todo), list[Worker](), 0
     try:
         while waiting or working:
             for run in waiting[:]:
                 if len(working) < jobs and _free(run):
                     waiting.remove(run)
-                    working += [Worker.start(run, threads)] if run.status() != "done" else []
+                    working += [Worker.start(run, threads, device)] if run.status() != "done" else []
             time.sleep(POLL)
             for worker in _ended(working):
                 ended += 1

@@ -1,0 +1,12 @@
+"""The CUDA kernels (cuda/), with the arguments of csrc/kernels.list. Used by rotrnn.cuda alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rotrnn._cpu import Kernels
+from rotrnn.ops.device import Device
+
+kernels: Kernels
+
+def connect(device: Device, allocate: Callable[[int], Any], stream: Callable[[], int], blas: str, /) -> None: ...
+def use_precision(name: str, /) -> str: ...
