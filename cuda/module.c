@@ -135,10 +135,26 @@ static PyObject *use_precision(PyObject *module, PyObject *argument) {
     return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }
 
+static PyObject *use_counter(PyObject *module, PyObject *argument) {
+    (void)module;
+    rot_array array;
+    if (argument == Py_None) {
+        runtime_use_counter(NULL);
+        Py_RETURN_NONE;
+    }
+    if (!describe_array(argument, &array) || array.type != NPY_INT64 || array.count != 1)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "use_counter: got %R, expected one int64", argument);
+    runtime_use_counter(array.data);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
      "connect(device, allocate, stream, blas): the device for checked lengths, allocate(bytes) -> memory with `ptr`, "
      "stream() -> its address, and the path of cuBLAS."},
+    {"use_counter", use_counter, METH_O,
+     "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The caller "
+     "keeps the array."},
     {"use_precision", use_precision, METH_O,
      "use_precision(name): how products of float32 matrices round their operands; returns the precision before."},
     {NULL, NULL, 0, NULL},

@@ -18,6 +18,7 @@ struct call {
     char error[256];
 };
 thread_local call now;
+const int64_t *counter = nullptr;
 
 void fail(const char *what, const char *why) {
     if (now.status != ROT_OK) return;
@@ -95,6 +96,9 @@ void runtime_begin(void *stream, int precision, runtime_allocate allocate, void 
     now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context;
     now.error[0] = 0;
 }
+
+void runtime_use_counter(const int64_t *given) { counter = given; }
+const int64_t *runtime_counter(void) { return counter; }
 
 int runtime_status(void) { return now.status; }
 const char *runtime_error(void) { return now.error; }

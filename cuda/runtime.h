@@ -24,6 +24,11 @@ enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16, PRECISIONS };
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context);
 int runtime_status(void);
 
+/* A number in device memory that is added to the step in the keys of random numbers, or NULL: so a recorded sequence of
+ * launches draws others each time it runs. */
+void runtime_use_counter(const int64_t *counter);
+const int64_t *runtime_counter(void);
+
 /* The reason why a call failed with ROT_DEVICE_FAILED. */
 const char *runtime_error(void);
 

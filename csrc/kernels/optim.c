@@ -45,24 +45,16 @@ static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
  * |p| and |v| after the update, summed as in `norm`. */
 KERNEL(adamw) {
     const double t = (double)step;
-    const adamw_rule rule = {
-        .scale = (real)scale,
-        .beta1 = (real)beta1,
-        .fresh1 = (real)(1 - beta1),
-        .beta2 = (real)beta2,
-        .fresh2 = (real)(1 - beta2),
-        .rate = (real)(lr / (1 - pow(beta1, t))),
-        .unbias = (real)(1 / sqrt(1 - pow(beta2, t))),
-        .eps = (real)eps,
-        .shrink = (real)(lr * decay),
-    };
+    const double given[4] = {lr, 1 - pow(beta1, t), 1 - pow(beta2, t), scale}, *const of = now ? now : given;
+    const adamw_rule rule = adamw_rule_of(of, beta1, beta2, eps, decay);
+    const bool updates = !now || isfinite(of[3]);
     const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks, 2);
     if (!sums) return ROT_NO_MEMORY;
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t lo = block * BLOCK, size = size_of_block(block, n);
-        update(p + lo, m + lo, v + lo, grad + lo, size, rule);
+        if (updates) update(p + lo, m + lo, v + lo, grad + lo, size, rule);
         sums[2 * block] = sum_of_squares(p + lo, size);
         sums[2 * block + 1] = sum_of_squares(v + lo, size);
     }

@@ -396,6 +396,7 @@ struct {
     void *context;
     char error[256];
 } thread_local current;
+const int64_t *counter = nullptr;
 }
 
 namespace host_device {
@@ -408,6 +409,8 @@ static void failed_launch(const char *why) {
 void runtime_begin(void *, int precision, runtime_allocate allocate, void *context) {
     current = {precision, ROT_OK, allocate, context, ""};
 }
+void runtime_use_counter(const int64_t *given) { counter = given; }
+const int64_t *runtime_counter(void) { return counter; }
 int runtime_status(void) { return current.status; }
 const char *runtime_error(void) { return current.error; }
 int runtime_device(void) { return 0; }

@@ -76,8 +76,12 @@ def adamw_into(
     eps: float,
     decay: float,
     scale: float,
+    now: Array | None = None,
 ) -> None:
-    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it."""
+    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it.
+
+    `now` (4,) float64 on the device holds lr, 1 - beta1^step, 1 - beta2^step and scale instead of these arguments, and
+    is read when the kernel runs; where its scale is not finite, nothing is updated."""
     args = Boundary("adamw")
     shape = np.shape(grad)
     g = args.array("grad", np.ravel(grad), "N")
@@ -95,6 +99,7 @@ def adamw_into(
         v=v,
         norms=norms,
         grad=args.layout(g, g.dtype),
+        now=now,
         n=g.size,
         lr=lr,
         beta1=beta1,
