@@ -14,7 +14,7 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
-from rotrnn.nn.module import check_form, name_inputs
+from rotrnn.nn.module import Unchecked, check_form, in_order, name_inputs
 from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Stream:
 
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1) -> None:
         batch = Boundary("Stream").integer("batch", batch, 1)
-        self.model, self.params = model, params
-        self.batch = batch
         model.check_params(params)
-        self.prepared = trusted(model.stack.prepare)(params["blocks"])
+        self.model, self.params = model, in_order(params)
+        self.batch = batch
+        self.prepared = trusted(model.stack.prepare)(self.params["blocks"])
         self.reset()
 
     def reset(self) -> None:
@@ -81,13 +81,14 @@ class Stream:
         one = x.ndim == 1 + features
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
-        stack, head = (None, None) if self.state is None else self.state
-        try:
-            y, stack, steps = self._step(x, stack) if one else self._chunk(args, x, lengths, stack)
-        except (TypeError, ValueError) as error:
-            name_inputs(args.op, "inputs", error)
-            raise
-        logits, head = self.model.read(self.params, head, y, steps)
+        with Unchecked(self, "push", "inputs, or what the stream has as params, prepared and state, do not fit"):
+            stack, head = (None, None) if self.state is None else self.state
+            try:
+                y, stack, steps = self._step(x, stack) if one else self._chunk(args, x, lengths, stack)
+            except (TypeError, ValueError) as error:
+                name_inputs(args.op, "inputs", error)
+                raise
+            logits, head = self.model.read(self.params, head, y, steps)
         self.state = stack, head
         self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
         return logits[:, 0] if one and logits.ndim == 3 else logits

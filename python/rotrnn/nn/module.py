@@ -394,6 +394,31 @@ def _difference(mine: Any, other: Any, path: str = "") -> str:
     return f"{path.removeprefix('.')}={other!r}, expected {mine!r}"
 
 
+def in_order(tree: Any) -> Any:
+    """Returns parameters, or what an earlier call returned, with every array C-contiguous, aligned and in native byte
+    order, so that the bits of results do not depend on layouts: the tree itself if its arrays are so.
+
+    Buffers stay as they are, because forward updates them in place.
+    """
+    if is_array(tree):
+        flags = tree.flags
+        if flags.c_contiguous and flags.aligned and tree.dtype.isnative:
+            return tree
+        return tree.astype(tree.dtype.newbyteorder("="), order="C")
+    if isinstance(tree, dict):
+        parts = {name: part if name in BUFFERS else in_order(part) for name, part in tree.items()}
+        return parts if any(parts[name] is not part for name, part in tree.items()) else tree
+    if isinstance(tree, tuple):
+        ordered = [in_order(part) for part in tree]
+        same = all(one is part for one, part in zip(ordered, tree, strict=True))
+        return tree if same else tuple.__new__(unmarked(type(tree)), ordered)
+    if is_dataclass(tree) and not isinstance(tree, Module | type):
+        parts = {one.name: in_order(getattr(tree, one.name)) for one in fields(tree)}
+        changed = {name: part for name, part in parts.items() if part is not getattr(tree, name)}
+        return replace(tree, **changed) if changed else tree
+    return tree
+
+
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What code raises that is given values of another form."""
 FOREIGN = "params or saved are not as forward had and returned them"
@@ -401,14 +426,14 @@ _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
 
 
-class _Unchecked:
-    """A block whose errors are raised again in terms of the outermost call, `method` of `module`: `given` says which of
+class Unchecked:
+    """A block whose errors are raised again in terms of the outermost call, `method` of `owner`: `given` says which of
     its arguments hold values that were not checked. Errors that are in terms of a call already stay as they are."""
 
-    __slots__ = ("given", "method", "module")
+    __slots__ = ("given", "method", "owner")
 
-    def __init__(self, module: Module, method: str, given: str) -> None:
-        self.module, self.method, self.given = module, method, given
+    def __init__(self, owner: object, method: str, given: str) -> None:
+        self.owner, self.method, self.given = owner, method, given
 
     def __enter__(self) -> None:
         pass
@@ -422,7 +447,7 @@ class _Unchecked:
         if not isinstance(error, TypeError | ValueError):
             message = f"{type(error).__name__}: {message}"
         raised = TypeError if isinstance(error, TypeError) else ValueError
-        raise raised(f"{type(self.module).__name__}.{self.method}: {self.given}: {message}") from error
+        raise raised(f"{type(self.owner).__name__}.{self.method}: {self.given}: {message}") from error
 
 
 # ---- wrappers ----
@@ -460,7 +485,7 @@ def _forward(method: Any) -> Any:
         ctx = self.check_context(args, ctx)
         self.check_state(args, "state", state[0] if state else more.get("state"))
         try:
-            y, saved = method(self, params, x, ctx, *state, **more)
+            y, saved = method(self, in_order(params), x, ctx, *state, **more)
         except (TypeError, ValueError) as error:
             name_inputs(args.op, name, error)
             raise
@@ -485,30 +510,30 @@ def _backward(method: Any) -> Any:
 
         @functools.wraps(method)
         def backward(self: Any, params: Params, saved: Any, dy: Any) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, None)]
                 del dy
-                return method(self, params, saved, given.pop())
+                return method(self, in_order(params), in_order(saved), given.pop())
 
         return backward
     if "dstate" not in takes:
 
         @functools.wraps(method)
         def backward_of_spread(self: Any, params: Params, saved: Any, dy: Any, gather: Gather | None = None) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, None)]
                 del dy
-                return method(self, params, saved, given.pop(), gather)
+                return method(self, in_order(params), in_order(saved), given.pop(), gather)
 
         return backward_of_spread
     if "gather" not in takes:
 
         @functools.wraps(method)
         def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, dstate)]
                 del dy
-                return method(self, params, saved, given.pop(), dstate)
+                return method(self, in_order(params), in_order(saved), given.pop(), dstate)
 
         return backward_with_state
 
@@ -516,10 +541,10 @@ def _backward(method: Any) -> Any:
     def backward_with_both(
         self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, gather: Gather | None = None
     ) -> Any:
-        with _Unchecked(self, "backward", FOREIGN):
+        with Unchecked(self, "backward", FOREIGN):
             given = [_check_backward(self, params, saved, name, dy, dstate)]
             del dy
-            return method(self, params, saved, given.pop(), dstate, gather)
+            return method(self, in_order(params), in_order(saved), given.pop(), dstate, gather)
 
     return backward_with_both
 
@@ -551,7 +576,7 @@ def _prepare(method: Any) -> Any:
     @functools.wraps(method)
     def prepare(self: Any, params: Params) -> Any:
         self.check_params(params)
-        return mark(method(self, params), self)
+        return mark(method(self, in_order(params)), self)
 
     return prepare
 
@@ -567,8 +592,8 @@ def _step(method: Any) -> Any:
             self.check_params(params)
         else:
             _check_maker(args.op, "prepared", prepared, self)
-        with _Unchecked(self, "step", "params, state or prepared do not fit"):
-            return method(self, params, state, x_t, prepared)
+        with Unchecked(self, "step", "params, state or prepared do not fit"):
+            return method(self, in_order(params), state, x_t, in_order(prepared))
 
     return step
 
