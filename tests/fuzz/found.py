@@ -101,7 +101,14 @@ def sampled(steps: int) -> object:
     return model.sample(params, np.zeros((1, 2), np.int64), steps)
 
 
+def stream_of_features(x: Any) -> object:
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"d_state": 3}, n_classes=5, n_features=3)
+    return model.stream(model.init(np.random.default_rng(0))).push(x)
+
+
 def stream_with(**parts: Any) -> object:
+    """Pushes a token after changing what the stream has."""
     model, params = language_model()
     stream = model.stream(params)
     vars(stream).update(parts)
@@ -127,5 +134,8 @@ FOUND = [
     Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
     Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),
     Found("Stream.push, another state", lambda: stream_with(state=(1, 2, 3)), "Stream.push: inputs, or what the"),
+    Found(
+        "Stream.push, integers", lambda: stream_of_features(np.zeros((1, 3), np.int32)), "Stream.push: inputs has dtype"
+    ),
     Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or what"),
 ]

@@ -135,7 +135,7 @@ def reshaped(rng: Rng, x: Array) -> Array:
     ]
     if x.ndim:
         ways += [
-            lambda: np.asarray(x.sum(0)).astype(x.dtype),
+            lambda: np.asarray(x.sum(0) if x.dtype.kind in "fciub" else x[:1]).astype(x.dtype),
             lambda: x[..., 0].copy() if x.shape[-1] else x[..., None],
         ]
     return np.array(one_of(rng, ways)())

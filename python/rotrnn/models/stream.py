@@ -84,7 +84,7 @@ class Stream:
         with Unchecked(self, "push", "inputs, or what the stream has as params, prepared and state, do not fit"):
             stack, head = (None, None) if self.state is None else self.state
             try:
-                y, stack, steps = self._step(x, stack) if one else self._chunk(args, x, lengths, stack)
+                y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
             except (TypeError, ValueError) as error:
                 name_inputs(args.op, "inputs", error)
                 raise
@@ -93,11 +93,13 @@ class Stream:
         self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
         return logits[:, 0] if one and logits.ndim == 3 else logits
 
-    def _step(self, x: Array, state: State) -> tuple[Array, State, None]:
+    def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
         """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
         model, params = self.model, self.params
-        model.stack.check_streams(Boundary("Stream.push"))
-        z, _ = model.encoder.forward(params["encoder"], x[:, None], TRUSTED)
+        model.stack.check_streams(args)
+        model.bind_sizes(args)
+        x = model.check_input(args, "inputs", x[:, None])
+        z, _ = model.encoder.forward(params["encoder"], x, TRUSTED)
         y, state = trusted(model.stack.step)(params["blocks"], state, z[:, 0], self.prepared)
         y = y[:, None]
         return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state, None

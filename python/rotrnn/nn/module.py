@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import is_
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
@@ -400,21 +401,23 @@ def in_order(tree: Any) -> Any:
 
     Buffers stay as they are, because forward updates them in place.
     """
-    if is_array(tree):
+    if type(tree) is np.ndarray or is_array(tree):
         flags = tree.flags
         if flags.c_contiguous and flags.aligned and tree.dtype.isnative:
             return tree
         return tree.astype(tree.dtype.newbyteorder("="), order="C")
     if isinstance(tree, dict):
-        parts = {name: part if name in BUFFERS else in_order(part) for name, part in tree.items()}
-        return parts if any(parts[name] is not part for name, part in tree.items()) else tree
+        changed = {
+            name: new for name, part in tree.items() if (new := in_order(part)) is not part and name not in BUFFERS
+        }
+        return tree | changed if changed else tree
     if isinstance(tree, tuple):
-        ordered = [in_order(part) for part in tree]
-        same = all(one is part for one, part in zip(ordered, tree, strict=True))
-        return tree if same else tuple.__new__(unmarked(type(tree)), ordered)
+        parts = [in_order(part) for part in tree]
+        return tree if all(map(is_, parts, tree)) else tuple.__new__(unmarked(type(tree)), parts)
     if is_dataclass(tree) and not isinstance(tree, Module | type):
-        parts = {one.name: in_order(getattr(tree, one.name)) for one in fields(tree)}
-        changed = {name: part for name, part in parts.items() if part is not getattr(tree, name)}
+        changed = {
+            one.name: new for one in fields(tree) if (new := in_order(part := getattr(tree, one.name))) is not part
+        }
         return replace(tree, **changed) if changed else tree
     return tree
 
