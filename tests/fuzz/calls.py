@@ -222,6 +222,8 @@ def _unclear(call: Call, error: Exception, mutations: Sequence[Mutation]) -> str
         return text
     if isinstance(error, NonFinite):
         return None  # names the gradient or the parameter
+    if any("gather" in path for path, _, _ in mutations):
+        return None  # an error of the caller's own function
     words = _words(str(error))
     owners = {*_words(call.name), call.name.removesuffix("_backward"), "Context", *kinds(call.arguments), *parts()}
     known = {*names(call.arguments), *inspect.signature(call.function).parameters}

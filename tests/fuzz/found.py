@@ -10,6 +10,7 @@ import numpy as np
 import rotrnn
 from fuzz.mutations import Tensor, unaligned
 from rotrnn import ops
+from rotrnn.nn.fixed_points.mixer import Orthogonal
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Context
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
@@ -101,6 +102,13 @@ def sampled(steps: int) -> object:
     return model.sample(params, np.zeros((1, 2), np.int64), steps)
 
 
+def half_precision() -> object:
+    params = {"w": zeros(2)}
+    optimiser = rotrnn.AdamW()
+    moments = optimiser.init(params)
+    return optimiser.update(params, {"w": zeros(2).astype(np.float16)}, moments, lambda name: "other", 1, 10)
+
+
 def stream_of_features(x: Any) -> object:
     settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
     model = rotrnn.build_model(settings, {"d_state": 3}, n_classes=5, n_features=3)
@@ -132,6 +140,9 @@ FOUND = [
     Found("linear_layer_backward, states in Fortran order", states_backwards, None),
     Found("SelectiveRotRNN.step, prepared of objects", prepared_of_objects, "prepared: skip has dtype object"),
     Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
+    Found("RotRNN, no angle", lambda: rotrnn.RotRNN(4, 4, theta_max=-0.0).init(np.random.default_rng(0)), None),
+    Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
+    Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),
     Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),
     Found("Stream.push, another state", lambda: stream_with(state=(1, 2, 3)), "Stream.push: inputs, or what the"),
     Found(

@@ -81,7 +81,9 @@ class Stream:
         one = x.ndim == 1 + features
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
-        with Unchecked(self, "push", "inputs, or what the stream has as params, prepared and state, do not fit"):
+        with Unchecked(
+            self, "push", "inputs, or what the stream has as params, prepared, state and tokens, do not fit"
+        ):
             stack, head = (None, None) if self.state is None else self.state
             try:
                 y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
@@ -89,8 +91,8 @@ class Stream:
                 name_inputs(args.op, "inputs", error)
                 raise
             logits, head = self.model.read(self.params, head, y, steps)
-        self.state = stack, head
-        self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
+            tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        self.state, self.tokens = (stack, head), tokens
         return logits[:, 0] if one and logits.ndim == 3 else logits
 
     def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
