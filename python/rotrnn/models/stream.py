@@ -81,9 +81,7 @@ class Stream:
         one = x.ndim == 1 + features
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
-        with Unchecked(
-            self, "push", "inputs, or what the stream has as params, prepared, state and tokens, do not fit"
-        ):
+        with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
             stack, head = (None, None) if self.state is None else self.state
             try:
                 y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
