@@ -25,7 +25,7 @@ from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
-from rotrnn.ops.device import is_array
+from rotrnn.ops.device import is_array, is_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -402,8 +402,7 @@ def in_order(tree: Any) -> Any:
     Buffers stay as they are, because forward updates them in place.
     """
     if type(tree) is np.ndarray or is_array(tree):
-        flags = tree.flags
-        if flags.c_contiguous and flags.aligned and tree.dtype.isnative:
+        if is_plain(tree) and tree.dtype.isnative:
             return tree
         return tree.astype(tree.dtype.newbyteorder("="), order="C")
     if isinstance(tree, dict):
