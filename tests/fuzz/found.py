@@ -9,6 +9,13 @@ import numpy as np
 
 import rotrnn
 from fuzz.mutations import Tensor, unaligned
+from rotrnn import ops
+from rotrnn.nn.fixed_points.mixer import Orthogonal
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import Context
+from rotrnn.nn.saved import flatten_saved, unflatten_saved
+
+UNFUSED = Context(fused=False)
 
 
 class Found(NamedTuple):
@@ -39,12 +46,81 @@ def unaligned_zeros(*shape: int) -> Any:
     return unaligned(np.random.default_rng(0), np.zeros(shape, np.int64))
 
 
+def flipped(x: Any) -> Any:
+    """The same numbers with negative strides."""
+    return np.flip(np.ascontiguousarray(np.flip(x)))
+
+
 def backwards() -> None:
     """RotRNN's weights do not depend on the layout of its parameters."""
     layer = rotrnn.RotRNN(33, 32, heads=2)
     params = layer.init(np.random.default_rng(0))
-    flipped = params | {"B": np.flip(np.ascontiguousarray(np.flip(params["B"])))}
-    assert layer.prepare(flipped)[0].w_in.tobytes() == layer.prepare(params)[0].w_in.tobytes()
+    changed = params | {"B": flipped(params["B"])}
+    assert layer.prepare(changed)[0].w_in.tobytes() == layer.prepare(params)[0].w_in.tobytes()
+
+
+def saved_backwards() -> None:
+    """Backward does not depend on the layout of what forward saved, nor of parameters."""
+    layer, rng = rotrnn.LRU(9, 33), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((3, 7, 9), np.float32)
+    changed = {name: flipped(value) for name, value in params.items()}
+    y, saved = layer.forward(params, x, UNFUSED)
+    assert layer.forward(changed, x, UNFUSED)[0].tobytes() == y.tobytes()
+    arrays, structure = flatten_saved(saved)
+    other = unflatten_saved(structure, {name: flipped(one) for name, one in arrays.items()})
+    dx, dparams, _ = layer.backward(params, saved, x)
+    dx_other, dparams_other, _ = layer.backward(changed, other, x)
+    assert dx_other.tobytes() == dx.tobytes()
+    assert {name: one.tobytes() for name, one in dparams.items()} == {
+        name: one.tobytes() for name, one in dparams_other.items()
+    }
+
+
+def states_backwards() -> None:
+    """The op's backward takes states of any layout."""
+    system = ops.System(zeros(6, 4), np.zeros(3, complex), zeros(1, 4, 6), zeros(4))
+    y, _, saved = rotrnn.linear_layer(system, zeros(1, 5, 4), fused=False)
+    ops.linear_layer_backward(y, system, saved._replace(h=np.asfortranarray(saved.h)))
+
+
+def prepared_of_objects() -> object:
+    layer = rotrnn.SelectiveRotRNN(4, 6)
+    params = layer.init(np.random.default_rng(0))
+    weights, kept = layer.prepare(params)
+    prepared = Folded(weights._replace(skip=weights.skip.astype(object)), kept)
+    return layer.step(params, None, zeros(1, 4), prepared)
+
+
+def language_model() -> Any:
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"d_state": 3}, head="language", n_classes=5, vocab=5)
+    return model, model.init(np.random.default_rng(0))
+
+
+def sampled(steps: int) -> object:
+    model, params = language_model()
+    return model.sample(params, np.zeros((1, 2), np.int64), steps)
+
+
+def half_precision() -> object:
+    params = {"w": zeros(2)}
+    optimiser = rotrnn.AdamW()
+    moments = optimiser.init(params)
+    return optimiser.update(params, {"w": zeros(2).astype(np.float16)}, moments, lambda name: "other", 1, 10)
+
+
+def stream_of_features(x: Any) -> object:
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"d_state": 3}, n_classes=5, n_features=3)
+    return model.stream(model.init(np.random.default_rng(0))).push(x)
+
+
+def stream_with(**parts: Any) -> object:
+    """Pushes a token after changing what the stream has."""
+    model, params = language_model()
+    stream = model.stream(params)
+    vars(stream).update(parts)
+    return stream.push(np.zeros(1, np.int64))
 
 
 FOUND = [
@@ -60,4 +136,17 @@ FOUND = [
     Found("embedding, unaligned ids", lambda: rotrnn.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
     Found("cross_entropy, unaligned labels", lambda: rotrnn.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
     Found("RotRNN, parameters backwards", backwards, None),
+    Found("LRU, saved backwards", saved_backwards, None),
+    Found("linear_layer_backward, states in Fortran order", states_backwards, None),
+    Found("SelectiveRotRNN.step, prepared of objects", prepared_of_objects, "prepared: skip has dtype object"),
+    Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
+    Found("RotRNN, no angle", lambda: rotrnn.RotRNN(4, 4, theta_max=-0.0).init(np.random.default_rng(0)), None),
+    Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
+    Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),
+    Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),
+    Found("Stream.push, another state", lambda: stream_with(state=(1, 2, 3)), "Stream.push: inputs, or the"),
+    Found(
+        "Stream.push, integers", lambda: stream_of_features(np.zeros((1, 3), np.int32)), "Stream.push: inputs has dtype"
+    ),
+    Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or the"),
 ]

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 
 INTEGERS = (-1, 0, 1, 2, 3, 5, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, -(2**31), -(2**63), 10**30)
 FLOATS = (0.0, -0.0, -1.0, 1.0, 1e-320, 1e-40, 1e30, 1e300, -1e300, float("inf"), -float("inf"), float("nan"))
+MOST_AXES = 32
+"""Some of NumPy's functions take no more."""
 DTYPES = (
     "f2",
     "f4",
@@ -121,17 +123,19 @@ def retyped(rng: Rng, x: Array) -> Array:
 
 
 def reshaped(rng: Rng, x: Array) -> Array:
+    if x.ndim > MOST_AXES - 1:
+        return x
     ways: list[Callable[[], Array]] = [
         lambda: x[None],
         lambda: x[..., None],
         lambda: x.ravel(),
         lambda: x.T.copy(),
         lambda: x.reshape(-1)[:1].reshape(()) if x.size else np.zeros((), x.dtype),
-        lambda: x.reshape((1,) * 30 + x.shape),
+        lambda: x.reshape((1,) * (MOST_AXES - x.ndim) + x.shape),
     ]
     if x.ndim:
         ways += [
-            lambda: np.asarray(x.sum(0)).astype(x.dtype),
+            lambda: np.asarray(x.sum(0) if x.dtype.kind in "fciub" else x[:1]).astype(x.dtype),
             lambda: x[..., 0].copy() if x.shape[-1] else x[..., None],
         ]
     return np.array(one_of(rng, ways)())

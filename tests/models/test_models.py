@@ -320,7 +320,7 @@ def _say_dtype(name: str, dtype: Any) -> Any:
         (_replace("state.0.0.0", np.zeros((B, 5, 3))), "state.0.0.delay has dtype float64, expected complex64 or"),
         (_replace("state.0.1.0", None), "a state has the parts 1, 2, expected 0 to 1"),
         (_replace("state.0.0.2", None), "state.0.0 is a tuple of 2, expected a tuple of 3"),
-        (_replace("state.0.2", np.zeros(2)), "3 states, expected one for each of 2 blocks"),
+        (_replace("state.0.2", np.zeros(2)), "state.0 has 3 states, expected one for each of 2 blocks"),
         (_replace("state.0.0", np.zeros(2)), "state.0.0.0: is inside another array"),
         (_replace("state.2", np.zeros(2)), "is not a tuple of the states of the stack and of the head"),
         (_replace("zzz", np.zeros(2)), "has zzz, which is not expected"),

@@ -304,11 +304,11 @@ def test_a_state_for_each_block() -> None:
     x = np.zeros((1, 5, 4), np.float32)
     y, saved = stack.forward(params, x)
     three = (*saved.state, saved.state[0])
-    with pytest.raises(ValueError, match=r"ResidualStack.forward: 3 states, expected one for each of 2 blocks"):
+    with pytest.raises(ValueError, match=r"forward: state has 3 states, expected one for each of 2 blocks"):
         stack.forward(params, x, state=three)
-    with pytest.raises(ValueError, match=r"ResidualStack.backward: 3 states"):
+    with pytest.raises(ValueError, match=r"ResidualStack.backward: dstate has 3 states"):
         stack.backward(params, saved, y, three)
-    with pytest.raises(ValueError, match=r"ResidualStack.step: 1 state,"):
+    with pytest.raises(ValueError, match=r"ResidualStack.step: state has 1 state,"):
         stack.step(params, three[:1], x[:, 0])
 
 

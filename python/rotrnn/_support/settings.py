@@ -82,7 +82,7 @@ def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | Non
         raise Unfit(value, hint) from None
     if hint is float and not math.isfinite(plain):
         raise Unfit(value, hint)
-    return plain
+    return plain + 0.0 if hint is float else plain  # -0.0 becomes 0.0
 
 
 def _fit_tuple(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | None) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
-from rotrnn.nn.module import check_form, name_inputs
+from rotrnn.nn.module import Unchecked, check_form, in_order, name_inputs
 from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Stream:
 
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1) -> None:
         batch = Boundary("Stream").integer("batch", batch, 1)
-        self.model, self.params = model, params
-        self.batch = batch
         model.check_params(params)
-        self.prepared = trusted(model.stack.prepare)(params["blocks"])
+        self.model, self.params = model, in_order(params)
+        self.batch = batch
+        self.prepared = trusted(model.stack.prepare)(self.params["blocks"])
         self.reset()
 
     def reset(self) -> None:
@@ -81,22 +81,25 @@ class Stream:
         one = x.ndim == 1 + features
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
-        stack, head = (None, None) if self.state is None else self.state
-        try:
-            y, stack, steps = self._step(x, stack) if one else self._chunk(args, x, lengths, stack)
-        except (TypeError, ValueError) as error:
-            name_inputs(args.op, "inputs", error)
-            raise
-        logits, head = self.model.read(self.params, head, y, steps)
-        self.state = stack, head
-        self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
+            stack, head = (None, None) if self.state is None else self.state
+            try:
+                y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
+            except (TypeError, ValueError) as error:
+                name_inputs(args.op, "inputs", error)
+                raise
+            logits, head = self.model.read(self.params, head, y, steps)
+            tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        self.state, self.tokens = (stack, head), tokens
         return logits[:, 0] if one and logits.ndim == 3 else logits
 
-    def _step(self, x: Array, state: State) -> tuple[Array, State, None]:
+    def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
         """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
         model, params = self.model, self.params
-        model.stack.check_streams(Boundary("Stream.push"))
-        z, _ = model.encoder.forward(params["encoder"], x[:, None], TRUSTED)
+        model.stack.check_streams(args)
+        model.bind_sizes(args)
+        x = model.check_input(args, "inputs", x[:, None])
+        z, _ = model.encoder.forward(params["encoder"], x, TRUSTED)
         y, state = trusted(model.stack.step)(params["blocks"], state, z[:, 0], self.prepared)
         y = y[:, None]
         return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state, None

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn._cpu import MOST_STEPS
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
@@ -125,7 +126,7 @@ class LanguageModel(Tagger):
         prompt = args.integers("prompt", prompt, "B T")
         if not prompt.size:
             raise ValueError(f"{args.op}: prompt has shape {prompt.shape}, expected (B, T) with B >= 1 and T >= 1")
-        steps, temperature = args.integer("steps", steps), args.number("temperature", temperature)
+        steps, temperature = args.integer("steps", steps, 0, MOST_STEPS), args.number("temperature", temperature)
         top_k = None if top_k is None else args.integer("top_k", top_k, 1)
         rng = np.random.default_rng(args.integer("seed", seed))
         stream = self.stream(params, len(prompt))

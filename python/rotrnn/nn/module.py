@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import is_
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
-from rotrnn.ops.device import is_array
+from rotrnn.ops.device import is_array, is_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -394,6 +395,32 @@ def _difference(mine: Any, other: Any, path: str = "") -> str:
     return f"{path.removeprefix('.')}={other!r}, expected {mine!r}"
 
 
+def in_order(tree: Any) -> Any:
+    """Returns parameters, or what an earlier call returned, with every array C-contiguous, aligned and in native byte
+    order, so that the bits of results do not depend on layouts: the tree itself if its arrays are so.
+
+    Buffers stay as they are, because forward updates them in place.
+    """
+    if type(tree) is np.ndarray or is_array(tree):
+        if is_plain(tree) and tree.dtype.isnative:
+            return tree
+        return tree.astype(tree.dtype.newbyteorder("="), order="C")
+    if isinstance(tree, dict):
+        changed = {
+            name: new for name, part in tree.items() if (new := in_order(part)) is not part and name not in BUFFERS
+        }
+        return tree | changed if changed else tree
+    if isinstance(tree, tuple):
+        parts = [in_order(part) for part in tree]
+        return tree if all(map(is_, parts, tree)) else tuple.__new__(unmarked(type(tree)), parts)
+    if is_dataclass(tree) and not isinstance(tree, Module | type):
+        changed = {
+            one.name: new for one in fields(tree) if (new := in_order(part := getattr(tree, one.name))) is not part
+        }
+        return replace(tree, **changed) if changed else tree
+    return tree
+
+
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What code raises that is given values of another form."""
 FOREIGN = "params or saved are not as forward had and returned them"
@@ -401,14 +428,14 @@ _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
 
 
-class _Unchecked:
-    """A block whose errors are raised again in terms of the outermost call, `method` of `module`: `given` says which of
+class Unchecked:
+    """A block whose errors are raised again in terms of the outermost call, `method` of `owner`: `given` says which of
     its arguments hold values that were not checked. Errors that are in terms of a call already stay as they are."""
 
-    __slots__ = ("given", "method", "module")
+    __slots__ = ("given", "method", "owner")
 
-    def __init__(self, module: Module, method: str, given: str) -> None:
-        self.module, self.method, self.given = module, method, given
+    def __init__(self, owner: object, method: str, given: str) -> None:
+        self.owner, self.method, self.given = owner, method, given
 
     def __enter__(self) -> None:
         pass
@@ -422,7 +449,7 @@ class _Unchecked:
         if not isinstance(error, TypeError | ValueError):
             message = f"{type(error).__name__}: {message}"
         raised = TypeError if isinstance(error, TypeError) else ValueError
-        raise raised(f"{type(self.module).__name__}.{self.method}: {self.given}: {message}") from error
+        raise raised(f"{type(self.owner).__name__}.{self.method}: {self.given}: {message}") from error
 
 
 # ---- wrappers ----
@@ -460,7 +487,7 @@ def _forward(method: Any) -> Any:
         ctx = self.check_context(args, ctx)
         self.check_state(args, "state", state[0] if state else more.get("state"))
         try:
-            y, saved = method(self, params, x, ctx, *state, **more)
+            y, saved = method(self, in_order(params), x, ctx, *state, **more)
         except (TypeError, ValueError) as error:
             name_inputs(args.op, name, error)
             raise
@@ -485,30 +512,30 @@ def _backward(method: Any) -> Any:
 
         @functools.wraps(method)
         def backward(self: Any, params: Params, saved: Any, dy: Any) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, None)]
                 del dy
-                return method(self, params, saved, given.pop())
+                return method(self, in_order(params), in_order(saved), given.pop())
 
         return backward
     if "dstate" not in takes:
 
         @functools.wraps(method)
         def backward_of_spread(self: Any, params: Params, saved: Any, dy: Any, gather: Gather | None = None) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, None)]
                 del dy
-                return method(self, params, saved, given.pop(), gather)
+                return method(self, in_order(params), in_order(saved), given.pop(), gather)
 
         return backward_of_spread
     if "gather" not in takes:
 
         @functools.wraps(method)
         def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
-            with _Unchecked(self, "backward", FOREIGN):
+            with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, dstate)]
                 del dy
-                return method(self, params, saved, given.pop(), dstate)
+                return method(self, in_order(params), in_order(saved), given.pop(), dstate)
 
         return backward_with_state
 
@@ -516,10 +543,10 @@ def _backward(method: Any) -> Any:
     def backward_with_both(
         self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, gather: Gather | None = None
     ) -> Any:
-        with _Unchecked(self, "backward", FOREIGN):
+        with Unchecked(self, "backward", FOREIGN):
             given = [_check_backward(self, params, saved, name, dy, dstate)]
             del dy
-            return method(self, params, saved, given.pop(), dstate, gather)
+            return method(self, in_order(params), in_order(saved), given.pop(), dstate, gather)
 
     return backward_with_both
 
@@ -551,7 +578,7 @@ def _prepare(method: Any) -> Any:
     @functools.wraps(method)
     def prepare(self: Any, params: Params) -> Any:
         self.check_params(params)
-        return mark(method(self, params), self)
+        return mark(method(self, in_order(params)), self)
 
     return prepare
 
@@ -567,8 +594,8 @@ def _step(method: Any) -> Any:
             self.check_params(params)
         else:
             _check_maker(args.op, "prepared", prepared, self)
-        with _Unchecked(self, "step", "params, state or prepared do not fit"):
-            return method(self, params, state, x_t, prepared)
+        with Unchecked(self, "step", "params, state or prepared do not fit"):
+            return method(self, in_order(params), state, x_t, in_order(prepared))
 
     return step
 

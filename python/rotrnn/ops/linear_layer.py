@@ -313,10 +313,14 @@ def linear_layer_backward(
     dy = args.layout(dy, dtype)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
-        args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX)
-        if L is not None:
-            args.array("saved.v", saved.v, "B T N", kinds=COMPLEX)  # type: ignore[arg-type]  # not None here
-        return _backward_from_states(dy, ready, saved._replace(lengths=args.lengths(saved.lengths)), dhT)
+        whole = complex_of(dtype)
+        saved = saved._replace(
+            u=args.layout(saved.u, dtype),
+            lengths=args.lengths(saved.lengths),
+            h=args.layout(args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX), whole),
+            v=None if L is None else args.layout(args.array("saved.v", saved.v, "B T N", kinds=COMPLEX), whole),  # type: ignore[arg-type]  # not None here
+        )
+        return _backward_from_states(dy, ready, saved, dhT)
     check_precision(args, "saved.u", saved.u, dtype)
     u, carries = args.layout(saved.u, dtype), args.layout(check_carries(args, saved.carries), ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)

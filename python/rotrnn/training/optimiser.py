@@ -16,7 +16,7 @@ from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
-from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.boundary import REAL, Boundary, rename
 from rotrnn.ops.device import empty, is_array, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
@@ -207,7 +207,7 @@ def _check_arrays(call: str, argument: str, arrays: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if not is_array(array):
             raise TypeError(f"{call}: {argument} has {name} of type {type(array).__name__}, expected an array")
-        if array.dtype.kind != "f":
+        if array.dtype.newbyteorder("=") not in REAL:
             raise TypeError(f"{call}: {argument} has {name} of dtype {array.dtype}, expected float32 or float64")
 
 

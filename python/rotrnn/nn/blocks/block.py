@@ -383,7 +383,7 @@ class ResidualStack(Module):
             raise TypeError(f"{args.op}: {name} is a {type(state).__name__}, expected a tuple, one state per block")
         if len(state) != len(self.blocks):
             raise ValueError(
-                f"{args.op}: {plural(len(state), 'state')}, expected one for each of "
+                f"{args.op}: {name} has {plural(len(state), 'state')}, expected one for each of "
                 f"{plural(len(self.blocks), 'block')}"
             )
         for i, (block, one) in enumerate(zip(self.blocks, state, strict=True)):

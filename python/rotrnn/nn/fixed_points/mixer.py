@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn._support.settings import settle
 from rotrnn.nn.layer import Array
 from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
@@ -53,6 +54,7 @@ class Mixer(ABC):
     contractive: bool = False
 
     def __post_init__(self) -> None:
+        settle(self)
         if not 1 <= self.rank <= self.width:
             raise ValueError(f"Mixer: rank={self.rank!r}, expected an integer from 1 to the width, {self.width}")
         if self.contractive and not self.can_contract:

@@ -18,6 +18,8 @@ FORMS = {
     "log_phase": ("nu_log", "theta_log"),
 }
 """Form -> names of the parameters of lambda."""
+TINY = float(np.finfo(np.float32).tiny)
+"""The least angle whose logarithm theta_log is exact to rounding."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class LRU(DiagonalRecurrence):
             raise ValueError(
                 f"LRU: r_min={self.r_min}, r_max={self.r_max}, expected 0 <= r_min <= r_max <= 1, r_min < 1, r_max > 0"
             )
-        if not self.max_phase > 0:
-            raise ValueError(f"LRU: max_phase={self.max_phase}, expected a positive angle")
+        if self.max_phase < TINY:
+            raise ValueError(f"LRU: max_phase={self.max_phase}, expected an angle of at least {TINY:.3g}")
         if self.form not in FORMS:
             raise ValueError(f"LRU: form={self.form!r}, expected one of {', '.join(FORMS)}")
 
@@ -92,7 +94,7 @@ class LRU(DiagonalRecurrence):
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         nu_log = ring(rng, self.r_min, self.r_max, N)
-        theta = rng.uniform(np.finfo(np.float32).tiny, self.max_phase, N)
+        theta = rng.uniform(TINY, self.max_phase, N)
         nu = np.exp(nu_log)
         values = {
             "lambda_re": np.exp(-nu) * np.cos(theta),

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
 from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside
-from rotrnn.ops.linear_layer import System
+from rotrnn.ops.linear_layer import System, checked_system
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -149,8 +150,11 @@ class SelectiveRotRNN(Recurrent):
     def step(
         self, params: Params, state: State, x_t: Array, prepared: Folded[System] | None = None
     ) -> tuple[Array, State]:
-        folded = trusted(self.prepare)(params) if prepared is None else prepared
-        y, saved = self._run(params, folded, x_t[:, None], EVALUATION, state)
+        if prepared is None:
+            prepared = trusted(self.prepare)(params)
+        else:
+            checked_system(Boundary("prepared"), prepared.weights)
+        y, saved = self._run(params, prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
     def _run(
