@@ -177,6 +177,11 @@ FOUND = [
         _npy(b"{'descr': '<i8', 'fortran_order': False, 'shape': (9"),
         "is not a .npy file, or is damaged",
     ),
+    (
+        "prepared-npy",
+        _npy(b"{'descr':'<U0', 'fortran_order': False, 'shape': (1, 0), }".ljust(118) + b"\n"),
+        "at least one byte",
+    ),
     ("prepared-npy", _npy(b"{'descr': '|V0', 'fortran_order': False, 'shape': (9,), }\n"), "at least one byte"),
     (
         "pathfinder-npy",
@@ -199,6 +204,11 @@ FOUND = [
         "is not prepared data",
     ),
     ("prepared-manifest", b'{"format": 2, "settings": {"files": "x"}, "files": {}}', "ids.npy: is not listed in"),
+    (
+        "prepared-manifest",
+        b'{"format":2,"settings":{"files":"x"},"files":["ids.npy"]}',
+        "is not prepared data of rotrnn",
+    ),
     ("prepared-manifest", b"[" * 3000, "is not prepared data of rotrnn"),
     ("tar-gz", _pax(1, 2**33 - 1), "an extended header of 8589934591 bytes, expected at most 1048576"),
     ("tar-gz", _pax(3000, 12), "not unpacked: "),

@@ -73,14 +73,18 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     if begin[6:7] > b"\1" and int.from_bytes(begin[8:], "little") > HEADER:  # NumPy asks for as much before it looks
         raise ValueError(f"{path}: is not a .npy file, or is damaged (its header has more than {HEADER} bytes)")
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with open(path, "rb") as file:
+            form = np.lib.format
+            readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+            _, _, dtype = readers[form.read_magic(file)](file)
+        if dtype.itemsize and not dtype.hasobject:  # NumPy divides by the size of an item
+            array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return array
     except OSError:
         raise
     except Exception as error:  # a damaged header may raise anything
         raise ValueError(f"{path}: is not a .npy file, or is damaged ({error})") from None
-    if not (isinstance(array, np.ndarray) and array.dtype.itemsize):
-        raise ValueError(f"{path}: is not a .npy file with items of at least one byte")
-    return array
+    raise ValueError(f"{path}: is not a .npy file with items of at least one byte that are no Python objects")
 
 
 def clear(paths: Iterable[Path]) -> None:

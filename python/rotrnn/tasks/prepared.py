@@ -117,9 +117,9 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
 def _manifest(place: Path) -> dict[str, Any]:
     try:
         manifest = from_json((place / MANIFEST).read_bytes())
-        if all(re.fullmatch(r"\w+\.npy", name) for name in manifest["files"]):
+        if all(re.fullmatch(r"\w+\.npy", name) and type(size) is int for name, size in manifest["files"].items()):
             return dict(manifest)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (AttributeError, OSError, ValueError, LookupError, TypeError):
         pass
     raise ValueError(f"{place}: is not prepared data of rotrnn ({MANIFEST} is missing or damaged); remove it first")
 
