@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import rotrnn
+import strict
 from cuda_harness import Memory, load
 from rotrnn import cuda
 from rotrnn.ops import device as devices
@@ -28,6 +29,79 @@ class ndarray(StrictArray):  # CuPy's own name
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
+
+    def set(self, value: Any, stream: Any = None) -> None:
+        strict.synchronise()
+        self._host[...] = value
+
+    def get(self, stream: Any = None) -> Any:
+        return self.on_host()
+
+
+class Stream:
+    """Captures what is done, to do it again: with the same arrays, and numbers as they were."""
+
+    ptr = 0
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        pass
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        strict.synchronise()
+
+    def begin_capture(self) -> None:
+        strict.RECORD = []
+
+    def end_capture(self) -> Graph:
+        assert strict.RECORD is not None
+        made, strict.RECORD = Graph(strict.RECORD), None
+        return made
+
+
+class Graph:
+    def __init__(self, calls: list[Any]) -> None:
+        self.calls = calls
+
+    def launch(self, stream: Stream) -> None:
+        for function, args, kwargs, result in self.calls:
+            again = function(*args, **kwargs)
+            for to, value in zip(*map(_several, (result, again)), strict=True):
+                if isinstance(to, np.ndarray):
+                    to[...] = value
+
+
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class MemoryPool:
+    """Its memory is new each time; arrays of a graph are kept by the calls that use them."""
+
+    def malloc(self, size: int) -> Memory:
+        return alloc(size)
+
+
+class Kernels:
+    """Those of the harness, which are captured as other functions are."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(self.module.kernels, name)
+
+        def call(**arguments: Any) -> None:
+            kernel(**arguments)
+            if strict.RECORD is not None:
+                strict.RECORD.append((kernel, (), arguments, None))
+
+        return call
 
 
 class Tensor:
@@ -50,6 +124,8 @@ def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
 
 
 def asarray(value: Any) -> ndarray:
+    if strict.RECORD is not None and not isinstance(value, ndarray):
+        strict.synchronise()
     return value if isinstance(value, ndarray) else ndarray(np.array(value, order="C"))
 
 
@@ -88,7 +164,12 @@ def module() -> ModuleType:
         from_dlpack=lambda value: value.__dlpack__(),
         __version__="14.2.0",
         cuda=SimpleNamespace(
-            alloc=alloc, runtime=runtime, get_current_stream=lambda: SimpleNamespace(ptr=0), Stream=None
+            alloc=alloc,
+            runtime=runtime,
+            get_current_stream=Stream,
+            Stream=Stream,
+            MemoryPool=MemoryPool,
+            using_allocator=lambda allocator: contextlib.nullcontext(),
         ),
     )
     return made
@@ -99,7 +180,13 @@ def gpu(**failures: Any) -> Iterator[None]:
     """Within the block, there is a GPU: the harness."""
     names = ("cupy", "rotrnn._cuda")
     before = {name: sys.modules.get(name) for name in names}
-    kernels = load()
+    harness = load()
+    kernels: Any = SimpleNamespace(
+        kernels=Kernels(harness),
+        connect=harness.connect,
+        use_precision=harness.use_precision,
+        use_counter=harness.use_counter,
+    )
     sys.modules.update({"cupy": module(), "rotrnn._cuda": kernels})
     own = rotrnn.__dict__.get("_cuda")
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
@@ -116,7 +203,7 @@ def gpu(**failures: Any) -> Iterator[None]:
         devices._DEVICES.update(known)
         from strict import STRICT
 
-        kernels.connect(STRICT, Memory, lambda: 0, "")
+        harness.connect(STRICT, Memory, lambda: 0, "")
         del rotrnn._cuda  # type: ignore[attr-defined]
         if own is not None:
             rotrnn._cuda = own  # type: ignore[attr-defined]

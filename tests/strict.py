@@ -9,6 +9,7 @@ would wait for a GPU: these synchronisations are counted by the function of the 
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +33,9 @@ class SilentConversion(TypeError):
 
 
 def synchronise() -> None:
-    """Counts a synchronisation, by the innermost line of the package that asked for it."""
+    """Counts a synchronisation, by the innermost line of the package that asked for it. None may be captured."""
+    if RECORD is not None:
+        raise RuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
     frame = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]
@@ -60,6 +63,20 @@ def unwrap(value: Any) -> Any:
     return value
 
 
+RECORD: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = None
+"""While a stand-in for a GPU captures work (fake_cupy.py): what was called with which host arrays, and its result."""
+
+
+def perform(kind: type[StrictArray], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function with host arrays. Returns its result with arrays of this kind."""
+    result = function(*args, **kwargs)
+    if isinstance(result, np.generic):
+        result = np.array(result)
+    if RECORD is not None:
+        RECORD.append((function, args, kwargs, result))
+    return wrap(result, kind)
+
+
 def wrap(value: Any, kind: type[StrictArray]) -> Any:
     """The inverse of `unwrap`, for results, with arrays of this kind. NumPy scalars stay on the device, too."""
     if isinstance(value, np.ndarray | np.generic):
@@ -83,12 +100,12 @@ class StrictArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         host = {key: unwrap(one) for key, one in kwargs.items()}
-        return wrap(getattr(ufunc, method)(*map(unwrap, inputs), **host), type(self))
+        return perform(type(self), getattr(ufunc, method), *map(unwrap, inputs), **host)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function in (np.nonzero, np.flatnonzero, np.argwhere, np.unique, np.array_equal, np.allclose):
             synchronise()
-        return wrap(function(*unwrap(args), **unwrap(kwargs)), type(self))
+        return perform(type(self), function, *unwrap(args), **unwrap(kwargs))
 
     # ---- methods that wait for the device ----
 
@@ -148,10 +165,12 @@ class StrictArray(NDArrayOperatorsMixin):
         return unwrap(key)
 
     def __getitem__(self, key: Any) -> Any:
-        return wrap(self._host[self._key(key)], type(self))
+        return perform(type(self), operator.getitem, self._host, self._key(key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._host[unwrap(key)] = unwrap(value)  # a mask is no wait here: nothing depends on how many there are
+        perform(
+            type(self), operator.setitem, self._host, unwrap(key), unwrap(value)
+        )  # a mask is no wait here: nothing depends on how many there are
 
     def __len__(self) -> int:
         return len(self._host)
@@ -175,7 +194,10 @@ def _wrapped(name: str) -> Any:
 
 
 def _method(name: str) -> Any:
-    return lambda self, *args, **kwargs: wrap(getattr(self._host, name)(*unwrap(args), **unwrap(kwargs)), type(self))
+    def call(self: StrictArray, *args: Any, **kwargs: Any) -> Any:
+        return perform(type(self), getattr(type(self._host), name), self._host, *unwrap(args), **unwrap(kwargs))
+
+    return call
 
 
 for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"):

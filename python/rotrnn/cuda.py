@@ -13,12 +13,16 @@ Nothing here is imported before it is needed: the package works without CuPy, wi
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from rotrnn.ops import device as devices
-from rotrnn.ops.device import Device
+from rotrnn.ops.device import Array, Device
+from rotrnn.ops.recording import NotRecordable, Recording, recorded, recording
 
 PRECISIONS = ("float32", "tf32", "bf16")
 """How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
@@ -73,13 +77,77 @@ def _load() -> Device:
         cupy.ndarray,
         _cuda.kernels,
         lambda shape, dtype: cupy.empty(shape, dtype),
-        cupy.asarray,
+        functools.partial(_asarray, cupy),
         cupy.asnumpy,
         view=functools.partial(_view, cupy),
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
     devices.register(made)
     return made
+
+
+def _asarray(cupy: Any, value: Any) -> Any:
+    """Returns a copy on the GPU of a host array, one alone for each that belongs to a recording."""
+    one = recording()
+    if one is None or isinstance(value, cupy.ndarray):
+        return cupy.asarray(value)
+    return one.constant(np.asarray(value), cupy.asarray)
+
+
+class Recorded:
+    """Work on the GPU that was recorded as one CUDA graph: `repeat` does it again, with what the arrays that it reads
+    hold then. Its memory is its own, and stays.
+
+    Parameters
+    ----------
+    work : callable
+        Does the work, and returns an array on the GPU. It is called three times: to find out what memory and which
+        constants it takes, to take them from this recording's own pool, and to be recorded, which does nothing.
+    counter : array
+        An int64 on the GPU that is added to the step of random numbers.
+
+    Raises
+    ------
+    NotRecordable
+        The work waits for the GPU, or for numbers that change.
+    """
+
+    def __init__(self, work: Callable[[], Any], counter: Array) -> None:
+        device()
+        import cupy
+
+        from rotrnn import _cuda
+
+        self.counter, self.belongings = counter, Recording()
+        self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
+        cupy.cuda.get_current_stream().synchronize()
+        _cuda.use_counter(counter)
+        try:
+            with cupy.cuda.using_allocator(self.pool.malloc), self.stream, recorded(self.belongings):
+                for _ in range(2):
+                    work()
+                    self.belongings.complete = True
+                self.stream.synchronize()
+                self.stream.begin_capture()
+                try:
+                    self.result = work()
+                except Exception as error:
+                    with suppress(Exception):  # the capture is broken
+                        self.stream.end_capture()
+                    raise NotRecordable(str(error)) from error
+                self.graph = self.stream.end_capture()
+        finally:
+            _cuda.use_counter(None)
+
+    def put(self, array: Any, value: Any) -> None:
+        """Overwrites an array on the GPU, before the work is repeated, by one of the host."""
+        array.set(value, stream=self.stream)
+
+    def repeat(self) -> npt.NDArray[Any]:
+        """Does the work again. Returns a copy of its result on the host, for which the GPU is waited for."""
+        self.graph.launch(stream=self.stream)
+        found: npt.NDArray[Any] = self.result.get(stream=self.stream)
+        return found
 
 
 def _blas() -> str:

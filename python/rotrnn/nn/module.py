@@ -26,6 +26,7 @@ from rotrnn._support.settings import settle
 from rotrnn._support.text import nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
+from rotrnn.ops.recording import recording
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -201,6 +202,8 @@ class Module:
         One test shows whether all are finite; only if it fails, parameters are checked one by one.
         """
         arrays = [one for one in self.arrays(params) if one[1] not in BUFFERS]
+        if recording() is not None:
+            return
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             total: Any = sum([one[3].sum() for one in arrays])
             total = sum([one[0].condition(one[3]) for one in arrays if one[1] == one[0].conditioned], start=total)

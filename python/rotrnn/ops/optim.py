@@ -117,10 +117,15 @@ def norms_of(arrays: Sequence[Array]) -> list[float]:
         return []
     room = empty((len(arrays),), np.float64, like=arrays[0])
     for i, x in enumerate(arrays):
-        args = Boundary("norm")
-        array = args.array("x", np.ravel(x), "N")
-        args.kernels.norm(norm=room[i : i + 1], x=args.layout(array, array.dtype), n=array.size)
+        norm_into(room[i : i + 1], x)
     return [float(one) for one in to_host(room)]
+
+
+def norm_into(room: Array, x: npt.ArrayLike) -> None:
+    """Writes the `norm` of x to `room` (1,) float64 on its device, so that nothing waits for it."""
+    args = Boundary("norm")
+    array = args.array("x", np.ravel(x), "N")
+    args.kernels.norm(norm=room, x=args.layout(array, array.dtype), n=array.size)
 
 
 def norm(x: npt.ArrayLike) -> float:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import device_of
+from rotrnn.ops.device import HOST, device_of
+from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -365,9 +366,17 @@ class NormGrads(NamedTuple):
     dbias: Array
 
 
-def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> int:
-    count = args.size["B"] * args.size["T"] if steps is None else int(steps.sum())
-    if not count:
+def count_steps(shape: tuple[int, ...], steps: npt.NDArray[np.int64] | None) -> Any:
+    """Returns the number of valid steps of an array (B, T, D): an integer, or an array on the device while it
+    records."""
+    if isinstance(steps, RecordedLengths):
+        return steps.on(HOST).sum()
+    return shape[0] * shape[1] if steps is None else int(np.asarray(steps).sum())
+
+
+def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> Any:
+    count = count_steps((args.size["B"], args.size["T"]), steps)
+    if recording() is None and not count:
         raise ValueError(f"{args.op}: x has no valid step to take statistics over, expected at least one")
     return count
 
@@ -499,12 +508,13 @@ def _batch_norm_backward(
     return NormGrads(dx, dscale, dbias)
 
 
-def statistics_adjoint(scale: Array, rstd: Array, dscale: Array, dbias: Array, steps: int) -> tuple[Array, Array]:
+def statistics_adjoint(scale: Array, rstd: Array, dscale: Array, dbias: Array, steps: Any) -> tuple[Array, Array]:
     """Returns slope and shift of the gradient of batch norm's x through the statistics: ``slope (x - mean) + shift``.
 
     All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n`` with n = `steps`.
     """
-    return -scale * rstd**2 * dscale / steps, -scale * rstd * dbias / steps
+    n = steps if isinstance(steps, int) else steps.astype(scale.dtype)
+    return -scale * rstd**2 * dscale / n, -scale * rstd * dbias / n
 
 
 def batch_norm_inference(
@@ -711,6 +721,8 @@ def rms_norm_backward(
 
 def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None) -> None:
     """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true."""
+    if recording() is not None:
+        return
     bad = array.view(np.uint64) >= bound  # a negative number is 2^63 or more
     if padding is not None:
         bad &= ~padding
@@ -726,7 +738,12 @@ def _ids(
 ) -> tuple[Array, npt.NDArray[np.int64] | None]:
     aids = args.integers("ids", ids, "B T")
     steps = args.lengths(lengths)
-    padding = None if steps is None else args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
+    # recorded ids are checked, and zero in padding
+    padding = (
+        None
+        if steps is None or recording() is not None
+        else args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
+    )
     check_indices(args, "ids", aids, vocab, padding)
     return aids if padding is None else np.where(padding, 0, aids), steps  # kernels refuse others, in padding too
 
@@ -887,7 +904,8 @@ def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, 
     check_indices(args, "labels", alabels, C)
     losses, dlogits = args.empty((B,), alogits.dtype), np.empty_like(alogits)
     args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, labels=alabels, B=B, C=C)
-    return float(losses.mean(dtype=np.float64)), dlogits
+    mean: Any = losses.mean(dtype=np.float64)
+    return mean if recording() is not None else float(mean), dlogits
 
 
 def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:

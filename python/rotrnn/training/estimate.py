@@ -103,6 +103,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
         try:
             state = initial_state(trainer.model, recipe)
             state.move(trainer.device)
+            trainer.record(state)
             times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
         finally:
             trainer.loader.close()

@@ -10,6 +10,7 @@ the batch: what they make of it is that of one process, to rounding. The first o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
@@ -30,6 +31,7 @@ from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.cuda import DeviceError
+from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.tasks import Split, Task
@@ -160,6 +162,7 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         state = self.checkpoints.load(initial_state(self.model, self.recipe))
         state.move(self.device)
+        self.record(state)
         self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
         records = self.run.records() if self.world.first else []
         elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
@@ -184,6 +187,12 @@ class Trainer:
         finally:
             self.loader.close()
         return self.finish(state)
+
+    def record(self, state: State) -> None:
+        """Lets the steps of a state on a GPU be recorded as CUDA graphs, where a batch has one label a sequence."""
+        if self.device is not HOST and isinstance(self.model, SequenceClassifier):
+            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state)
+            self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
         """All steps from where `state` is."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops.device import HOST, Device
+from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
@@ -30,17 +31,39 @@ class Stepper:
     group_of: Callable[[str], str]
     world: World
     device: Device = HOST
+    recorder: Recorder | None = None
 
     def advance(self, state: State) -> dict[str, Any]:
         """One update in place; the record of it."""
         optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
         with blaming(state, state.step + 1, self.group_of):
-            with _kept(state.params):
-                metrics, grads = self.gradients(state)
-            size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+            found = self.recorded(state)
+            if found is None:
+                with _kept(state.params):
+                    metrics, grads = self.gradients(state)
+                size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+            else:
+                metrics, size = found
         lr = optimiser.rate("global", state.step, steps)
         state.step += 1
         return {**metrics, "step": state.step, "lr": lr, "grad_norm": size}
+
+    def recorded(self, state: State) -> tuple[dict[str, Any], float] | None:
+        """Takes a step as one CUDA graph. Returns its metrics and the norm of the gradients; None where there is no
+        recorder, or it cannot take this step."""
+        if self.recorder is None:
+            return None
+        (batch, places), *others = self.loader.parts(state.step)
+        found = None if others else self.recorder.advance(state, batch, places)
+        if found is None:
+            return None
+        if not math.isfinite(found["loss"]) or not math.isfinite(found["grad_norm"]):
+            self.gradients(state)  # finds out what is to blame
+            raise NonFinite(f"the loss is {found['loss']} and the norm of the gradients {found['grad_norm']}")
+        if not math.isfinite(found["updated"]):
+            check_parameters("parameter", state.params, self.group_of)
+            raise NonFinite("a second moment of the optimiser is not finite")
+        return {"loss": found["loss"], "accuracy": found["right"] / len(batch.labels)}, found["grad_norm"]
 
     def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.

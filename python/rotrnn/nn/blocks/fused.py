@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.blocks.gate import Gate, key_of
-from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by, valid_steps
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Context, Gather, Layer, Params, Recurrent, State
 from rotrnn.nn.layers.linear import LinearRecurrence
@@ -22,6 +22,8 @@ from rotrnn.ops.block import (
     residual_block_backward,
 )
 from rotrnn.ops.linear_layer import System
+from rotrnn.ops.pointwise import count_steps
+from rotrnn.ops.recording import recording
 
 
 class Parts(NamedTuple):
@@ -94,7 +96,8 @@ def forward(
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
-    gather = gather and valid_steps(x, ctx.lengths) > 0  # a process may have no valid step of a distributed batch
+    if recording() is None:  # a process may have no valid step of a distributed batch
+        gather = gather and count_steps(x.shape, ctx.lengths) > 0
     weights, exact = folded.weights, layer.exact
     result = residual_block(
         x, part, weights, gating, start, lengths=ctx.lengths, moments=gather, keep=keep, exact=exact

@@ -16,6 +16,7 @@ from rotrnn.ops.pointwise import (
     batch_norm_inference,
     batch_norm_inference_backward,
     batch_norm_statistics,
+    count_steps,
     layer_norm,
     layer_norm_backward,
     statistics_adjoint,
@@ -115,13 +116,14 @@ class BatchNorm(Module):
     ) -> Later:  # fmt: skip
         """Returns the part of dx, in training, that goes through the `batch` statistics. Needs `gather` if the batch is
         distributed."""
-        n = valid_steps(x, lengths)
+        n = count_steps(x.shape, lengths)
         if gather is not None:
             every = gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
             *sums, n = np.concatenate(every).sum(0)
+            n = int(n)
             dscale, dbias = np.split(np.asarray(sums, dscale.dtype), 2)
         mean, var = batch
-        return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, int(n)))
+        return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, n))
 
 
 def norm_backward(norm: Layer, params: Params, saved: Any, dy: Array, gather: Gather | None) -> tuple[Array, Params]:
@@ -145,11 +147,6 @@ def spread_by(gather: Gather | None) -> Gather:
     return gather
 
 
-def valid_steps(x: Array, lengths: npt.NDArray[np.int64] | None) -> int:
-    """Returns the number of valid steps of x (B, T, D)."""
-    return x.shape[0] * x.shape[1] if lengths is None else int(np.sum(lengths))
-
-
 def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Moments:
     """Returns mean and variance of a batch that is distributed over processes. x is the part of this process, and `own`
     are its moments, if known.
@@ -158,7 +155,7 @@ def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Mome
     eqs. 1.5).
     """
     D = x.shape[2]
-    n = valid_steps(x, ctx.lengths)
+    n = count_steps(x.shape, ctx.lengths)
     if own is None:
         own = batch_norm_statistics(x, lengths=ctx.lengths) if n else (np.zeros(D), np.zeros(D))
     parts = np.concatenate(gather(np.concatenate([[float(n)], *own])[None]))

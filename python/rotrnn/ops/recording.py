@@ -1,0 +1,83 @@
+"""Recorded work: kernels and other operations of a device that are run once, and then repeated as one.
+
+While a thread records, nothing may depend on numbers on the device, or on lengths, which may be others each time: checks
+of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that are copied
+from the host are constants. What cannot be recorded raises `NotRecordable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rotrnn.ops.boundary import CheckedLengths
+from rotrnn.ops.device import Array, Device
+
+
+class NotRecordable(RuntimeError):
+    """The work looks at numbers that only the device has, or that change from time to time."""
+
+
+@dataclass
+class Recording:
+    """What belongs to recorded work: the arrays on the device that were copied from the host."""
+
+    constants: dict[Any, Array] = field(default_factory=dict)
+    complete: bool = False
+    """Whether the constants are: the work has run once."""
+
+    def constant(self, value: Array, copy: Callable[[Array], Array]) -> Array:
+        """Returns the copy of a host array, made by `copy` when it is first needed."""
+        key = (value.shape, value.dtype.str, value.tobytes())
+        if key not in self.constants:
+            if self.complete:
+                raise NotRecordable("an array on the host was another one than the time before")
+            self.constants[key] = copy(value)
+        return self.constants[key]
+
+
+_NOW: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+def recording() -> Recording | None:
+    """Returns the recording that the calling thread makes, or None."""
+    return _NOW.get()
+
+
+@contextmanager
+def recorded(one: Recording) -> Iterator[None]:
+    """Within the block, what the thread does belongs to a recording."""
+    token = _NOW.set(one)
+    try:
+        yield
+    finally:
+        _NOW.reset(token)
+
+
+class RecordedLengths(CheckedLengths):
+    """Lengths of sequences (B,) whose numbers are in an array on the device, and others each time."""
+
+    _there: Array
+
+    @classmethod
+    def at(cls, there: Array, T: int) -> RecordedLengths:
+        made = np.full(there.shape, -1, np.int64).view(cls)
+        made.fits, made._there = (there.shape[0], T), there
+        made.flags.writeable = False
+        return made
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.fits = None
+
+    def on(self, device: Device) -> Array:
+        return self._there
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotRecordable("the lengths of sequences are read on the host")
+
+    __array_ufunc__ = __array_function__ = __getitem__ = __iter__ = sum = tolist = _refuse
