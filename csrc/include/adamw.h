@@ -22,6 +22,19 @@ typedef struct {
     real eps, shrink;   /* lr * decay */
 } adamw_rule;
 
+ROT_INLINE adamw_rule adamw_rule_of(double lr, double beta1, double beta2, double eps, double decay, double scale,
+                                    int64_t step) {
+    const double t = (double)step;
+    adamw_rule rule;
+    rule.scale = (real)scale;
+    rule.beta1 = (real)beta1, rule.fresh1 = (real)(1 - beta1);
+    rule.beta2 = (real)beta2, rule.fresh2 = (real)(1 - beta2);
+    rule.rate = (real)(lr / (1 - pow(beta1, t)));
+    rule.unbias = (real)(1 / sqrt(1 - pow(beta2, t)));
+    rule.eps = (real)eps, rule.shrink = (real)(lr * decay);
+    return rule;
+}
+
 /* m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2,
  * p <- p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay p) */
 ROT_INLINE void adamw_step(real *p, real *m, real *v, real grad, adamw_rule rule) {

@@ -44,18 +44,7 @@ static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
 /* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant:
  * |p| and |v| after the update, summed as in `norm`. */
 KERNEL(adamw) {
-    const double t = (double)step;
-    const adamw_rule rule = {
-        .scale = (real)scale,
-        .beta1 = (real)beta1,
-        .fresh1 = (real)(1 - beta1),
-        .beta2 = (real)beta2,
-        .fresh2 = (real)(1 - beta2),
-        .rate = (real)(lr / (1 - pow(beta1, t))),
-        .unbias = (real)(1 / sqrt(1 - pow(beta2, t))),
-        .eps = (real)eps,
-        .shrink = (real)(lr * decay),
-    };
+    const adamw_rule rule = adamw_rule_of(lr, beta1, beta2, eps, decay, scale, step);
     const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = WORKSPACE(double, blocks, 2);
     if (!sums) return ROT_NO_MEMORY;
