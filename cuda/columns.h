@@ -9,7 +9,7 @@
 
 #include "elements.h"
 
-enum { COLUMN_THREADS = 256, MOST_WIDTH = 32, ROWS_OF_THREAD = 16, MERGE_WIDTH = 8 };
+enum { COLUMN_THREADS = 256, MOST_WIDTH = 32, ROWS_OF_THREAD = 16, TERMS_AT_ONCE = 4, MERGE_WIDTH = 8 };
 
 struct columns_cut {
     extent e;
@@ -83,6 +83,11 @@ template <int N> struct terms {
     real of[N];
 };
 
+template <int N> ROT_DEVICE_ONLY void add_terms(terms<N> &total, terms<N> one) {
+#pragma unroll
+    for (int n = 0; n < N; n++) total.of[n] += one.of[n];
+}
+
 struct column_scratch {
     real sums[COLUMN_THREADS];
 };
@@ -92,12 +97,15 @@ template <int N, class Term> GLOBAL(COLUMN_THREADS) sum_columns_kernel(columns_c
     column_scratch &s = shared_memory<column_scratch>();
     const column own = column_of(c);
     terms<N> total = {};
-    pipelined<4>(
-        own.rows, [&](int64_t k) { return term(place_in(own, k, c.e.D)); },
-        [&](int64_t, terms<N> one) {
+    int64_t k = 0;
+    for (; k + TERMS_AT_ONCE <= own.rows; k += TERMS_AT_ONCE) { /* without conditions, so that loads come first */
+        terms<N> one[TERMS_AT_ONCE];
 #pragma unroll
-            for (int n = 0; n < N; n++) total.of[n] += one.of[n];
-        });
+        for (int u = 0; u < TERMS_AT_ONCE; u++) one[u] = term(place_in(own, k + u, c.e.D));
+#pragma unroll
+        for (int u = 0; u < TERMS_AT_ONCE; u++) add_terms(total, one[u]);
+    }
+    for (; k < own.rows; k++) add_terms(total, term(place_in(own, k, c.e.D)));
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const real sum = column_total(total.of[n], s.sums, c.width);

@@ -13,13 +13,13 @@ struct inputs {
     int64_t T, D, taps;
 };
 
-/* Number of the first input of a sequence that is not zero. */
+/* Number of the first input of a sequence that there is. */
 ROT_DEVICE_ONLY int64_t first_input(inputs z) { return z.state ? 0 : z.taps - 1; }
 
+/* z_i, i >= first_input */
 ROT_DEVICE_ONLY real input_at(inputs z, int64_t b, int64_t i, int64_t d) {
     const int64_t before = z.taps - 1;
-    if (i >= before) return z.x[(b * z.T + i - before) * z.D + d];
-    return z.state ? z.state[(b * before + i) * z.D + d] : 0;
+    return *(i < before ? z.state + (b * before + i) * z.D + d : z.x + (b * z.T + i - before) * z.D + d);
 }
 
 /* weights (taps,D) <- w (D,taps): neighbouring threads read neighbouring numbers */
@@ -46,8 +46,8 @@ KERNEL(conv_forward) {
     const int64_t tail = (taps - 1) * D;
     if (final)
         each(B * tail, [=] __device__(int64_t at) {
-            const int64_t b = at / tail, i = at % tail / D;
-            final[at] = input_at(z, b, steps_of(lengths, b, T) + i, at % D);
+            const int64_t b = at / tail, i = steps_of(lengths, b, T) + at % tail / D;
+            final[at] = i < first_input(z) ? 0 : input_at(z, b, i, at % D);
         });
     return runtime_status();
 }

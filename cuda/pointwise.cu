@@ -96,10 +96,24 @@ KERNEL(mask_padding) {
 
 /* ---------------------------------------------------------------------------------------------------- dropout */
 
-/* The numbers of one Philox block */
-struct alignas(16) quad {
+/* The numbers of one Philox block, moved 16 bytes at a time */
+struct quad {
     real of[4];
 };
+struct packets {
+    float4 of[sizeof(quad) / sizeof(float4)];
+};
+ROT_DEVICE_ONLY quad read_quad(const real *p) {
+    const packets in = *(const packets *)p;
+    quad q;
+    memcpy(&q, &in, sizeof q);
+    return q;
+}
+ROT_DEVICE_ONLY void write_quad(real *p, quad q) {
+    packets out;
+    memcpy(&out, &q, sizeof out);
+    *(packets *)p = out;
+}
 
 /* Draws for four numbers of a sequence in one thread. `vectors`: four numbers may be moved as one. */
 GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *places, dropout_key key, bool vectors) {
@@ -112,11 +126,10 @@ GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *
     uint32_t words[4];
     if (i < valid) dropout_draw(words, key, batch_place(places, b), i);
     if (vectors && i + 4 <= valid) {
-        const quad in = *(const quad *)from;
-        quad out;
+        quad q = read_quad(from);
 #pragma unroll
-        for (int k = 0; k < 4; k++) out.of[k] = in.of[k] * dropout_factor(words[k], key);
-        *(quad *)to = out;
+        for (int k = 0; k < 4; k++) q.of[k] *= dropout_factor(words[k], key);
+        write_quad(to, q);
     } else {
 #pragma unroll
         for (int k = 0; k < 4; k++)
