@@ -1,11 +1,18 @@
 /* Causal depthwise convolution and its adjoint on a GPU (csrc/kernels/conv.c has the equations).
  *
- * A thread computes one number; its neighbours' reads of the same inputs are served by the cache. The gradients of the
- * weights are sums over steps by channel (columns.h), of a few taps at a time.
+ * A thread walks a run of steps of one channel, with the last TAPS inputs in registers: more taps take more passes. The
+ * gradients of the weights are sums over steps by channel, in chunks that columns.h merges.
  */
 #include "columns.h"
 
-enum { TAPS_AT_ONCE = 5 }; /* four taps, as usual, and the bias */
+enum {
+    THREADS = 128,
+    TAPS = 4,         /* of one pass */
+    AHEAD = 8,        /* inputs read ahead of their use */
+    ENOUGH = 1 << 17, /* threads that a pass should have */
+    LEAST_STEPS = 8,  /* of a run */
+    MOST_STEPS_OF_RUN = 64,
+};
 
 /* The inputs z_0, z_1, ... of each sequence: x (B,T,D) after state (B,taps-1,D), which may be NULL for zeros. */
 struct inputs {
@@ -13,93 +20,159 @@ struct inputs {
     int64_t T, D, taps;
 };
 
-/* Number of the first input of a sequence that there is. */
-ROT_DEVICE_ONLY int64_t first_input(inputs z) { return z.state ? 0 : z.taps - 1; }
-
-/* z_i, i >= first_input */
 ROT_DEVICE_ONLY real input_at(inputs z, int64_t b, int64_t i, int64_t d) {
     const int64_t before = z.taps - 1;
+    if (i < before && !z.state) return 0;
     return *(i < before ? z.state + (b * before + i) * z.D + d : z.x + (b * z.T + i - before) * z.D + d);
 }
 
-/* weights (taps,D) <- w (D,taps): neighbouring threads read neighbouring numbers */
-static const real *weights_of(const real *w, int64_t D, int64_t taps) {
-    real *const weights = workspace_of<real>(taps, D);
-    each(taps * D, [=] __device__(int64_t i) { weights[i] = w[i % D * taps + i / D]; });
-    return weights;
+/* Division of time. */
+struct runs_cut {
+    extent e;
+    int64_t steps, runs;
+};
+
+static runs_cut cut_runs(extent e) {
+    runs_cut c = {e, least(most(e.B * e.T * e.D / ENOUGH, LEAST_STEPS), MOST_STEPS_OF_RUN), 0};
+    c.runs = pieces_of(e.T, c.steps);
+    return c;
+}
+
+/* y_t = start + sum_m weight(m) z_{t+m} over the taps m = high-TAPS .. high-1; start: that of the passes before if any.
+ * start and z are given a sequence, a step or input, its channel, and the number of valid steps. */
+template <class Start, class Weight, class Input>
+GLOBAL(THREADS) convolve_kernel(runs_cut c, real *y, Start start, Weight weight, Input z, int64_t high, bool first) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, T = c.e.T, D = c.e.D;
+    if (i >= c.e.B * c.runs * D) return;
+    const int64_t d = i % D, b = i / D / c.runs, from = i / D % c.runs * c.steps, low = high - TAPS;
+    const int64_t all = steps_of(c.e.lengths, b, T);
+    real *const out = y + (b * T + from) * D + d;
+    real w[TAPS], last[TAPS];
+#pragma unroll
+    for (int n = 0; n < TAPS; n++) {
+        w[n] = low + n < 0 ? 0 : weight(low + n, d);
+        last[n] = n == 0 || low + n < 1 || from >= all ? 0 : z(b, from + low + n - 1, d, all);
+    }
+    pipelined<AHEAD>(
+        least(most(all - from, 0), c.steps), [&](int64_t t) { return z(b, from + t + high - 1, d, all); },
+        [&](int64_t t, real newest) {
+            real sum = first ? start(b, from + t, d, all) : out[t * D];
+#pragma unroll
+            for (int n = 0; n < TAPS; n++) {
+                last[n] = n == TAPS - 1 ? newest : last[n + 1];
+                if (low + n >= 0) sum += w[n] * last[n];
+            }
+            out[t * D] = sum;
+        });
+    for (int64_t t = most(all - from, 0); t < least(T - from, c.steps); t++) write_lane(out + t * D, 0);
+}
+
+template <class Start, class Weight, class Input>
+static void convolve(extent e, int64_t taps, real *y, Start start, Weight weight, Input z) {
+    const runs_cut c = cut_runs(e);
+    for (int64_t high = taps; high > 0; high -= TAPS)
+        launch(convolve_kernel<Start, Weight, Input>, pieces_of(e.B * c.runs * e.D, THREADS), THREADS, 0, c, y, start,
+               weight, z, high, high == taps);
 }
 
 KERNEL(conv_forward) {
-    const real *const weights = weights_of(w, D, taps);
-    const inputs z = {x, state, T, D, taps};
+    const inputs in = {x, state, T, D, taps};
     const extent e = {B, T, D, lengths};
-    map(
-        e, y,
-        [=] __device__(place p) {
-            const int64_t t = p.row - p.b * T;
-            real sum = bias ? bias[p.d] : 0;
-            for (int64_t k = most(first_input(z) - t, 0); k < taps; k++)
-                sum += weights[k * D + p.d] * input_at(z, p.b, t + k, p.d);
-            return sum;
-        },
-        [=] __device__(place, real sum) { return sum; });
+    convolve(
+        e, taps, y, [=] __device__(int64_t, int64_t, int64_t d, int64_t) { return bias ? bias[d] : 0; },
+        [=] __device__(int64_t k, int64_t d) { return w[d * taps + k]; },
+        [=] __device__(int64_t b, int64_t i, int64_t d, int64_t) { return input_at(in, b, i, d); });
     const int64_t tail = (taps - 1) * D;
     if (final)
         each(B * tail, [=] __device__(int64_t at) {
-            const int64_t b = at / tail, i = steps_of(lengths, b, T) + at % tail / D;
-            final[at] = i < first_input(z) ? 0 : input_at(z, b, i, at % D);
+            const int64_t b = at / tail, i = at % tail / D;
+            final[at] = input_at(in, b, steps_of(lengths, b, T) + i, at % D);
         });
     return runtime_status();
 }
 
-/* What the gradient of an input is made of. */
+/* What inputs receive: dy (B,T,D) through the weights w (D,taps), and dfinal (B,taps-1,D) or NULL. */
 struct gradients {
-    const real *dy, *dfinal, *weights;
-    const int64_t *lengths;
+    const real *dy, *dfinal, *w;
     int64_t T, D, taps;
 };
 
-/* dz_i = sum_k w_k dy_{i-k} over the valid steps, plus row i - all of dfinal if z_i is in the final state. */
-ROT_DEVICE_ONLY real input_adjoint(gradients g, int64_t b, int64_t i, int64_t d) {
-    const int64_t all = steps_of(g.lengths, b, g.T);
-    real dz = g.dfinal && i >= all ? g.dfinal[(b * (g.taps - 1) + i - all) * g.D + d] : 0;
-    for (int64_t k = most(i - all + 1, 0); k < least(g.taps, i + 1); k++)
-        dz += g.weights[k * g.D + d] * g.dy[(b * g.T + i - k) * g.D + d];
+/* Row i - all of dfinal if z_i is in the final state */
+ROT_DEVICE_ONLY real final_adjoint(gradients g, int64_t b, int64_t i, int64_t d, int64_t all) {
+    return g.dfinal && i >= all ? g.dfinal[(b * (g.taps - 1) + i - all) * g.D + d] : 0;
+}
+
+/* dz_i = sum_k w_k dy_{i-k} over the valid steps, for an input before the first step */
+ROT_DEVICE_ONLY real state_adjoint(gradients g, int64_t b, int64_t i, int64_t d, int64_t all) {
+    real dz = final_adjoint(g, b, i, d, all);
+    for (int64_t k = most(i - all + 1, 0); k <= i; k++) dz += g.w[d * g.taps + k] * g.dy[(b * g.T + i - k) * g.D + d];
     return dz;
 }
 
-/* dw (D,taps) of taps k0 .. k0+TAPS_AT_ONCE-1; tap number `taps` is the bias, whose input is 1. */
-static void sum_taps(extent e, inputs z, real *dw, real *dbias, const real *dy, int64_t k0) {
-    sum_columns<TAPS_AT_ONCE>(
-        e, false,
-        [=] __device__(place p) {
-            const real g = dy[p.i];
-            const int64_t t = p.row - p.b * z.T;
-            terms<TAPS_AT_ONCE> one;
+struct step_of_sum {
+    real dy, newest;
+};
+
+/* sums (chunks,TAPS+1,D): of dy_t z_{t+k} over the taps k = high-TAPS .. high-1, and of dy */
+GLOBAL(COLUMN_THREADS) sum_taps(columns_cut c, real *sums, inputs in, const real *dy, int64_t high) {
+    column_scratch &s = shared_memory<column_scratch>();
+    const column own = column_of(c);
+    const int64_t b = own.at.b, d = own.at.d, T = in.T, D = in.D, low = high - TAPS;
+    const int64_t group = (int)threadIdx.x / c.width, first = own.at.row - group - b * T + group * ROWS_OF_THREAD;
+    const int64_t steps = d < D ? least(steps_of(c.e.lengths, b, T) - first, ROWS_OF_THREAD) : 0;
+    real last[TAPS] = {}, sum[TAPS + 1] = {};
 #pragma unroll
-            for (int n = 0; n < TAPS_AT_ONCE; n++) {
-                const int64_t k = k0 + n;
-                one.of[n] = k < z.taps && t + k >= first_input(z) ? g * input_at(z, p.b, t + k, p.d) : k == z.taps ? g : 0;
-            }
-            return one;
+    for (int n = 1; n < TAPS; n++)
+        if (steps > 0 && low + n >= 1) last[n] = input_at(in, b, first + low + n - 1, d);
+    pipelined<AHEAD>(
+        steps,
+        [&](int64_t t) {
+            const step_of_sum step = {dy[(b * T + first + t) * D + d], input_at(in, b, first + t + high - 1, d)};
+            return step;
         },
-        [=] __device__(int64_t, int64_t at, double total) {
-            const int64_t k = k0 + at / z.D, d = at % z.D;
-            if (k < z.taps) dw[d * z.taps + k] = (real)total;
-            if (k == z.taps) dbias[d] = (real)total;
+        [&](int64_t, step_of_sum step) {
+#pragma unroll
+            for (int n = 0; n < TAPS; n++) {
+                last[n] = n == TAPS - 1 ? step.newest : last[n + 1];
+                sum[n] += step.dy * last[n];
+            }
+            sum[TAPS] += step.dy;
         });
+#pragma unroll
+    for (int n = 0; n <= TAPS; n++) {
+        const real total = column_total(sum[n], s.sums, c.width);
+        if (writes(own, c)) sums[(own.chunk * (TAPS + 1) + n) * D + d] = total;
+    }
+}
+
+static void weights_adjoint(extent e, inputs in, real *dw, real *dbias, const real *dy, int64_t high) {
+    const columns_cut c = cut_columns(e);
+    const int64_t chunks = e.B * c.count, taps = in.taps, D = in.D;
+    real *const sums = workspace_of<real>(chunks, TAPS + 1, D);
+    launch(sum_taps, chunks * tiles_of(c), COLUMN_THREADS, sizeof(column_scratch), c, sums, in, dy, high);
+    merge_chunks(sums, 1, chunks, (TAPS + 1) * D, [=] __device__(int64_t, int64_t at, double total) {
+        const int64_t n = at / D, d = at % D, k = high - TAPS + n;
+        if (n == TAPS)
+            dbias[d] = (real)total;
+        else if (k >= 0)
+            dw[d * taps + k] = (real)total;
+    });
 }
 
 KERNEL(conv_backward) {
-    const gradients g = {dy, dfinal, weights_of(w, D, taps), lengths, T, D, taps};
-    const inputs z = {x, state, T, D, taps};
+    const gradients g = {dy, dfinal, w, T, D, taps};
+    const inputs in = {x, state, T, D, taps};
     const extent e = {B, T, D, lengths};
-    map(
-        e, dx, [=] __device__(place p) { return input_adjoint(g, p.b, p.row - p.b * T + taps - 1, p.d); },
-        [=] __device__(place, real dz) { return dz; });
+    convolve( /* the gradient of input t + taps-1, from dy_t .. dy_{t+taps-1} */
+        e, taps, dx,
+        [=] __device__(int64_t b, int64_t t, int64_t d, int64_t all) { return final_adjoint(g, b, t + taps - 1, d, all); },
+        [=] __device__(int64_t m, int64_t d) { return w[d * taps + taps - 1 - m]; },
+        [=] __device__(int64_t b, int64_t i, int64_t d, int64_t all) { return i < all ? dy[(b * T + i) * D + d] : 0; });
     const int64_t tail = (taps - 1) * D;
-    each(B * tail,
-         [=] __device__(int64_t at) { dstate[at] = input_adjoint(g, at / tail, at % tail / D, at % D); });
-    for (int64_t k0 = 0; k0 <= taps; k0 += TAPS_AT_ONCE) sum_taps(e, z, dw, dbias, dy, k0);
+    each(B * tail, [=] __device__(int64_t at) {
+        const int64_t b = at / tail;
+        dstate[at] = state_adjoint(g, b, at % tail / D, at % D, steps_of(lengths, b, T));
+    });
+    for (int64_t high = taps; high > 0; high -= TAPS) weights_adjoint(e, in, dw, dbias, dy, high);
     return runtime_status();
 }

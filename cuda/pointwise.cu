@@ -536,6 +536,7 @@ GLOBAL(THREADS) sum_ids(real *dtable, const real *dy, const entry *sorted, const
 }
 
 KERNEL(embedding_backward) {
+    if (!D) return runtime_status(); /* the table may be immense */
     const int64_t n = B * T, runs = n / RUN;
     const entry *const sorted = sort_rows(ids, lengths, n, T, V);
     int64_t *const starts = workspace_of<int64_t>(V + 1);
