@@ -738,12 +738,9 @@ def _ids(
 ) -> tuple[Array, npt.NDArray[np.int64] | None]:
     aids = args.integers("ids", ids, "B T")
     steps = args.lengths(lengths)
-    # recorded ids are checked, and zero in padding
-    padding = (
-        None
-        if steps is None or recording() is not None
-        else args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
-    )
+    padding = None
+    if steps is not None and recording() is None:  # recorded ids are zero in padding
+        padding = args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
     check_indices(args, "ids", aids, vocab, padding)
     return aids if padding is None else np.where(padding, 0, aids), steps  # kernels refuse others, in padding too
 

@@ -1,8 +1,8 @@
 """Recorded work: kernels and other operations of a device that are run once, and then repeated as one.
 
-While a thread records, nothing may depend on numbers on the device, or on lengths, which may be others each time: checks
-of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that are copied
-from the host are constants. What cannot be recorded raises `NotRecordable`.
+While a thread records, nothing may depend on numbers on the device, or on lengths, which may be others each time.
+Checks of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that
+are copied from the host are constants. What cannot be recorded raises `NotRecordable`.
 """
 
 from __future__ import annotations

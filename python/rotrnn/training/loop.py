@@ -36,6 +36,7 @@ from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, opened, timed
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
