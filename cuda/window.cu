@@ -9,7 +9,7 @@
 
 enum {
     THREADS = 64,
-    AHEAD = 4,      /* steps read ahead of their use */
+    AHEAD = sizeof(lane) == 16 ? 2 : 4, /* steps read ahead of their use; more would not fit in registers */
     RUN_STEPS = 32, /* of a thread, at least */
 };
 
