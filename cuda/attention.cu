@@ -10,11 +10,13 @@
 
 enum {
     TILE = 64,
-    SIDE = 4,                               /* rows and columns of a thread */
-    ROW_THREADS = TILE / SIDE,              /* threads that share their rows, half a warp */
+    SIDE = 4,                  /* rows and columns of a thread */
+    ROW_THREADS = TILE / SIDE, /* threads that share their rows, half a warp */
     THREADS = ROW_THREADS * ROW_THREADS,
-    PITCH = TILE + 4,                       /* of a panel: its columns begin in different banks */
+    PITCH = TILE + 4,          /* of a panel: its rows begin in different banks */
     WARPS = THREADS / 32,
+    FORWARD_BLOCKS = sizeof(real) == 4 ? 3 : 1, /* of a processor, at least, by registers */
+    BACKWARD_BLOCKS = sizeof(real) == 4 ? 2 : 1,
 };
 
 struct shape {
@@ -78,13 +80,15 @@ struct room {
 ROT_DEVICE_ONLY int row_of_thread() { return (int)threadIdx.x / ROW_THREADS * SIDE; }
 ROT_DEVICE_ONLY int column_of_thread() { return (int)threadIdx.x % ROW_THREADS * SIDE; }
 
-/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, times scale; zero where there are none. `turned`: (row, channel) */
+/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, times scale; zero where there are none. `turned`: (row,
+ * channel). A warp copies 8 channels of 4 rows at a time: whole sectors of memory, to different banks. */
 ROT_DEVICE_ONLY void load_panel(real *panel, rows x, shape s, int64_t lo, real scale, bool turned) {
-    for (int i = (int)threadIdx.x; i < TILE * TILE; i += THREADS) {
-        const int row = i / TILE, channel = i % TILE;
-        const bool there = row < x.count && lo + channel < s.Dh;
-        panel[turned ? row * PITCH + channel : channel * PITCH + row] = there ? x.first[row * s.D + lo + channel] * scale : 0;
-    }
+    const int channel = (int)threadIdx.x / 32 * 8 + (int)threadIdx.x % 8, first = (int)threadIdx.x % 32 / 8;
+    const int end = lo + channel < s.Dh ? x.count : 0;
+    const real *from = x.first + first * s.D + lo + channel;
+#pragma unroll 4
+    for (int row = first; row < TILE; row += 4, from += 4 * s.D)
+        panel[turned ? row * PITCH + channel : channel * PITCH + row] = row < end ? *from * scale : 0;
 }
 
 struct alignas(SIDE * sizeof(real)) four {
@@ -202,7 +206,7 @@ ROT_DEVICE_ONLY void softmax_step(softmax &r, real (&score)[SIDE][SIDE], real (&
     }
 }
 
-GLOBAL(THREADS) forward(shape s, real *y, real *norm, const real *q, const real *k, const real *v) {
+GLOBAL2(THREADS, FORWARD_BLOCKS) forward(shape s, real *y, real *norm, const real *q, const real *k, const real *v) {
     room &m = shared_memory<room>();
     task at = task_of(s, s.T);
     at.count = (int)least(most(steps_of(s.lengths, at.b, s.T) - at.first, 0), TILE);
@@ -281,7 +285,7 @@ ROT_DEVICE_ONLY real probability(real score, query one) { return vmath_exp(score
 ROT_DEVICE_ONLY real score_adjoint(real p, real dp, query one) { return p * (dp - one.delta); }
 
 /* dq = c e k */
-GLOBAL(THREADS) backward_queries(shape s, real *dq, saved in) {
+GLOBAL2(THREADS, BACKWARD_BLOCKS) backward_queries(shape s, real *dq, saved in) {
     room &m = shared_memory<room>();
     task at = task_of(s, s.T);
     at.count = (int)least(most(steps_of(s.lengths, at.b, s.T) - at.first, 0), TILE);
@@ -317,7 +321,7 @@ GLOBAL(THREADS) backward_queries(shape s, real *dq, saved in) {
 }
 
 /* dk = c e^T q,  dv = p^T dy */
-GLOBAL(THREADS) backward_keys(shape s, real *dk, real *dv, saved in) {
+GLOBAL2(THREADS, BACKWARD_BLOCKS) backward_keys(shape s, real *dk, real *dv, saved in) {
     room &m = shared_memory<room>();
     task at = task_of(s, s.S);
     at.count = (int)least(most(keys_of(s, at.b) - at.first, 0), TILE);
