@@ -8,6 +8,8 @@
  */
 #include "device.h"
 
+namespace {
+
 enum {
     TILE = 64,
     SIDE = 4,                  /* rows and columns of a thread */
@@ -244,11 +246,15 @@ GLOBAL2(THREADS, FORWARD_BLOCKS) forward(shape s, real *y, real *norm, const rea
     write_rows(y + (at.b * s.T + at.first) * s.D + at.h * s.Dh, sum, factor, s, at);
 }
 
+}
+
 KERNEL(attention_forward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);
     launch(forward, panels_of(s) * B * H * pieces_of(T, TILE), THREADS, sizeof(room), s, y, norm, q, k, v);
     return runtime_status();
 }
+
+namespace {
 
 /* ---- backward ---- */
 
@@ -352,6 +358,8 @@ GLOBAL2(THREADS, BACKWARD_BLOCKS) backward_keys(shape s, real *dk, real *dv, sav
     const int64_t first = (at.b * s.S + at.first) * s.D + at.h * s.Dh;
     write_rows(dk + first, dk_sum, factor, s, at);
     write_rows(dv + first, dv_sum, factor, s, at);
+}
+
 }
 
 KERNEL(attention_backward) {

@@ -7,6 +7,8 @@
  */
 #include "sums.h"
 
+namespace {
+
 enum {
     THREADS = 64,
     AHEAD = sizeof(lane) == 16 ? 2 : 4, /* steps read ahead of their use; more would not fit in registers */
@@ -174,12 +176,16 @@ GLOBAL(THREADS) write_last(cut c, lane *last, const lane *a, const lane *x, cons
         });
 }
 
+}
+
 KERNEL(window_forward) {
     const cut c = cut_of(B, T, N, L, lengths, varying, reverse);
     launch(forward, pieces_of(B * c.runs * N, THREADS), THREADS, 0, c, h, a, x, past);
     if (last && L > 1) launch(write_last, pieces_of(B * N, THREADS), THREADS, 0, c, last, a, x, past);
     return runtime_status();
 }
+
+namespace {
 
 /* ---- backward ---- */
 
@@ -353,6 +359,8 @@ GLOBAL(THREADS) backward_ends(cut c, lane *dpast, lane *dx, lane *da, lane *sums
     if (!c.varying) sums[at.i] = lane_add(sum.total, sum.run);
 }
 
+}
+
 KERNEL(window_backward) {
     const cut c = cut_of(B, T, N, L, lengths, varying, reverse);
     const int64_t count = B * c.runs * N;
@@ -364,6 +372,8 @@ KERNEL(window_backward) {
     if (!varying) sum_rows(da, sums, B * (c.runs + 1), N);
     return runtime_status();
 }
+
+namespace {
 
 /* ---- a stream ---- */
 
@@ -394,6 +404,8 @@ GLOBAL(THREADS) tiir_steps(stream c, lane *h, lane *delay, lane *sums, const lan
             if (c.resets && turn == 0) read = next, next = no_lane();
         });
     keep_lane(both, read), keep_lane(both + c.N, next);
+}
+
 }
 
 KERNEL(tiir) {
