@@ -4,7 +4,8 @@
  * A block computes TILE rows by TILE columns at a time: scores of queries and keys, or numbers of the result, 4 by 4 to
  * a thread. What it multiplies passes through shared memory in panels of TILE channels, so that heads may have any
  * width; heads wider than a panel have a block for each panel of their results, which computes the scores again.
- * Backward has a pass by rows of queries, for dq, and one by rows of keys, for dk and dv: each sum belongs to one thread.
+ * Backward has a pass by rows of queries, for dq, and one by rows of keys, for dk and dv: each sum belongs to one
+ * thread.
  */
 #include "device.h"
 
@@ -15,7 +16,7 @@ enum {
     SIDE = 4,                  /* rows and columns of a thread */
     ROW_THREADS = TILE / SIDE, /* threads that share their rows, half a warp */
     THREADS = ROW_THREADS * ROW_THREADS,
-    PITCH = TILE + 4,          /* of a panel: its rows begin in different banks */
+    PITCH = TILE + 4, /* of a panel: its rows begin in different banks */
     WARPS = THREADS / 32,
     FORWARD_BLOCKS = sizeof(real) == 4 ? 3 : 1, /* of a processor, at least, by registers */
     BACKWARD_BLOCKS = sizeof(real) == 4 ? 2 : 1,
@@ -73,9 +74,9 @@ ROT_DEVICE_ONLY rows keys_at(shape s, task at, const real *x, int64_t key, int c
     return r;
 }
 
-/* Two panels of what is multiplied, and a tile of scores with its rows as columns. */
+/* Two panels of what is multiplied; the left one may be a tile of scores, with its rows as columns. */
 struct room {
-    real left[TILE * PITCH], right[TILE * PITCH], tile[TILE * TILE];
+    real left[TILE * PITCH], right[TILE * PITCH];
 };
 
 /* The thread's place in a tile: rows and columns from here on. */
@@ -123,7 +124,8 @@ ROT_DEVICE_ONLY void multiply_rows(real (&product)[SIDE][SIDE], room &m, rows x,
         __syncthreads();
         const int channels = (int)least(s.Dh - lo, TILE);
         for (int k = 0; k < channels; k++)
-            add_outer(product, four_of(m.left + k * PITCH + row_of_thread()), four_of(m.right + k * PITCH + column_of_thread()));
+            add_outer(product, four_of(m.left + k * PITCH + row_of_thread()),
+                      four_of(m.right + k * PITCH + column_of_thread()));
     }
 }
 
@@ -138,22 +140,23 @@ ROT_DEVICE_ONLY void add_product(real (&sum)[SIDE][SIDE], room &m, const real (&
 #pragma unroll
     for (int j = 0; j < SIDE; j++)
 #pragma unroll
-        for (int i = 0; i < SIDE; i++) m.tile[tile_at(row_of_thread(), column_of_thread() + j) + i] = tile[i][j];
+        for (int i = 0; i < SIDE; i++) m.left[tile_at(row_of_thread(), column_of_thread() + j) + i] = tile[i][j];
     __syncthreads();
     for (int k = 0; k < y.count; k++)
-        add_outer(sum, four_of(m.tile + tile_at(row_of_thread(), k)), four_of(m.right + k * PITCH + column_of_thread()));
+        add_outer(sum, four_of(m.left + tile_at(row_of_thread(), k)),
+                  four_of(m.right + k * PITCH + column_of_thread()));
 }
 
 /* Writes the tile's rows of a result, times factor of the row; zero beyond the valid ones. */
-ROT_DEVICE_ONLY void write_rows(real *first, const real (&sum)[SIDE][SIDE], const real (&factor)[SIDE], shape s, task at) {
+ROT_DEVICE_ONLY void write_rows(real *first, const real (&sum)[SIDE][SIDE], const real (&factor)[SIDE], shape s,
+                                task at) {
 #pragma unroll
     for (int i = 0; i < SIDE; i++)
 #pragma unroll
         for (int j = 0; j < SIDE; j++) {
             const int row = row_of_thread() + i;
             const int64_t channel = at.lo + column_of_thread() + j;
-            if (row < at.all && channel < s.Dh)
-                first[row * s.D + channel] = row < at.count ? sum[i][j] * factor[i] : 0;
+            if (row < at.all && channel < s.Dh) first[row * s.D + channel] = row < at.count ? sum[i][j] * factor[i] : 0;
         }
 }
 
@@ -241,7 +244,8 @@ GLOBAL2(THREADS, FORWARD_BLOCKS) forward(shape s, real *y, real *norm, const rea
         const int row = row_of_thread() + i;
         factor[i] = 1 / total;
         if (at.lo == 0 && column_of_thread() == 0 && row < at.all)
-            norm[(at.b * s.H + at.h) * s.T + at.first + row] = row < at.count ? r.norm[i] + (real)log((double)total) : 0;
+            norm[(at.b * s.H + at.h) * s.T + at.first + row] =
+                row < at.count ? r.norm[i] + (real)log((double)total) : 0;
     }
     write_rows(y + (at.b * s.T + at.first) * s.D + at.h * s.Dh, sum, factor, s, at);
 }
@@ -332,7 +336,8 @@ GLOBAL2(THREADS, BACKWARD_BLOCKS) backward_keys(shape s, real *dk, real *dv, sav
     task at = task_of(s, s.S);
     at.count = (int)least(most(keys_of(s, at.b) - at.first, 0), TILE);
     const int64_t past = past_of(s, at.b), steps = steps_of(s.lengths, at.b, s.T);
-    const int64_t end = at.count ? least(steps, at.first + at.count - 1 + s.window - past) : 0; /* of queries that see them */
+    const int64_t end =
+        at.count ? least(steps, at.first + at.count - 1 + s.window - past) : 0; /* of queries that see them */
     real dk_sum[SIDE][SIDE], dv_sum[SIDE][SIDE], p[SIDE][SIDE], e[SIDE][SIDE];
     const real factor[SIDE] = {1, 1, 1, 1};
     clear(dk_sum), clear(dv_sum);

@@ -4,9 +4,9 @@
 enum {
     GROUP_ROWS = 512, /* smallest number of rows with their own partial sum */
     MAX_GROUPS = 64,
-    MIN_GROUPS = 4,   /* where rows allow: no sum is longer than on the CPU by much */
-    TILE = 128,       /* rows and columns that a block of cuBLAS computes, about */
-    ENOUGH = 256,     /* such blocks, to use the whole card */
+    MIN_GROUPS = 4, /* where rows allow: no sum is longer than on the CPU by much */
+    TILE = 128,     /* rows and columns that a block of cuBLAS computes, about */
+    ENOUGH = 256,   /* such blocks, to use the whole card */
 };
 
 /* c = a b + keep c; an empty sum is zero, which cuBLAS would not take. */
