@@ -84,7 +84,7 @@ ROT_DEVICE_ONLY void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
 
 #include "runtime.h"
 
-/* ---- lanes in memory: a complex number is read and written as one ---- */
+/* ---- lanes in memory: a complex number is read and written as one; keep_lane: what is read again soon ---- */
 
 #if ROT_COMPLEX
 #if ROT_DOUBLE
@@ -102,6 +102,11 @@ ROT_DEVICE_ONLY void write_lane(lane *p, lane x) {
     v.x = x.re, v.y = x.im;
     __stcs((lane_pair *)p, v);
 }
+ROT_DEVICE_ONLY void keep_lane(lane *p, lane x) {
+    lane_pair v;
+    v.x = x.re, v.y = x.im;
+    *(lane_pair *)p = v;
+}
 ROT_DEVICE_ONLY lane no_lane() {
     const lane zero = {0, 0};
     return zero;
@@ -114,6 +119,7 @@ ROT_DEVICE_ONLY bool is_zero(lane x) { return x.re == 0 && x.im == 0; }
 #else
 ROT_DEVICE_ONLY lane read_lane(const lane *p) { return *p; }
 ROT_DEVICE_ONLY void write_lane(lane *p, lane x) { __stcs(p, x); }
+ROT_DEVICE_ONLY void keep_lane(lane *p, lane x) { *p = x; }
 ROT_DEVICE_ONLY lane no_lane() { return 0; }
 ROT_DEVICE_ONLY lane lane_one() { return 1; }
 ROT_DEVICE_ONLY bool is_zero(lane x) { return x == 0; }
