@@ -42,4 +42,12 @@ ROT_DEVICE_ONLY void zero_rows(real *y, int64_t steps, spot at, int64_t T, int64
     for (int64_t t = steps + at.warp; at.live && t < T; t += blockDim.x / WIDTH) y[(at.b * T + t) * D + at.d] = 0;
 }
 
+/* The sum of `count` numbers that are `apart`, one after the other */
+template <class T> ROT_DEVICE_ONLY T ordered_sum(const T *x, int64_t count, int64_t apart) {
+    T total = 0;
+    pipelined<8>(
+        count, [&](int64_t i) { return x[i * apart]; }, [&](int64_t, T one) { total += one; });
+    return total;
+}
+
 #endif

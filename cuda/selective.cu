@@ -179,7 +179,7 @@ ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot
     room.g[s][j] = g, room.dA[s][j] += sum;
 }
 
-/* States from `first` on. If it is not 0, dx and ddelta are added to. */
+/* States from `first` on. If it is not 0, dx and ddelta are added to. Two blocks fit by their shared memory. */
 GLOBAL2(THREADS, 2) run_backward(plan p, inputs in, gradients out, const real *dy, const real *dhT, const real *carries,
                              int64_t first) {
     backward_room &room = shared_memory<backward_room>();
@@ -239,14 +239,6 @@ GLOBAL2(THREADS, 2) run_backward(plan p, inputs in, gradients out, const real *d
     zero_rows(out.ddelta, all, at, p.T, p.D);
 }
 
-/* Sum of `count` numbers that are `apart` */
-ROT_DEVICE_ONLY real sum_of(const real *x, int64_t count, int64_t apart) {
-    real total = 0;
-    pipelined<8>(
-        count, [&](int64_t i) { return x[i * apart]; }, [&](int64_t, real one) { total += one; });
-    return total;
-}
-
 /* dB and dC of the launch's states from `first` on: the sums over groups of channels; zero in padding */
 static void sum_channels(real *dB, real *dC, plan p, gradients of, int64_t first) {
     const int64_t states = least(p.S - first, of.width), groups = pieces_of(p.D, WIDTH), apart = p.batch * of.width * p.T;
@@ -254,8 +246,8 @@ static void sum_channels(real *dB, real *dC, plan p, gradients of, int64_t first
         const int64_t t = i % p.T, s = i / p.T % states, b = i / p.T / states;
         const int64_t from = (b * of.width + s) * p.T + t, to = (b * p.T + t) * p.S + first + s;
         const int64_t count = t < steps_of(p.lengths, b, p.T) ? groups : 0;
-        dB[to] = sum_of(of.part_B + from, count, apart);
-        dC[to] = sum_of(of.part_C + from, count, apart);
+        dB[to] = ordered_sum(of.part_B + from, count, apart);
+        dC[to] = ordered_sum(of.part_C + from, count, apart);
     });
 }
 
@@ -278,8 +270,8 @@ KERNEL(selective_backward) {
         first += STATES;
     } while (first < S);
     each(S * D, [=] __device__(int64_t i) {
-        dA[i % p.D * p.S + i / p.D] = sum_of(out.sum_A + i, p.batch, p.S * p.D);
+        dA[i % p.D * p.S + i / p.D] = ordered_sum(out.sum_A + i, p.batch, p.S * p.D);
     });
-    if (dskip) each(D, [=] __device__(int64_t d) { dskip[d] = sum_of(out.sum_skip + d, p.batch, p.D); });
+    if (dskip) each(D, [=] __device__(int64_t d) { dskip[d] = ordered_sum(out.sum_skip + d, p.batch, p.D); });
     return runtime_status();
 }
