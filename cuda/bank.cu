@@ -9,12 +9,12 @@
 #include "channels.h"
 
 enum {
-    LONGEST_TILE = 64,                           /* steps of a tile, at most */
-    RUN = 8,                                     /* steps whose states are in registers, backward */
+    LONGEST_TILE = 64, /* steps of a tile, at most */
+    RUN = 8,           /* steps whose states are in registers, backward */
     RUNS = LONGEST_TILE / RUN,
-    FORWARD = sizeof(real) == 4 ? 8 : 4,         /* states of a warp */
+    FORWARD = sizeof(real) == 4 ? 8 : 4, /* states of a warp */
     BACKWARD = 4,
-    WARPS = sizeof(real) == 4 ? 4 : 2,           /* by what fits into shared memory */
+    WARPS = sizeof(real) == 4 ? 4 : 2, /* by what fits into shared memory */
     THREADS = WARPS * 32,
 };
 
@@ -168,8 +168,9 @@ ROT_DEVICE_ONLY void run_adjoint(real *du, bank_state &s, cplx h, const real *u,
 }
 
 /* States from `first` on. If it is not 0, du is added to. Two blocks fit by their shared memory. */
-GLOBAL2(THREADS, 2) run_backward(plan p, inputs in, real *du, real *dh0, sums out, const real *dy, const real *dhT,
-                                 const real *carries, int64_t first) {
+GLOBAL2(THREADS, 2)
+run_backward(plan p, inputs in, real *du, real *dh0, sums out, const real *dy, const real *dhT, const real *carries,
+             int64_t first) {
     backward_room &room = shared_memory<backward_room>();
     const spot at = spot_of(p.D);
     warp_room &own = room.of[at.warp];
@@ -265,8 +266,8 @@ KERNEL(bank_backward) {
     const sums out = {workspace_of<double>(B, N, 4, D), workspace_of<double>(B, D)};
     int64_t first = 0;
     do { /* once also without states */
-        launch(run_backward, B * pieces_of(D, WIDTH), THREADS, sizeof(backward_room), p, in, du, dh0, out, dy, dhT, carries,
-               first);
+        launch(run_backward, B * pieces_of(D, WIDTH), THREADS, sizeof(backward_room), p, in, du, dh0, out, dy, dhT,
+               carries, first);
         first += WARPS * BACKWARD;
     } while (first < N);
     each(N * 4 * D, [=] __device__(int64_t i) {

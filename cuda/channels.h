@@ -1,5 +1,5 @@
-/* What recurrences with several states for each channel share (selective.cu, bank.cu): a block walks WIDTH channels of a
- * sequence through time, a lane for each, and its warps divide the states. What the states of a warp add to a channel
+/* What recurrences with several states for each channel share (selective.cu, bank.cu): a block walks WIDTH channels of
+ * a sequence through time, a lane for each, and its warps divide the states. What the states of a warp add to a channel
  * lies in shared memory until the tile ends; then the parts of all warps are added in order. */
 #ifndef ROT_CUDA_CHANNELS_H
 #define ROT_CUDA_CHANNELS_H
@@ -45,8 +45,7 @@ ROT_DEVICE_ONLY void zero_rows(real *y, int64_t steps, spot at, int64_t T, int64
 /* The sum of `count` numbers that are `apart`, one after the other */
 template <class T> ROT_DEVICE_ONLY T ordered_sum(const T *x, int64_t count, int64_t apart) {
     T total = 0;
-    pipelined<8>(
-        count, [&](int64_t i) { return x[i * apart]; }, [&](int64_t, T one) { total += one; });
+    pipelined<8>(count, [&](int64_t i) { return x[i * apart]; }, [&](int64_t, T one) { total += one; });
     return total;
 }
 

@@ -118,7 +118,8 @@ KERNEL(selective_forward) {
     const inputs in = {x, delta, A, B, C, skip};
     int64_t first = 0;
     do { /* once also without states */
-        launch(run_forward, batch * pieces_of(D, WIDTH), THREADS, sizeof(forward_room), p, in, y, hT, carries, h0, first);
+        launch(run_forward, batch * pieces_of(D, WIDTH), THREADS, sizeof(forward_room), p, in, y, hT, carries, h0,
+               first);
         first += STATES;
     } while (first < S);
     return runtime_status();
@@ -128,7 +129,7 @@ KERNEL(selective_forward) {
 
 struct warp_room {
     real du[TILE][WIDTH], ddelta[TILE][WIDTH]; /* sums over the warp's states */
-    /* of one state, each step's e and moved, later its terms of dB and dC; rows apart so that lanes can read a column */
+    /* of one state, each step's e and moved, later its terms of dB and dC; padded, so that lanes can read a row each */
     real e[TILE][WIDTH + 1], moved[TILE][WIDTH + 1];
 };
 struct backward_room {
@@ -154,8 +155,8 @@ ROT_DEVICE_ONLY real row_total(const real *row) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* State s of the launch over a tile: forward for e and moved, then backward with g, which on entry is e_{k+1} g_{k+1} of
- * the step after. Each lane does its channel. */
+/* State s of the launch over a tile: forward for e and moved, then backward with g, which on entry is e_{k+1} g_{k+1}
+ * of the step after. Each lane does its channel. */
 ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot at, int s, real A, int64_t steps) {
     const tile_of_inputs &in = room.in;
     const int j = at.lane;
@@ -180,8 +181,8 @@ ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot
 }
 
 /* States from `first` on. If it is not 0, dx and ddelta are added to. Two blocks fit by their shared memory. */
-GLOBAL2(THREADS, 2) run_backward(plan p, inputs in, gradients out, const real *dy, const real *dhT, const real *carries,
-                             int64_t first) {
+GLOBAL2(THREADS, 2)
+run_backward(plan p, inputs in, gradients out, const real *dy, const real *dhT, const real *carries, int64_t first) {
     backward_room &room = shared_memory<backward_room>();
     const spot at = spot_of(p.D);
     warp_room &own = room.of[at.warp];
@@ -241,7 +242,8 @@ GLOBAL2(THREADS, 2) run_backward(plan p, inputs in, gradients out, const real *d
 
 /* dB and dC of the launch's states from `first` on: the sums over groups of channels; zero in padding */
 static void sum_channels(real *dB, real *dC, plan p, gradients of, int64_t first) {
-    const int64_t states = least(p.S - first, of.width), groups = pieces_of(p.D, WIDTH), apart = p.batch * of.width * p.T;
+    const int64_t states = least(p.S - first, of.width), groups = pieces_of(p.D, WIDTH),
+                  apart = p.batch * of.width * p.T;
     each(p.batch * states * p.T, [=] __device__(int64_t i) {
         const int64_t t = i % p.T, s = i / p.T % states, b = i / p.T / states;
         const int64_t from = (b * of.width + s) * p.T + t, to = (b * p.T + t) * p.S + first + s;
@@ -269,9 +271,8 @@ KERNEL(selective_backward) {
         sum_channels(dB, dC, p, out, first);
         first += STATES;
     } while (first < S);
-    each(S * D, [=] __device__(int64_t i) {
-        dA[i % p.D * p.S + i / p.D] = ordered_sum(out.sum_A + i, p.batch, p.S * p.D);
-    });
+    each(S * D,
+         [=] __device__(int64_t i) { dA[i % p.D * p.S + i / p.D] = ordered_sum(out.sum_A + i, p.batch, p.S * p.D); });
     if (dskip) each(D, [=] __device__(int64_t d) { dskip[d] = ordered_sum(out.sum_skip + d, p.batch, p.D); });
     return runtime_status();
 }
