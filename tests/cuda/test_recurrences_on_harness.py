@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_cases_on_harness import SEEDS
 
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL
 from rotrnn.ops.device import HOST
 from strict import poisoned, to_device, to_host
-from test_cases_on_harness import SEEDS
 
 Arrays = dict[str, Any]
 
