@@ -1,0 +1,206 @@
+"""The selective scan, the bank and dense recurrences as CUDA kernels, at sizes that the table of cases does not reach.
+
+Each kernel is called with the same arguments as the CPU's. All padding is NaN, and so is memory that nobody wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cases_on_harness import SEEDS
+
+from cuda_harness import on_harness
+from rotrnn._cpu import CELL
+from rotrnn.ops.device import HOST
+from strict import poisoned, to_device, to_host
+
+Arrays = dict[str, Any]
+
+
+def run(name: str, shapes: dict[str, tuple[int, ...]], inputs: Arrays, seed: int | None = None) -> Arrays:
+    """Returns the outputs of a kernel: the CPU's, or the CUDA kernel's in the harness."""
+    dtype = next(one.dtype for one in inputs.values() if isinstance(one, np.ndarray) and one.dtype.kind == "f")
+    outputs = {key: poisoned(shape, dtype) for key, shape in shapes.items()}
+    if seed is None:
+        getattr(HOST.kernels, name)(**{key: to_host(one) for key, one in outputs.items()}, **inputs)
+    else:
+        with on_harness(seed) as module:
+            getattr(module.kernels, name)(**outputs, **{key: to_device(one) for key, one in inputs.items()})
+    return {key: to_host(one) for key, one in outputs.items()}
+
+
+def compare(name: str, shapes: dict[str, tuple[int, ...]], inputs: Arrays, terms: int, seed: int) -> Arrays:
+    """Runs a kernel on both; numbers that neither wrote are NaN in both. Returns the CPU's outputs.
+
+    Tolerance: twice a rounding error for each of `terms` rounded operations, of numbers as large as the largest.
+    """
+    expected, got = run(name, shapes, inputs), run(name, shapes, inputs, seed)
+    for key, value in expected.items():
+        scale = max(1.0, float(np.nanmax(np.abs(value), initial=0.0)))
+        atol = 2 * terms * float(np.finfo(value.dtype).eps) * scale
+        np.testing.assert_allclose(got[key], value, rtol=0, atol=atol, equal_nan=True, err_msg=f"{name}: {key}")
+    again = run(name, shapes, inputs, seed + 1)
+    for key, value in got.items():
+        assert value.tobytes() == again[key].tobytes(), f"{name}: {key} depends on the order of threads"
+    return expected
+
+
+def padded(x: Any, lengths: Any) -> Any:
+    """x (B, T, ...) with NaN in the padding."""
+    x = np.ascontiguousarray(x)
+    for b, steps in enumerate([] if lengths is None else lengths):
+        x[b, steps:] = np.nan
+    return x
+
+
+def some(rng: np.random.Generator, *shape: int, lengths: Any = None, dtype: Any = np.float64) -> Any:
+    return padded(rng.standard_normal(shape).astype(dtype), lengths)
+
+
+def lengths_of(given: Any) -> Any:
+    return None if given is None else np.array(given, np.int64)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "D", "S", "lengths", "reverse", "dtype"),
+    [
+        (1, 3, 2, 9, None, False, np.float64),  # two launches in double precision
+        (2, 65, 33, 17, (65, 32), True, np.float32),  # two launches, two groups of channels
+        (3, 64, 5, 16, (64, 0, 1), False, np.float32),
+        (2, 40, 70, 3, (33, 40), True, np.float64),
+        (1, 5, 32, 9, (0,), False, np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_selective_scan(
+    B: int, T: int, D: int, S: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + D)
+    tiles, steps = -(-T // 32), lengths_of(lengths)
+    sizes = {"batch": B, "T": T, "D": D, "S": S, "reverse": reverse, "lengths": steps}
+    inputs = {
+        "x": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "delta": padded(rng.uniform(-0.01, 0.4, (B, T, D)).astype(dtype), lengths),
+        "A": rng.uniform(-2, 0.05, (D, S)).astype(dtype),
+        "B": some(rng, B, T, S, lengths=lengths, dtype=dtype),
+        "C": some(rng, B, T, S, lengths=lengths, dtype=dtype),
+        "skip": some(rng, D, dtype=dtype) if optional else None,
+        **sizes,
+    }
+    h0 = some(rng, B, D, S, dtype=dtype) if optional else None
+    shapes = {"y": (B, T, D), "hT": (B, D, S), "carries": (B, tiles, S, D)}
+    terms = 8 * T + S + 20
+    saved = compare("selective_forward", shapes, {**inputs, "h0": h0}, terms, seed)
+    if not optional:  # what backward asks for
+        only = {"y": None, "hT": None, "h0": h0, **inputs}
+        compare("selective_forward", {"carries": shapes["carries"]}, only, terms, seed)
+    shapes = {
+        "dx": (B, T, D), "ddelta": (B, T, D), "dA": (D, S), "dB": (B, T, S), "dC": (B, T, S), "dh0": (B, D, S),
+        **({"dskip": (D,)} if optional else {}),
+    }  # fmt: skip
+    more = {
+        "dy": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "dhT": some(rng, B, D, S, dtype=dtype) if optional else None,
+        "carries": saved["carries"],
+        **({} if optional else {"dskip": None}),
+    }
+    compare("selective_backward", shapes, {**inputs, **more}, (8 + B) * T + S + 2 * D + 20, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "D", "N", "tile", "lengths", "reverse", "dtype"),
+    [
+        (1, 3, 2, 9, 64, None, False, np.float64),  # two launches in double precision
+        (2, 130, 33, 33, 64, (130, 63), True, np.float32),  # two launches forward, three backward
+        (3, 64, 5, 4, 64, (64, 0, 1), False, np.float32),
+        (2, 23, 40, 3, 5, (23, 20), True, np.float64),  # another tile
+        (1, 5, 32, 2, 64, (0,), False, np.float64),
+        (1, 4, 3, 1, 1, None, False, np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_bank(
+    B: int, T: int, D: int, N: int, tile: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + D)
+    size, angle = rng.uniform(0.8, 1, (D, N)), rng.uniform(-3, 3, (D, N))  # 1: nothing decays
+    size[:, :1] = 1
+    inputs = {
+        "a": np.stack([size * np.cos(angle), size * np.sin(angle)], -1).astype(dtype),
+        "c": some(rng, D, N, 2, dtype=dtype),
+        "skip": some(rng, D, dtype=dtype),
+        "u": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "lengths": lengths_of(lengths),
+        **{"B": B, "T": T, "D": D, "N": N, "tile": tile, "reverse": reverse},
+    }
+    h0 = some(rng, B, D, N, 2, dtype=dtype) if optional else None
+    shapes = {"y": (B, T, D), "hT": (B, D, N, 2), "carries": (B, -(-T // tile), N, 2, D)}
+    saved = compare("bank_forward", shapes, {**inputs, "h0": h0}, 4 * T + 2 * N + 10, seed)
+    shapes = {"du": (B, T, D), "da": (D, N, 2), "dc": (D, N, 2), "dskip": (D,), "dh0": (B, D, N, 2)}
+    more = {
+        "dy": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "dhT": some(rng, B, D, N, 2, dtype=dtype) if optional else None,
+        "carries": saved["carries"],
+    }
+    compare("bank_backward", shapes, {**inputs, **more}, (8 + B) * T + 2 * N + 10, seed)
+
+
+@pytest.mark.parametrize("tile", [0, 65])
+def test_a_tile_that_the_bank_does_not_have(tile: int) -> None:
+    x = np.zeros((1, 1, 1, 2))
+    sizes = {"B": 1, "T": 0, "D": 1, "N": 1, "tile": tile, "reverse": False, "lengths": None}
+    inputs = {"a": x[0], "c": x[0], "skip": x[0, 0, 0, :1], "u": np.zeros((1, 0, 1)), "h0": None, **sizes}
+    shapes = {"y": (1, 0, 1), "hT": (1, 1, 1, 2), "carries": (1, 0, 1, 2, 1)}
+    for seed in (None, 1):
+        with pytest.raises((ValueError, IndexError)):
+            run("bank_forward", shapes, inputs, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("cell", CELL)
+@pytest.mark.parametrize(
+    ("B", "T", "N", "lengths", "reverse", "dtype"),
+    [
+        (1, 1, 1, None, False, np.float64),
+        (9, 5, 6, None, True, np.float32),
+        (18, 7, 5, (7, 0, 3, *[2] * 6, *[0] * 7, 7, 6), False, np.float64),  # the second warp's have no steps
+        (10, 6, 35, (6, *[5] * 8, 1), True, np.float32),  # more terms than lanes
+        (2, 2, 66, None, False, np.float64),  # and twice as many
+        (3, 0, 4, None, False, np.float64),
+        (0, 3, 4, None, False, np.float64),
+        (3, 2, 0, None, False, np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_dense_recurrences(
+    cell: str, B: int, T: int, N: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + N)
+    G, lstm = (4, True) if cell == "lstm" else (1, False)
+    w = (0.9 * np.linalg.qr(rng.standard_normal((G * N, N)))[0]).astype(dtype)
+    sizes = {"B": B, "T": T, "N": N, "cell": CELL[cell], "reverse": reverse, "lengths": lengths_of(lengths)}
+
+    def state() -> Any:
+        return some(rng, B, N, dtype=dtype) if optional else None
+
+    c0 = state() if lstm else None
+    inputs = {"w": w, "x": some(rng, B, T, G * N, lengths=lengths, dtype=dtype), "h0": state(), "c0": c0, **sizes}
+    cells = {"c": (B, T, N), "cT": (B, N), "gates": (B, T, 4 * N)}
+    shapes = {"h": (B, T, N), "hT": (B, N), **(cells if lstm else {})}
+    terms = (G * N + 20) * (T + 1)
+    saved = compare("rnn_forward", shapes, {**({} if lstm else dict.fromkeys(cells)), **inputs}, terms, seed)
+    shapes = {"dx": (B, T, G * N), "dh0": (B, N), **({"dc0": (B, N)} if lstm else {})}
+    for key in ("h", *(("c", "gates") if lstm else ())):
+        saved[key] = padded(saved[key], lengths)  # backward does not read it either
+    more = {
+        "dh": some(rng, B, T, N, lengths=lengths, dtype=dtype),
+        "dhT": state(),
+        "dcT": state() if lstm else None,
+        **{key: saved[key] if lstm or key == "h" else None for key in ("h", "c", "gates")},
+        **({} if lstm else {"dc0": None}),
+    }
+    compare("rnn_backward", shapes, {"w": w, "c0": c0, **sizes, **more}, terms, seed)
