@@ -1,0 +1,67 @@
+/* Kernels in which each warp works on rows of its own, with the functions of csrc/kernels/lanes.h and mixer.h.
+ *
+ * The warps of a grid take rows in turn. Each has a room for its intermediate results: in shared memory if the rooms of
+ * a block fit, else in global memory.
+ */
+#ifndef ROT_CUDA_WARPS_H
+#define ROT_CUDA_WARPS_H
+
+#include "device.h"
+
+#include "mixer.h"
+
+enum {
+    WARPS = 4,                    /* of a block */
+    BLOCK = 32 * WARPS,           /* threads */
+    MOST_WARPS = 2048,            /* of a grid: enough for every processor */
+    MOST_WARPS_GLOBAL = 512,      /* of a grid whose rooms are in global memory */
+    SHARED_BYTES = 96 * 1024,     /* of a block, for rooms */
+    PIECE_ROWS = 64,              /* rows of one partial sum */
+};
+
+/* The warps of a grid: how many, and the numbers of a room. `memory`: the rooms, or NULL if they are shared. */
+struct crew {
+    int64_t count, room;
+    real *memory;
+    size_t shared;
+};
+
+static crew crew_of(int64_t rows, int64_t room) {
+    const bool fits = room <= (int64_t)(SHARED_BYTES / WARPS / sizeof(real));
+    crew c = {least(rows, fits ? MOST_WARPS : MOST_WARPS_GLOBAL), room, NULL, 0};
+    if (fits)
+        c.shared = (size_t)(WARPS * room) * sizeof(real);
+    else
+        c.memory = workspace_of<real>(c.count, room);
+    return c;
+}
+
+/* What a kernel is launched with: launch(kernel, crew_blocks(c), BLOCK, c.shared, c, ...). */
+static int64_t crew_blocks(crew c) { return pieces_of(c.count, WARPS); }
+
+/* The number of this warp in the grid; from `count` on it has nothing to do. */
+ROT_DEVICE_ONLY int64_t warp_of() { return (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; }
+
+ROT_DEVICE_ONLY real *room_of(crew c) {
+    return c.memory ? c.memory + warp_of() * c.room : &shared_memory<real>() + threadIdx.x / 32 * c.room;
+}
+
+/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
+static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
+    for (;;) {
+        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
+        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
+        each(pieces * n, [=] __device__(int64_t i) {
+            const int64_t from = i / n * PIECE_ROWS;
+            real sum = 0;
+            pipelined<16>(
+                least(rows - from, PIECE_ROWS), [&](int64_t row) { return x[(from + row) * n + i % n]; },
+                [&](int64_t, real one) { sum += one; });
+            to[i] = sum;
+        });
+        if (pieces == 1) return;
+        x = to, rows = pieces;
+    }
+}
+
+#endif
