@@ -7,15 +7,11 @@
 /* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
 struct mixing {
     mixer m;
-    int64_t T, M;
+    int64_t M;
     const real *u, *alpha, *x, *origin, *ready;
     const int64_t *lengths;
     bool alpha_varying;
 };
-
-ROT_DEVICE_ONLY bool is_padding(const mixing &p, int64_t token) {
-    return p.lengths && token % p.T >= p.lengths[token / p.T];
-}
 
 /* v <- x - o */
 ROT_DEVICE_ONLY void about(real *v, const real *x, const real *origin, int64_t D) {
@@ -33,7 +29,7 @@ ROT_DEVICE_ONLY const real *gains_of(const mixing &p, int64_t token) {
     return p.alpha + (p.alpha_varying ? token * mixer_alpha(p.m) : 0);
 }
 
-GLOBAL(BLOCK) prepare_one(real *w, const real *u, mixer m) {
+GLOBAL2(BLOCK, BLOCKS) prepare_one(real *w, const real *u, mixer m) {
     if (threadIdx.x < 32) mixer_prepare(w, u, m);
 }
 
@@ -50,11 +46,13 @@ static crew crew_for(mixing p) {
     return crew_of(p.M, (p.ready ? 0 : mixer_prepared(p.m)) + p.m.D + mixer_scratch(p.m));
 }
 
-GLOBAL(BLOCK) mix_rows(crew c, mixing p, real *y) {
+GLOBAL2(BLOCK, BLOCKS) mix_rows(crew c, mixing p, stride apart, real *y) {
+    if (warp_of() >= c.count) return;
     const int64_t D = p.m.D;
     real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
-    for (int64_t t = warp_of(); t < p.M && warp_of() < c.count; t += c.count) {
-        if (is_padding(p, t)) {
+    for (token at = first_token(apart); at.row < p.M; at = next_token(at, apart)) {
+        const int64_t t = at.row;
+        if (at.t >= steps_of(p.lengths, at.b, apart.T)) {
             zero_row(y + t * D, D);
             continue;
         }
@@ -67,26 +65,28 @@ GLOBAL(BLOCK) mix_rows(crew c, mixing p, real *y) {
 
 KERNEL(mix_forward) {
     const mixer m = {form, R, D};
-    const mixing p = {m, T, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
     const crew c = crew_for(p);
-    launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, y);
+    launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), y);
     return runtime_status();
 }
 
 /* du and dalpha have a row for each token, or, where they are constant, for each warp. */
-GLOBAL(BLOCK) mix_rows_backward(crew c, mixing p, real *dx, real *du, real *dalpha, real *dorigin, const real *dy) {
+GLOBAL2(BLOCK, BLOCKS) mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin,
+                                const real *dy) {
     if (warp_of() >= c.count) return;
     const int64_t D = p.m.D, u_size = mixer_u(p.m), alpha_size = mixer_alpha(p.m);
     real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
     if (p.ready) zero_row(du + warp_of() * u_size, u_size);
     if (!p.alpha_varying) zero_row(dalpha + warp_of() * alpha_size, alpha_size);
-    for (int64_t t = warp_of(); t < p.M; t += c.count) {
+    for (token at = first_token(apart); at.row < p.M; at = next_token(at, apart)) {
+        const int64_t t = at.row;
         real *const g = dx + t * D;
         real *const du_sum = du + (p.ready ? warp_of() : t) * u_size;
         real *const dalpha_sum = dalpha + (p.alpha_varying ? t : warp_of()) * alpha_size;
         if (!p.ready) zero_row(du_sum, u_size);
         if (p.alpha_varying) zero_row(dalpha_sum, alpha_size);
-        if (is_padding(p, t)) {
+        if (at.t >= steps_of(p.lengths, at.b, apart.T)) {
             zero_row(g, D);
             if (dorigin) zero_row(dorigin + t * D, D);
             continue;
@@ -102,11 +102,11 @@ GLOBAL(BLOCK) mix_rows_backward(crew c, mixing p, real *dx, real *du, real *dalp
 
 KERNEL(mix_backward) {
     const mixer m = {form, R, D};
-    const mixing p = {m, T, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
     const crew c = crew_for(p);
     real *const du_rows = u_varying ? du : workspace_of<real>(c.count, mixer_u(m));
     real *const dalpha_rows = alpha_varying ? dalpha : workspace_of<real>(c.count, mixer_alpha(m));
-    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, dx, du_rows, dalpha_rows, dorigin, dy);
+    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin, dy);
     if (!u_varying) sum_rows(du, du_rows, c.count, mixer_u(m));
     if (!alpha_varying) sum_rows(dalpha, dalpha_rows, c.count, mixer_alpha(m));
     return runtime_status();

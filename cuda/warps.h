@@ -13,6 +13,7 @@
 enum {
     WARPS = 4,                    /* of a block */
     BLOCK = 32 * WARPS,           /* threads */
+    BLOCKS = 4,                   /* on a processor, at least: registers for the longest kernel */
     MOST_WARPS = 2048,            /* of a grid: enough for every processor */
     MOST_WARPS_GLOBAL = 512,      /* of a grid whose rooms are in global memory */
     SHARED_BYTES = 96 * 1024,     /* of a block, for rooms */
@@ -46,17 +47,40 @@ ROT_DEVICE_ONLY real *room_of(crew c) {
     return c.memory ? c.memory + warp_of() * c.room : &shared_memory<real>() + threadIdx.x / 32 * c.room;
 }
 
+/* A token, step t of sequence b, of row b T + t. A warp takes every count-th: the quotient and the remainder of count by
+ * T are its steps from one to the next, since a division in a loop is slow. */
+struct token {
+    int64_t row, b, t;
+};
+struct stride {
+    int64_t rows, b, t, T;
+};
+
+static stride stride_of(crew c, int64_t T) {
+    const stride s = {c.count, T ? c.count / T : 0, T ? c.count % T : 0, T};
+    return s;
+}
+ROT_DEVICE_ONLY token first_token(stride s) {
+    const token first = {warp_of(), warp_of() / s.T, warp_of() % s.T};
+    return first;
+}
+ROT_DEVICE_ONLY token next_token(token at, stride s) {
+    const bool over = at.t + s.t >= s.T;
+    const token next = {at.row + s.rows, at.b + s.b + over, at.t + s.t - (over ? s.T : 0)};
+    return next;
+}
+
 /* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
 static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
     for (;;) {
         const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
         real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
         each(pieces * n, [=] __device__(int64_t i) {
-            const int64_t from = i / n * PIECE_ROWS;
+            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
+            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
             real sum = 0;
             pipelined<16>(
-                least(rows - from, PIECE_ROWS), [&](int64_t row) { return x[(from + row) * n + i % n]; },
-                [&](int64_t, real one) { sum += one; });
+                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
             to[i] = sum;
         });
         if (pieces == 1) return;

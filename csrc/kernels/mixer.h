@@ -70,7 +70,7 @@ ROT_ROW real normalise(real *restrict w, const real *restrict u, int64_t n) {
         scale_row(w, scale, u, n);
         square = dot(w, w, n);
     }
-    const real inverse = square == 0 ? 0 : 1 / (real)sqrt((double)square);
+    const real inverse = square == 0 ? 0 : 1 / ROT_SQRT(square);
     EACH_OF_ROW(j, n) w[j] = scale * u[j] * inverse;
     return scale * inverse;
 }
