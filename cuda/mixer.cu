@@ -4,6 +4,8 @@
  */
 #include "warps.h"
 
+enum { PIECE_ROWS = 64 }; /* of one partial sum */
+
 /* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
 struct mixing {
     mixer m;
@@ -29,15 +31,12 @@ ROT_DEVICE_ONLY const real *gains_of(const mixing &p, int64_t token) {
     return p.alpha + (p.alpha_varying ? token * mixer_alpha(p.m) : 0);
 }
 
-GLOBAL2(BLOCK, BLOCKS) prepare_one(real *w, const real *u, mixer m) {
-    if (threadIdx.x < 32) mixer_prepare(w, u, m);
-}
-
 /* w for a constant u, or NULL */
 static const real *ready_of(const real *u, mixer m, bool u_varying) {
     if (u_varying) return NULL;
     real *const w = workspace_of<real>(mixer_prepared(m));
-    launch(prepare_one, 1, BLOCK, 0, w, u, m);
+    const mixer_prepare_args args = {w, u, 1, m.R, m.D, m.form};
+    K(mixer_prepare)(&args);
     return w;
 }
 
@@ -69,6 +68,24 @@ KERNEL(mix_forward) {
     const crew c = crew_for(p);
     launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), y);
     return runtime_status();
+}
+
+/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
+static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
+    for (;;) {
+        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
+        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
+        each(pieces * n, [=] __device__(int64_t i) {
+            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
+            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
+            real sum = 0;
+            pipelined<16>(
+                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
+            to[i] = sum;
+        });
+        if (pieces == 1) return;
+        x = to, rows = pieces;
+    }
 }
 
 /* du and dalpha have a row for each token, or, where they are constant, for each warp. */

@@ -17,7 +17,6 @@ enum {
     MOST_WARPS = 2048,            /* of a grid: enough for every processor */
     MOST_WARPS_GLOBAL = 512,      /* of a grid whose rooms are in global memory */
     SHARED_BYTES = 96 * 1024,     /* of a block, for rooms */
-    PIECE_ROWS = 64,              /* rows of one partial sum */
 };
 
 /* The warps of a grid: how many, and the numbers of a room. `memory`: the rooms, or NULL if they are shared. */
@@ -27,7 +26,7 @@ struct crew {
     size_t shared;
 };
 
-static crew crew_of(int64_t rows, int64_t room) {
+static inline crew crew_of(int64_t rows, int64_t room) {
     const bool fits = room <= (int64_t)(SHARED_BYTES / WARPS / sizeof(real));
     crew c = {least(rows, fits ? MOST_WARPS : MOST_WARPS_GLOBAL), room, NULL, 0};
     if (fits)
@@ -38,7 +37,7 @@ static crew crew_of(int64_t rows, int64_t room) {
 }
 
 /* What a kernel is launched with: launch(kernel, crew_blocks(c), BLOCK, c.shared, c, ...). */
-static int64_t crew_blocks(crew c) { return pieces_of(c.count, WARPS); }
+static inline int64_t crew_blocks(crew c) { return pieces_of(c.count, WARPS); }
 
 /* The number of this warp in the grid; from `count` on it has nothing to do. */
 ROT_DEVICE_ONLY int64_t warp_of() { return (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; }
@@ -56,7 +55,7 @@ struct stride {
     int64_t rows, b, t, T;
 };
 
-static stride stride_of(crew c, int64_t T) {
+static inline stride stride_of(crew c, int64_t T) {
     const stride s = {c.count, T ? c.count / T : 0, T ? c.count % T : 0, T};
     return s;
 }
@@ -68,24 +67,6 @@ ROT_DEVICE_ONLY token next_token(token at, stride s) {
     const bool over = at.t + s.t >= s.T;
     const token next = {at.row + s.rows, at.b + s.b + over, at.t + s.t - (over ? s.T : 0)};
     return next;
-}
-
-/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
-static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
-    for (;;) {
-        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
-        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
-        each(pieces * n, [=] __device__(int64_t i) {
-            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
-            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
-            real sum = 0;
-            pipelined<16>(
-                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
-            to[i] = sum;
-        });
-        if (pieces == 1) return;
-        x = to, rows = pieces;
-    }
 }
 
 #endif
