@@ -2,15 +2,7 @@
 #ifndef ROT_ADAMW_H
 #define ROT_ADAMW_H
 
-#include <math.h>
-
-#include "real.h"
-
-#if ROT_DOUBLE
-#define ROT_SQRT sqrt
-#else
-#define ROT_SQRT sqrtf
-#endif
+#include "vmath.h"
 
 /* Constants of step t, the same for every element of an array; computed in double precision, then rounded. */
 typedef struct {

@@ -28,7 +28,7 @@
 #endif
 
 /* Device code: compiled by nvcc, or by a C++ compiler for the harness that runs it on the host (cuda/device.h) */
-#if defined(__CUDACC__) || defined(ROT_HOST_DEVICE)
+#if defined(__CUDACC__) || (defined(ROT_HOST_DEVICE) && defined(__cplusplus))
 #define ROT_DEVICE 1
 #else
 #define ROT_DEVICE 0

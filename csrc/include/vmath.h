@@ -20,6 +20,7 @@
 #if ROT_DOUBLE
 typedef uint64_t real_bits;
 #define ROT_ABS      fabs
+#define ROT_SQRT     sqrt
 #define ROT_COPYSIGN copysign
 #define ROT_MANTISSA 52
 #define ROT_ROUND    (0x1.8p52 + 1022) /* adding it rounds to an integer in the last bits, biased for 2^(n-1) */
@@ -31,6 +32,7 @@ typedef uint64_t real_bits;
 #else
 typedef uint32_t real_bits;
 #define ROT_ABS      fabsf
+#define ROT_SQRT     sqrtf
 #define ROT_COPYSIGN copysignf
 #define ROT_MANTISSA 23
 #define ROT_ROUND    (0x1.8p23f + 126)

@@ -4,60 +4,14 @@
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written; a sequence that has converged is
  * passed with length 0. Maxima do not depend on order, so results have the same bits for any number of threads.
  */
-#include <float.h>
-
 #include "kernels.h"
 #include "lanes.h"
 #include "mixer.h"
+#include "residual.h"
 #include "stop.h"
 #include "workspace.h"
 
 enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4, STOP_STEPS = 16 };
-
-/* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
-#if ROT_DOUBLE
-typedef int64_t magnitude;
-static const magnitude WITHOUT_SIGN = INT64_MAX;
-#else
-typedef int32_t magnitude;
-static const magnitude WITHOUT_SIGN = INT32_MAX;
-#endif
-
-static inline magnitude magnitude_of(real x) {
-    magnitude bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & WITHOUT_SIGN;
-}
-
-static inline real number_of(magnitude bits) {
-    real x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline magnitude larger(magnitude a, magnitude b) { return a > b ? a : b; }
-
-/* Distance of an iterate from its image, and magnitude of the image: maxima over steps and channels. */
-typedef struct {
-    magnitude apart, size;
-} spread;
-
-static void widen(spread *s, spread other) {
-    s->apart = larger(s->apart, other.apart);
-    s->size = larger(s->size, other.size);
-}
-
-/* The smallest divisor: negligible, or that of the authors' code. */
-#define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
-
-static real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
-
-/* The damped step of one number; updates the residual's maxima. */
-static inline real relax(spread *widest, real y, real f, real s) {
-    widest->apart = larger(widest->apart, magnitude_of(y - f));
-    widest->size = larger(widest->size, magnitude_of(f));
-    return relax_step(y, f, s);
-}
 
 /* y <- s f + (1 - s) y over n numbers. */
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {

@@ -9,68 +9,12 @@
  */
 #include "gemm_tile.h"
 #include "kernels.h"
+#include "lagged.h"
 #include "lanes.h"
-#include "mixer.h"
 #include "stop.h"
 #include "workspace.h"
 
 enum { ROWS = 64, SERIAL = 32768 };
-
-/* One range of columns, and the number of valid steps of each sequence. */
-typedef struct {
-    const real *base, *late, *first;
-    const int64_t *lengths;
-    int64_t B, T, columns, lo, n, function;
-} range;
-
-/* p (n) of step t of sequence b */
-static void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
-    const int64_t at = (b * r->T + t) * r->columns + r->lo;
-    const real *const base = r->base + at;
-    const real *const late = t          ? (r->late ? r->late + at - r->columns : NULL)
-                             : r->first ? r->first + b * r->columns + r->lo
-                                        : NULL;
-    if (late)
-        for (int64_t j = 0; j < r->n; j++) p[j] = base[j] + late[j];
-    else
-        copy_row(p, base, r->n);
-}
-
-/* out = f(p), other than LAGGED_LINEAR */
-static void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
-    switch (function) {
-    case LAGGED_SIGMOID:
-        for (int64_t j = 0; j < n; j++) out[j] = sigmoid(p[j]);
-        break;
-    case LAGGED_SILU:
-        for (int64_t j = 0; j < n; j++) out[j] = silu(p[j]);
-        break;
-    case LAGGED_SOFTPLUS:
-        for (int64_t j = 0; j < n; j++) out[j] = softplus(p[j]);
-        break;
-    default: normalise(out, p, n); break;
-    }
-}
-
-/* dp (n) of dout; w (n) is scratch. */
-static void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
-                            int64_t n, int64_t function) {
-    switch (function) {
-    case LAGGED_SIGMOID:
-        for (int64_t j = 0; j < n; j++) dp[j] = sigmoid_adjoint(dout[j], p[j]);
-        break;
-    case LAGGED_SILU:
-        for (int64_t j = 0; j < n; j++) dp[j] = dout[j] * silu_slope(p[j]);
-        break;
-    case LAGGED_SOFTPLUS:
-        for (int64_t j = 0; j < n; j++) dp[j] = softplus_adjoint(dout[j], p[j]);
-        break;
-    default:
-        zero_row(dp, n);
-        normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
-        break;
-    }
-}
 
 /* out (B,T,n) */
 KERNEL(lagged_forward) {

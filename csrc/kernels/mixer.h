@@ -34,8 +34,15 @@ static const real MIX_SMALL = 0x1p-900, MIX_LARGE = 0x1p900, MIX_GROW = 0x1p800,
 static const real MIX_SMALL = 0x1p-100f, MIX_LARGE = 0x1p100f, MIX_GROW = 0x1p100f, MIX_SHRINK = 0x1p-70f;
 #endif
 
+#if ROT_DEVICE
+ROT_ROW real dot(const real *restrict a, const real *restrict b, int64_t n) {
+    real sum = 0;
+    EACH_OF_ROW(j, n) sum += a[j] * b[j];
+    return warp_sum(sum);
+}
+#else
 /* a . b in several partial sums, so that the loop can be vectorised without reordering. */
-static inline real dot(const real *restrict a, const real *restrict b, int64_t n) {
+ROT_ROW real dot(const real *restrict a, const real *restrict b, int64_t n) {
     real sum[MIX_SUMS] = {0};
     int64_t j = 0;
     for (; j + MIX_SUMS <= n; j += MIX_SUMS)
@@ -45,49 +52,50 @@ static inline real dot(const real *restrict a, const real *restrict b, int64_t n
         for (int k = 0; k < half; k++) sum[k] += sum[half + k];
     return sum[0];
 }
+#endif
 
-static inline void scale_row(real *restrict out, real factor, const real *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) out[j] = factor * x[j];
+ROT_ROW void scale_row(real *restrict out, real factor, const real *restrict x, int64_t n) {
+    EACH_OF_ROW(j, n) out[j] = factor * x[j];
 }
 
-static inline void add_scaled(real *restrict sum, real factor, const real *restrict x, int64_t n) {
-    for (int64_t j = 0; j < n; j++) sum[j] += factor * x[j];
+ROT_ROW void add_scaled(real *restrict sum, real factor, const real *restrict x, int64_t n) {
+    EACH_OF_ROW(j, n) sum[j] += factor * x[j];
 }
 
 /* w <- u / |u|, or 0 for the zero vector. Returns 1 / |u|, or 0. */
-static inline real normalise(real *restrict w, const real *restrict u, int64_t n) {
+ROT_ROW real normalise(real *restrict w, const real *restrict u, int64_t n) {
     real square = dot(u, u, n), scale = 1;
     if (square < MIX_SMALL || square > MIX_LARGE) {
         scale = square < MIX_SMALL ? MIX_GROW : MIX_SHRINK;
         scale_row(w, scale, u, n);
         square = dot(w, w, n);
     }
-    const real inverse = square == 0 ? 0 : 1 / (real)sqrt((double)square);
-    for (int64_t j = 0; j < n; j++) w[j] = scale * u[j] * inverse;
+    const real inverse = square == 0 ? 0 : 1 / ROT_SQRT(square);
+    EACH_OF_ROW(j, n) w[j] = scale * u[j] * inverse;
     return scale * inverse;
 }
 
 /* du += the gradient of u, given that of w = u / |u|:  (dw - w (w . dw)) / |u| */
-static inline void normalise_adjoint(real *restrict du, const real *restrict dw, const real *restrict w, real inverse,
+ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const real *restrict w, real inverse,
                                      int64_t n) {
     const real along = dot(w, dw, n);
-    for (int64_t j = 0; j < n; j++) du[j] += inverse * (dw[j] - along * w[j]);
+    EACH_OF_ROW(j, n) du[j] += inverse * (dw[j] - along * w[j]);
 }
 
-static inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-static inline int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
+ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
+ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 
 /* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
-static inline int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
-static inline int64_t mixer_u(mixer m) {
+ROT_INLINE int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
+ROT_INLINE int64_t mixer_u(mixer m) {
     return m.form == MIXER_KRONECKER ? triangle(m.R) + triangle(mixer_columns(m)) : m.R * m.D;
 }
-static inline int64_t mixer_alpha(mixer m) { return m.form == MIXER_KRONECKER ? m.R + mixer_columns(m) : m.R; }
-static inline int64_t mixer_prepared(mixer m) {
+ROT_INLINE int64_t mixer_alpha(mixer m) { return m.form == MIXER_KRONECKER ? m.R + mixer_columns(m) : m.R; }
+ROT_INLINE int64_t mixer_prepared(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     return m.form == MIXER_KRONECKER ? factor_room(a) + factor_room(b) : m.R * (m.D + 1);
 }
-static inline int64_t mixer_scratch(mixer m) {
+ROT_INLINE int64_t mixer_scratch(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
     return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
 }
@@ -95,73 +103,77 @@ static inline int64_t mixer_scratch(mixer m) {
 /* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
 
 /* All three use the step  v <- v - 2 g s w  of steps.h; low rank has gain -alpha / 2, and v = 0. */
-static inline real mixer_unit(mixer m) { return m.form == MIXER_LOW_RANK ? (real)-0.5 : 1; }
+ROT_INLINE real mixer_unit(mixer m) { return m.form == MIXER_LOW_RANK ? (real)-0.5 : 1; }
 
 /* v <- v - 2 gain w s */
-static inline void reflect_row(real *restrict v, const real *restrict w, real gain, real s, int64_t D) {
-    for (int64_t j = 0; j < D; j++) v[j] = reflect_step(v[j], w[j], gain, s);
+ROT_ROW void reflect_row(real *restrict v, const real *restrict w, real gain, real s, int64_t D) {
+    EACH_OF_ROW(j, D) v[j] = reflect_step(v[j], w[j], gain, s);
 }
 
 /* w (R,D), then 1 / |u| (R) */
-static inline void prepare_vectors(real *w, const real *u, mixer m) {
-    for (int64_t i = 0; i < m.R; i++) w[m.R * m.D + i] = normalise(w + i * m.D, u + i * m.D, m.D);
+ROT_ROW void prepare_vectors(real *w, const real *u, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) set_one(w + m.R * m.D + i, normalise(w + i * m.D, u + i * m.D, m.D));
 }
 
 /* v <- Q v = Q^T v of MIXER_DPLR and low rank; s (R) <- w . v */
-static inline void apply_sum(real *restrict v, real *restrict s, const real *w, const real *alpha, mixer m) {
-    for (int64_t i = 0; i < m.R; i++) s[i] = dot(w + i * m.D, v, m.D);
+ROT_ROW void apply_sum(real *restrict v, real *restrict s, const real *w, const real *alpha, mixer m) {
+    for (int64_t i = 0; i < m.R; i++) set_one(s + i, dot(w + i * m.D, v, m.D));
     if (m.form == MIXER_LOW_RANK) zero_row(v, m.D);
     for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, mixer_unit(m) * alpha[i], s[i], m.D);
 }
 
 /* The last reflection acts first. */
-static inline void apply_product(real *restrict v, const real *w, const real *alpha, mixer m) {
+ROT_ROW void apply_product(real *restrict v, const real *w, const real *alpha, mixer m) {
     for (int64_t i = m.R - 1; i >= 0; i--) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
 }
 
 /* v <- Q^T v: the first reflection acts first. */
-static inline void apply_product_transposed(real *restrict v, const real *w, const real *alpha, mixer m) {
+ROT_ROW void apply_product_transposed(real *restrict v, const real *w, const real *alpha, mixer m) {
     for (int64_t i = 0; i < m.R; i++) reflect_row(v, w + i * m.D, alpha[i], dot(w + i * m.D, v, m.D), m.D);
 }
 
 /* du += inverse * (gradient of w, less its part along w), with s = w . v, q = w . g. */
-static inline void add_direction(real *restrict du, const real *restrict v, const real *restrict g,
+ROT_ROW void add_direction(real *restrict du, const real *restrict v, const real *restrict g,
                                  const real *restrict w, real gain, real inverse, real s, real q, int64_t D) {
-    for (int64_t j = 0; j < D; j++) du[j] += inverse * reflect_direction_adjoint(v[j], g[j], w[j], gain, s, q);
+    EACH_OF_ROW(j, D) du[j] += inverse * reflect_direction_adjoint(v[j], g[j], w[j], gain, s, q);
 }
 
 /* g (D) <- Q^T g; du and dalpha are added to; v (D) is the input of Q; scratch (R (D + 1)).
  * With q_i = w_i . g and s_i = w_i . v, each term on its own. */
-static inline void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+ROT_ROW void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                                real *scratch, mixer m) {
     const real *const inverse = w + m.R * m.D;
     for (int64_t i = 0; i < m.R; i++) {
         const real s = dot(w + i * m.D, v, m.D), q = dot(w + i * m.D, g, m.D);
-        dalpha[i] += mixer_unit(m) * reflect_gain_adjoint(s, q);
+        add_to_one(dalpha + i, mixer_unit(m) * reflect_gain_adjoint(s, q));
         add_direction(du + i * m.D, v, g, w + i * m.D, mixer_unit(m) * alpha[i], inverse[i], s, q, m.D);
     }
     apply_sum(g, scratch, w, alpha, m);
 }
 
 /* The same for the product: one reflection after another, each with its own input. */
-static inline void adjoint_product(real *g, real *du, real *dalpha, const real *x, const real *w, const real *alpha,
+ROT_ROW void adjoint_product(real *g, real *du, real *dalpha, const real *x, const real *w, const real *alpha,
                                    real *scratch, mixer m) {
     const int64_t R = m.R, D = m.D;
     real *const v = scratch, *const s = scratch + R * D;
     for (int64_t i = R - 1; i >= 0; i--) { /* v_i, the input of reflection i, becomes v_{i-1} */
         copy_row(v + i * D, i == R - 1 ? x : v + (i + 1) * D, D);
         if (i < R - 1) reflect_row(v + i * D, w + (i + 1) * D, alpha[i + 1], s[i + 1], D);
-        s[i] = dot(w + i * D, v + i * D, D);
+        set_one(s + i, dot(w + i * D, v + i * D, D));
     }
     for (int64_t i = 0; i < R; i++) {
         const real q = dot(w + i * D, g, D);
-        dalpha[i] += reflect_gain_adjoint(s[i], q);
+        add_to_one(dalpha + i, reflect_gain_adjoint(s[i], q));
         add_direction(du + i * D, v + i * D, g, w + i * D, alpha[i], w[R * D + i], s[i], q, D);
         reflect_row(g, w + i * D, alpha[i], q, D);
     }
 }
 
 /* -------------------------------------------------------------------------------------------------------- Kronecker */
+
+#if ROT_DEVICE
+#include "kronecker.h"
+#else
 
 /* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows:  W = rownormalise(U U^T). */
 APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
@@ -255,10 +267,11 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
     adjoint_factor(du, dW_left, left_w, spare, spare + a * a, a);
     adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }
+#endif
 
 /* ---------------------------------------------------------------------------------------------------- any form */
 
-static inline void mixer_prepare(real *w, const real *u, mixer m) {
+ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
     if (m.form == MIXER_KRONECKER) {
         prepare_factor(w, u, m.R);
         prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
@@ -267,7 +280,7 @@ static inline void mixer_prepare(real *w, const real *u, mixer m) {
     }
 }
 
-static inline void mixer_apply(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+ROT_ROW void mixer_apply(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product(v, w, alpha, m); break;
     case MIXER_KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
@@ -275,7 +288,7 @@ static inline void mixer_apply(real *v, const real *w, const real *alpha, real *
     }
 }
 
-static inline void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+ROT_ROW void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
     case MIXER_KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
@@ -283,7 +296,7 @@ static inline void mixer_apply_transposed(real *v, const real *w, const real *al
     }
 }
 
-static inline void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+ROT_ROW void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                                  real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;

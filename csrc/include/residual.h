@@ -1,0 +1,55 @@
+/* The residual of an iterate y and its image f, |y - f| / |f| with maxima over numbers, and the damped step towards f. */
+#ifndef ROT_RESIDUAL_H
+#define ROT_RESIDUAL_H
+
+#include <float.h>
+#include <string.h>
+
+#include "steps.h"
+
+/* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
+#if ROT_DOUBLE
+typedef int64_t magnitude;
+static const magnitude WITHOUT_SIGN = INT64_MAX;
+#else
+typedef int32_t magnitude;
+static const magnitude WITHOUT_SIGN = INT32_MAX;
+#endif
+
+ROT_INLINE magnitude magnitude_of(real x) {
+    magnitude bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & WITHOUT_SIGN;
+}
+
+ROT_INLINE real number_of(magnitude bits) {
+    real x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+ROT_INLINE magnitude larger(magnitude a, magnitude b) { return a > b ? a : b; }
+
+/* Distance of an iterate from its image, and magnitude of the image: maxima over steps and channels. */
+typedef struct {
+    magnitude apart, size;
+} spread;
+
+ROT_INLINE void widen(spread *s, spread other) {
+    s->apart = larger(s->apart, other.apart);
+    s->size = larger(s->size, other.size);
+}
+
+/* The smallest divisor: negligible, or that of the authors' code. */
+#define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
+
+ROT_INLINE real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
+
+/* The damped step of one number; updates the residual's maxima. */
+ROT_INLINE real relax(spread *widest, real y, real f, real s) {
+    widest->apart = larger(widest->apart, magnitude_of(y - f));
+    widest->size = larger(widest->size, magnitude_of(f));
+    return relax_step(y, f, s);
+}
+
+#endif

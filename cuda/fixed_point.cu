@@ -1,0 +1,158 @@
+/* Fixed points in depth on a GPU (csrc/kernels/fixed_point.c has the equations).
+ *
+ * In depth_pass, F mixes tokens of the old iterate, which warps do for all tokens at once; then a thread walks through
+ * time for each channel. Maxima are those of threads, then of warps, then of a sequence.
+ */
+#include "warps.h"
+
+#include "residual.h"
+
+enum {
+    PIECE = 1024,     /* numbers of a row, where rows are not steps */
+    ROWS = 4,         /* of a warp */
+    WALKERS = 64,     /* threads of a block that walk through time */
+    AHEAD = sizeof(real) == 4 ? 8 : 4, /* steps read ahead of their use */
+};
+
+/* The maxima over the warp's threads, which must all call it. */
+ROT_DEVICE_ONLY spread warp_widest(spread s) {
+    for (int d = 16; d; d /= 2) {
+        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
+        widen(&s, other);
+    }
+    return s;
+}
+
+/* residual (B) from the maxima of `count` warps of each sequence; with `each_step`, `apart` holds a residual. */
+GLOBAL(BLOCK) finish(real *residual, const spread *widest, int64_t B, int64_t count, bool each_step) {
+    const int64_t b = warp_of();
+    if (b >= B) return;
+    spread all = {0, 0};
+    EACH_OF_ROW(i, count) widen(&all, widest[b * count + i]);
+    all = warp_widest(all);
+    set_one(residual + b, each_step ? number_of(all.apart) : residual_of(all, TINY));
+}
+
+/* ---- relax: rows of `row` numbers, with each_step those of a step; `blocks` of a sequence ---- */
+
+GLOBAL(BLOCK) relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t *lengths, int64_t T, int64_t D,
+                         int64_t row, int64_t blocks, bool each_step) {
+    const int64_t b = blockIdx.x / blocks, all = steps_of(lengths, b, T) * D, warp = threadIdx.x / 32;
+    const int64_t from = (blockIdx.x % blocks * WARPS + warp) * ROWS * row, to = least(from + ROWS * row, all);
+    const real damping = s[b];
+    spread own = {0, 0};
+    for (int64_t at = from; at < to; at += row) {
+        spread here = {0, 0};
+        EACH_OF_ROW(i, least(row, to - at))
+            y[b * T * D + at + i] = relax(&here, y[b * T * D + at + i], f[b * T * D + at + i], damping);
+        if (each_step) {
+            here = warp_widest(here);
+            here.apart = magnitude_of(residual_of(here, (real)RESIDUAL_FLOOR));
+        }
+        widen(&own, here);
+    }
+    own = warp_widest(own);
+    if (threadIdx.x % 32 == 0) widest[blockIdx.x * WARPS + warp] = own;
+}
+
+KERNEL(relax) {
+    const int64_t row = each_step ? D : (int64_t)PIECE, blocks = pieces_of(each_step ? T : pieces_of(T * D, row), WARPS * ROWS);
+    spread *const widest = workspace_of<spread>(B, blocks, WARPS);
+    launch(relax_rows, B * blocks, BLOCK, 0, widest, y, f, s, lengths, T, D, row, blocks, each_step);
+    launch(finish, pieces_of(B, WARPS), BLOCK, 0, residual, widest, B, blocks * WARPS, each_step);
+    return runtime_status();
+}
+
+/* ---- mixers ---- */
+
+GLOBAL2(BLOCK, BLOCKS) prepare_rows(crew c, real *w, const real *u, int64_t M, mixer m) {
+    if (warp_of() >= c.count) return;
+    for (int64_t t = warp_of(); t < M; t += c.count) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), m);
+}
+
+KERNEL(mixer_prepare) {
+    const mixer m = {form, R, D};
+    const crew c = crew_of(M, 0);
+    launch(prepare_rows, crew_blocks(c), BLOCK, 0, c, w, u, M, m);
+    return runtime_status();
+}
+
+/* ---- depth_pass ---- */
+
+/* Sequences, their transitions and mixers. A stride is 0 if all tokens have the same. */
+struct depth {
+    int64_t B, T, D, lam_stride, w_stride, alpha_stride;
+    const int64_t *lengths;
+    mixer m;
+    bool scaled, adjoint;
+};
+
+/* pull (B,T,D): what F_t adds to lam F of the step before it, gain (y + Q (x - y)) or x + (I - Q^T) gain y. */
+GLOBAL2(BLOCK, BLOCKS) pull_rows(crew c, depth p, stride apart, real *pull, const real *y, const real *x, const real *lam,
+                                 const real *w, const real *alpha) {
+    if (warp_of() >= c.count) return;
+    real *const v = room_of(c), *const scratch = v + p.D;
+    for (token at = first_token(apart); at.row < p.B * p.T; at = next_token(at, apart)) {
+        if (at.t >= steps_of(p.lengths, at.b, p.T)) continue;
+        const real *const y_t = y + at.row * p.D, *const x_t = x + at.row * p.D, *const a = lam + at.row * p.lam_stride;
+        const real *const w_t = w + at.row * p.w_stride, *const alpha_t = alpha + at.row * p.alpha_stride;
+        real *const pull_t = pull + at.row * p.D;
+        if (p.adjoint) {
+            EACH_OF_ROW(i, p.D) v[i] = depth_input(a[i], y_t[i], p.scaled);
+            mixer_apply_transposed(v, w_t, alpha_t, scratch, p.m);
+            EACH_OF_ROW(i, p.D) pull_t[i] = x_t[i] + (depth_input(a[i], y_t[i], p.scaled) - v[i]);
+        } else {
+            EACH_OF_ROW(i, p.D) v[i] = x_t[i] - y_t[i];
+            mixer_apply(v, w_t, alpha_t, scratch, p.m);
+            EACH_OF_ROW(i, p.D) pull_t[i] = depth_input(a[i], v[i] + y_t[i], p.scaled);
+        }
+    }
+}
+
+struct step_of_depth {
+    real pull, lam, y;
+};
+
+/* F along the walk, of 32 channels by each warp, `warps` of a sequence; y <- s F + (1 - s) y. */
+GLOBAL(WALKERS) walk_depth(depth p, spread *widest, real *y, const real *pull, const real *lam, const real *h0, const real *s,
+                           int64_t warps) {
+    const int64_t warp = (int64_t)blockIdx.x * (WALKERS / 32) + threadIdx.x / 32, b = warp / warps;
+    const int64_t i = warp % warps * 32 + threadIdx.x % 32;
+    if (b >= p.B) return;
+    const int64_t steps = i < p.D ? steps_of(p.lengths, b, p.T) : 0, row = b * p.T + (p.adjoint ? steps - 1 : 0);
+    const int64_t down = p.adjoint ? -1 : 1;
+    const real damping = s[b];
+    spread own = {0, 0};
+    real h = h0 && i < p.D ? h0[b * p.D + i] : 0;
+    pipelined<AHEAD>(
+        steps,
+        [&](int64_t k) {
+            const int64_t t = row + k * down, of = p.adjoint ? t + 1 : t; /* the transition into step t */
+            const bool joined = !(p.adjoint && k == 0);
+            const step_of_depth step = {pull[t * p.D + i], joined ? lam[of * p.lam_stride + i] : 0, y[t * p.D + i]};
+            return step;
+        },
+        [&](int64_t k, step_of_depth step) {
+            if (p.adjoint)
+                h = k ? scan_step_adjoint(step.lam, h, step.pull) : step.pull;
+            else
+                h = scan_step(step.lam, h, step.pull);
+            y[(row + k * down) * p.D + i] = relax(&own, step.y, h, damping);
+        });
+    own = warp_widest(own);
+    if (threadIdx.x % 32 == 0) widest[warp] = own;
+}
+
+KERNEL(depth_pass) {
+    const mixer m = {form, R, D};
+    const depth p = {B, T, D, varying ? D : 0, w_varying ? mixer_prepared(m) : 0, alpha_varying ? mixer_alpha(m) : 0,
+                     lengths, m, (bool)scaled, (bool)adjoint};
+    const crew c = crew_of(B * T, D + mixer_scratch(m));
+    const int64_t warps = pieces_of(D, 32);
+    real *const pull = workspace_of<real>(B, T, D);
+    spread *const widest = workspace_of<spread>(B, warps);
+    launch(pull_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), pull, y, x, lam, w, alpha);
+    launch(walk_depth, pieces_of(B * warps * 32, WALKERS), WALKERS, 0, p, widest, y, pull, lam, h0, s, warps);
+    launch(finish, pieces_of(B, WARPS), BLOCK, 0, residual, widest, B, warps, false);
+    return runtime_status();
+}

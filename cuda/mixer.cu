@@ -1,0 +1,130 @@
+/* Channel mixers on a GPU (csrc/kernels/mixer.c has the equations): a warp mixes one token after the other.
+ *
+ * Gradients of constant u and alpha are summed by each warp over its tokens, and then over the warps, in order.
+ */
+#include "warps.h"
+
+enum { PIECE_ROWS = 64 }; /* of one partial sum */
+
+/* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
+struct mixing {
+    mixer m;
+    int64_t M;
+    const real *u, *alpha, *x, *origin, *ready;
+    const int64_t *lengths;
+    bool alpha_varying;
+};
+
+/* v <- x - o */
+ROT_DEVICE_ONLY void about(real *v, const real *x, const real *origin, int64_t D) {
+    EACH_OF_ROW(j, D) v[j] = origin ? x[j] - origin[j] : x[j];
+}
+
+/* The prepared mixer of a token; in w if it has one of its own. */
+ROT_DEVICE_ONLY const real *mixer_of(const mixing &p, real *w, int64_t token) {
+    if (p.ready) return p.ready;
+    mixer_prepare(w, p.u + token * mixer_u(p.m), p.m);
+    return w;
+}
+
+ROT_DEVICE_ONLY const real *gains_of(const mixing &p, int64_t token) {
+    return p.alpha + (p.alpha_varying ? token * mixer_alpha(p.m) : 0);
+}
+
+/* w for a constant u, or NULL */
+static const real *ready_of(const real *u, mixer m, bool u_varying) {
+    if (u_varying) return NULL;
+    real *const w = workspace_of<real>(mixer_prepared(m));
+    const mixer_prepare_args args = {w, u, 1, m.R, m.D, m.form};
+    K(mixer_prepare)(&args);
+    return w;
+}
+
+/* Room for w, v and the mixer's scratch */
+static crew crew_for(mixing p) {
+    return crew_of(p.M, (p.ready ? 0 : mixer_prepared(p.m)) + p.m.D + mixer_scratch(p.m));
+}
+
+GLOBAL2(BLOCK, BLOCKS) mix_rows(crew c, mixing p, stride apart, real *y) {
+    if (warp_of() >= c.count) return;
+    const int64_t D = p.m.D;
+    real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
+    for (token at = first_token(apart); at.row < p.M; at = next_token(at, apart)) {
+        const int64_t t = at.row;
+        if (at.t >= steps_of(p.lengths, at.b, apart.T)) {
+            zero_row(y + t * D, D);
+            continue;
+        }
+        const real *const prepared = mixer_of(p, w, t), *const origin = p.origin ? p.origin + t * D : NULL;
+        about(v, p.x + t * D, origin, D);
+        mixer_apply(v, prepared, gains_of(p, t), scratch, p.m);
+        EACH_OF_ROW(j, D) y[t * D + j] = origin ? v[j] + origin[j] : v[j];
+    }
+}
+
+KERNEL(mix_forward) {
+    const mixer m = {form, R, D};
+    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const crew c = crew_for(p);
+    launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), y);
+    return runtime_status();
+}
+
+/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
+static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
+    for (;;) {
+        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
+        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
+        each(pieces * n, [=] __device__(int64_t i) {
+            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
+            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
+            real sum = 0;
+            pipelined<16>(
+                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
+            to[i] = sum;
+        });
+        if (pieces == 1) return;
+        x = to, rows = pieces;
+    }
+}
+
+/* du and dalpha have a row for each token, or, where they are constant, for each warp. */
+GLOBAL2(BLOCK, BLOCKS) mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin,
+                                const real *dy) {
+    if (warp_of() >= c.count) return;
+    const int64_t D = p.m.D, u_size = mixer_u(p.m), alpha_size = mixer_alpha(p.m);
+    real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
+    if (p.ready) zero_row(du + warp_of() * u_size, u_size);
+    if (!p.alpha_varying) zero_row(dalpha + warp_of() * alpha_size, alpha_size);
+    for (token at = first_token(apart); at.row < p.M; at = next_token(at, apart)) {
+        const int64_t t = at.row;
+        real *const g = dx + t * D;
+        real *const du_sum = du + (p.ready ? warp_of() : t) * u_size;
+        real *const dalpha_sum = dalpha + (p.alpha_varying ? t : warp_of()) * alpha_size;
+        if (!p.ready) zero_row(du_sum, u_size);
+        if (p.alpha_varying) zero_row(dalpha_sum, alpha_size);
+        if (at.t >= steps_of(p.lengths, at.b, apart.T)) {
+            zero_row(g, D);
+            if (dorigin) zero_row(dorigin + t * D, D);
+            continue;
+        }
+        const real *const prepared = mixer_of(p, w, t);
+        about(v, p.x + t * D, p.origin ? p.origin + t * D : NULL, D);
+        copy_row(g, dy + t * D, D);
+        join_row();
+        mixer_adjoint(g, du_sum, dalpha_sum, v, prepared, gains_of(p, t), scratch, p.m);
+        if (dorigin) about(dorigin + t * D, dy + t * D, g, D);
+    }
+}
+
+KERNEL(mix_backward) {
+    const mixer m = {form, R, D};
+    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const crew c = crew_for(p);
+    real *const du_rows = u_varying ? du : workspace_of<real>(c.count, mixer_u(m));
+    real *const dalpha_rows = alpha_varying ? dalpha : workspace_of<real>(c.count, mixer_alpha(m));
+    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin, dy);
+    if (!u_varying) sum_rows(du, du_rows, c.count, mixer_u(m));
+    if (!alpha_varying) sum_rows(dalpha, dalpha_rows, c.count, mixer_alpha(m));
+    return runtime_status();
+}
