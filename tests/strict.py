@@ -243,6 +243,7 @@ STRICT = Device(
     poisoned,  # type: ignore[arg-type]
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
     lambda array: array.on_host(),  # type: ignore[attr-defined]
+    tile=1,  # as a GPU's
 )
 register(STRICT)
 

@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "dropout.h"
 #include "lanes.h"
-#include "philox.h"
+#include "moments.h"
 #include "vector.h"
 
 /* ----------------------------------------------------------------------------------------------- channel norm */
@@ -31,35 +32,16 @@ static inline void add_statistics_adjoint(real *restrict dx, const real *restric
 
 enum { DRAW = 1024 }; /* random numbers drawn at once */
 
-/* Index of a call's sequence b in the whole batch; places (B) or NULL. */
-static inline int64_t batch_place(const int64_t *places, int64_t b) { return places ? places[b] : b; }
-
-/* A dropout mask: the key of its random numbers, and the factor of elements that are kept. */
-typedef struct {
-    uint64_t seed, stream;
-    uint32_t threshold;
-    real scale;
-} dropout_key;
-
-static inline dropout_key dropout_key_of(double rate, int64_t seed, int64_t step, int64_t site) {
-    const double threshold = rate * 0x1p32;
-    const dropout_key key = {(uint64_t)seed, (uint64_t)site << 32 | (uint64_t)step,
-                             threshold < 0x1p32 - 1 ? (uint32_t)threshold : UINT32_MAX, (real)(1 / (1 - rate))};
-    return key;
-}
-
 /* Draws for elements lo .. lo+n-1, n <= DRAW, of the sequence at `place` of its batch, 0 <= place < 2^32, lo+n <= 2^34:
  * scale where the random number reaches the threshold, else 0. Returns a pointer into `drawn` (DRAW + 4), to the
  * first of them. */
 static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t place, int64_t lo,
                                     int64_t n) {
     uint32_t words[DRAW + 4 * PHILOX_LANES]; /* whole registers of counters, so a few more than are used */
-    const uint32_t threshold = key->threshold;
-    const real scale = key->scale;
+    const dropout_key mine = *key;
     const int64_t skip = lo % 4, used = skip + n;
-    for (int64_t i = 0; i < used; i += 4 * PHILOX_LANES)
-        philox_at(words + i, key->seed, key->stream, (uint64_t)place << 32 | (uint64_t)((lo - skip + i) / 4));
-    for (int64_t i = skip; i < used; i++) drawn[i] = words[i] >= threshold ? scale : 0;
+    for (int64_t i = 0; i < used; i += 4 * PHILOX_LANES) dropout_draw(words + i, mine, place, lo - skip + i);
+    for (int64_t i = skip; i < used; i++) drawn[i] = dropout_factor(words[i], mine);
     return drawn + skip;
 }
 
@@ -67,8 +49,7 @@ static inline const real *draw_mask(real *restrict drawn, const dropout_key *key
 
 enum { COLUMNS = 64 }; /* columns whose sums are merged at once */
 
-/* part (3, D): the rounded mean m of some rows, the sum of squares about m, and the sum about m that rounding leaves;
- * two passes while the rows are in cache. */
+/* part (3, D) of some rows: mean, squares and rest (moments.h); two passes while the rows are in cache. */
 static inline void moments_rows(real *restrict part, const real *restrict x, int64_t rows, int64_t D) {
     real *restrict mean = part, *restrict squares = part + D, *restrict rest = part + 2 * D;
     memset(part, 0, (size_t)(3 * D) * sizeof(real));
@@ -86,8 +67,7 @@ static inline void moments_rows(real *restrict part, const real *restrict x, int
     }
 }
 
-/* mean, var (D) of all n > 0 rows from `parts` (count, 3, D), of rows[c] rows each. With a_c = m_c - mean,
- *   mean = sum_c (rows_c m_c + rest_c) / n,   var = sum_c (squares_c + 2 a_c rest_c + rows_c a_c^2) / n. */
+/* mean, var (D) of all n > 0 rows from `parts` (count, 3, D), of rows[c] rows each. */
 static inline void merge_moments(real *restrict mean, real *restrict var, const real *restrict parts,
                                  const int64_t *restrict rows, int64_t count, int64_t D) {
 #pragma omp parallel for schedule(static) if (count * D > 32768)
@@ -98,20 +78,18 @@ static inline void merge_moments(real *restrict mean, real *restrict var, const 
             const real *const part = parts + c * 3 * D + lo;
             const double weight = (double)rows[c];
             n += weight;
-            for (int64_t d = 0; d < width; d++) m[d] += weight * (double)part[d] + (double)part[2 * D + d];
+            for (int64_t d = 0; d < width; d++) m[d] += part_sum(weight, part[d], part[2 * D + d]);
         }
         for (int64_t d = 0; d < width; d++) m[d] /= n;
         for (int64_t c = 0; c < count; c++) {
             const real *const part = parts + c * 3 * D + lo;
             const double weight = (double)rows[c];
-            for (int64_t d = 0; d < width; d++) {
-                const double apart = (double)part[d] - m[d];
-                v[d] += (double)part[D + d] + apart * (2 * (double)part[2 * D + d] + weight * apart);
-            }
+            for (int64_t d = 0; d < width; d++)
+                v[d] += part_squares(weight, part[d], part[D + d], part[2 * D + d], m[d]);
         }
         for (int64_t d = 0; d < width; d++) {
             mean[lo + d] = (real)m[d];
-            var[lo + d] = (real)(v[d] < 0 ? 0 : v[d] / n); /* rounding may give less than zero; NaN stays */
+            var[lo + d] = variance_of(v[d], n);
         }
     }
 }

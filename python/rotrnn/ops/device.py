@@ -41,6 +41,9 @@ class Device:
         Converts a NumPy array to an array on this device.
     to_host : callable
         The inverse, which waits for the device.
+    tile : int
+        Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
+        a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Device:
     empty: Callable[[tuple[int, ...], npt.DTypeLike], Array]
     asarray: Callable[[Array], Array]
     to_host: Callable[[Array], Array]
+    tile: int = 96
 
 
 HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)
