@@ -492,12 +492,13 @@ GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *a, const cplx *firs
     const exact turn = exact_power(backward ? conjugate(widened(a[n])) : widened(a[n]), c.steps);
     exact h = {0, 0};
     if (first) h = exact_of(first[i]);
-    for (int64_t k = 0; k < c.segments; k++) {
-        const int64_t at = (b * c.segments + k) * c.N + n;
-        const exact last = between[at], moved = exact_mul(turn, h), next = {moved.re + last.re, moved.im + last.im};
-        between[at] = h;
-        h = h.re == 0 && h.im == 0 ? last : next; /* the power may have overflowed */
-    }
+    exact *const mine = between + b * c.segments * c.N + n;
+    pipelined<8>(
+        c.segments, [&](int64_t k) { return mine[k * c.N]; },
+        [&](int64_t k, exact last) {
+            mine[k * c.N] = h;
+            h = h.re == 0 && h.im == 0 ? last : exact_add(exact_mul(turn, h), last); /* the power may be infinite */
+        });
 }
 
 /* The states before each step, and the last */

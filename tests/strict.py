@@ -251,11 +251,11 @@ register(STRICT)
 @contextlib.contextmanager
 def kernels_of(module: Any) -> Iterator[None]:
     """Within the block, the strict device has the kernels of this module instead of the CPU's."""
-    KERNELS.other = module.kernels
+    before, KERNELS.other = KERNELS.other, module.kernels
     try:
         yield
     finally:
-        KERNELS.other = None
+        KERNELS.other = before
 
 
 @contextlib.contextmanager

@@ -18,6 +18,10 @@ ROT_INLINE cplx exact_rounded(exact z) {
     return r;
 }
 
+ROT_INLINE exact exact_add(exact a, exact b) {
+    const exact r = {a.re + b.re, a.im + b.im};
+    return r;
+}
 ROT_INLINE exact exact_mul(exact a, exact b) {
     const exact r = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
     return r;
@@ -31,9 +35,6 @@ ROT_INLINE exact exact_power(exact a, int64_t n) {
 }
 
 /* a h + x */
-ROT_INLINE exact exact_step(exact a, exact h, cplx x) {
-    const exact moved = exact_mul(a, h), r = {moved.re + (double)x.re, moved.im + (double)x.im};
-    return r;
-}
+ROT_INLINE exact exact_step(exact a, exact h, cplx x) { return exact_add(exact_mul(a, h), exact_of(x)); }
 
 #endif
