@@ -5,7 +5,7 @@
  * (columns.h), those over a row's channels by a warp. The embedding's gradient sums rows that are sorted by their id.
  */
 #include "columns.h"
-#include "dropout.h"
+#include "masks.h"
 #include "moments.h"
 
 enum {
@@ -116,7 +116,7 @@ ROT_DEVICE_ONLY void write_quad(real *p, quad q) {
 }
 
 /* Draws for four numbers of a sequence in one thread. `vectors`: four numbers may be moved as one. */
-GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *places, dropout_key key, bool vectors) {
+GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *places, mask_key key, bool vectors) {
     const int64_t size = e.T * e.D;
     const unsigned blocks = (unsigned)pieces_of(size, 4 * THREADS);
     const int64_t b = blockIdx.x / blocks, i = 4 * ((int64_t)(blockIdx.x % blocks) * THREADS + threadIdx.x);
@@ -124,36 +124,36 @@ GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *
     real *const to = y + b * size + i;
     const real *const from = x + b * size + i;
     uint32_t words[4];
-    if (i < valid) dropout_draw(words, key, batch_place(places, b), i);
+    if (i < valid) draw_words(words, key, batch_place(places, b), i);
     if (vectors && i + 4 <= valid) {
         quad q = read_quad(from);
 #pragma unroll
-        for (int k = 0; k < 4; k++) q.of[k] *= dropout_factor(words[k], key);
+        for (int k = 0; k < 4; k++) q.of[k] *= mask_factor(words[k], key);
         write_quad(to, q);
     } else {
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            if (i + k < size) to[k] = i + k < valid ? from[k] * dropout_factor(words[k], key) : 0;
+            if (i + k < size) to[k] = i + k < valid ? from[k] * mask_factor(words[k], key) : 0;
     }
 }
 
 /* masks (B,D), the same for all steps of a sequence */
-static void draw_masks(real *masks, int64_t B, int64_t D, const int64_t *places, dropout_key key) {
+static void draw_masks(real *masks, int64_t B, int64_t D, const int64_t *places, mask_key key) {
     const int64_t blocks = pieces_of(D, 4);
     each(B * blocks, [=] __device__(int64_t at) {
         const int64_t b = at / blocks, d = 4 * (at % blocks);
         uint32_t words[4];
-        dropout_draw(words, key, batch_place(places, b), d);
+        draw_words(words, key, batch_place(places, b), d);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            if (d + k < D) masks[b * D + d + k] = dropout_factor(words[k], key);
+            if (d + k < D) masks[b * D + d + k] = mask_factor(words[k], key);
     });
 }
 
 static bool can_be_vectors(const real *x) { return (uintptr_t)x % sizeof(float4) == 0; }
 
 KERNEL(dropout) {
-    const dropout_key key = dropout_key_of(rate, seed, step, site);
+    const mask_key key = mask_key_of(rate, seed, step, site);
     const extent e = {B, T, D, lengths};
     if (!over_time) {
         const bool vectors = T * D % 4 == 0 && can_be_vectors(y) && can_be_vectors(x);

@@ -5,56 +5,13 @@
  * between segments,  s <- (product) s + last;  a third walks the segments from these. The division depends on the shapes
  * alone, and every sum has one order.
  */
-#include "device.h"
+#include "scan.h"
 
 enum {
     THREADS = 64,         /* of a block: with few lanes there is a block for every processor */
     AHEAD = sizeof(lane) == 4 ? 16 : 8, /* steps read ahead of their use */
-    MANY = 4096,          /* sequences times lanes from which time is not divided */
-    ENOUGH = 32768,       /* threads that a divided scan should have */
-    SEGMENT_STEPS = 64,   /* smallest number of steps of a segment */
     SUM_STEPS = 128,      /* steps of one partial sum */
 };
-
-/* Division of time. */
-struct cut {
-    int64_t B, T, N, segments, steps;
-    const int64_t *lengths;
-    bool varying, down;
-};
-
-static cut cut_of(int64_t B, int64_t T, int64_t N, const int64_t *lengths, bool varying, bool down) {
-    cut c = {B, T, N, 1, T, lengths, varying, down};
-    if (B * N >= MANY || T < 2 * SEGMENT_STEPS) return c;
-    c.steps = most(SEGMENT_STEPS, pieces_of(T, pieces_of(ENOUGH, B * N)));
-    c.segments = pieces_of(T, c.steps);
-    return c;
-}
-
-/* One lane of a segment: its walk, in lanes; first, last: of the sequence's segments with steps, in walking order. */
-struct piece {
-    int64_t b, n, segment;
-    walk w;
-    bool first, last;
-};
-
-ROT_DEVICE_ONLY piece piece_of(cut c, int64_t i) {
-    piece p;
-    p.n = i % c.N, p.segment = i / c.N % c.segments, p.b = i / c.N / c.segments;
-    const int64_t all = steps_of(c.lengths, p.b, c.T), from = p.segment * c.steps;
-    p.w.steps = least(most(all - from, 0), c.steps);
-    p.w.first = (p.b * c.T + (c.down ? all - 1 - from : from)) * c.N + p.n;
-    p.w.stride = c.down ? -c.N : c.N;
-    p.first = p.segment == 0;
-    p.last = from + p.w.steps == all && (p.w.steps || p.first);
-    return p;
-}
-
-/* Zeros in the steps of padding that lie in the segment's range of time. */
-ROT_DEVICE_ONLY void zero_padding(lane *rows, cut c, piece p) {
-    const int64_t all = steps_of(c.lengths, p.b, c.T), to = least((p.segment + 1) * c.steps, c.T);
-    for (int64_t t = most(p.segment * c.steps, all); t < to; t++) write_lane(rows + (p.b * c.T + t) * c.N + p.n, no_lane());
-}
 
 struct step_of_scan {
     lane a, x;

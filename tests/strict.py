@@ -267,6 +267,7 @@ STRICT = Device(
     poisoned,  # type: ignore[arg-type]
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
     lambda array: array.on_host(),  # type: ignore[attr-defined]
+    tile=1,  # as a GPU's
 )
 register(STRICT)
 
@@ -274,11 +275,11 @@ register(STRICT)
 @contextlib.contextmanager
 def kernels_of(module: Any) -> Iterator[None]:
     """Within the block, the strict device has the kernels of this module instead of the CPU's."""
-    KERNELS.other = module.kernels
+    before, KERNELS.other = KERNELS.other, module.kernels
     try:
         yield
     finally:
-        KERNELS.other = None
+        KERNELS.other = before
 
 
 @contextlib.contextmanager

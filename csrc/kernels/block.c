@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "exact.h"
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "rows.h"
@@ -289,25 +290,9 @@ static const real *scan_tile(const block_in *b, real *h, const real *start, int6
     return start;
 }
 
-/* Exact transitions, for states that do not decay: rounding errors of their products would be carried for ever, and
- * rounding the same way in each turn they would add up. So a tile's states are computed in steps, as always, but the
- * state between tiles is kept in double and moved by the power of the transition in double:  carry <- a^rows carry + f,
- * where f, the last state of the tile from zero, does not depend on the past. */
-typedef struct {
-    double re, im;
-} exact;
-
-static exact exact_mul(exact a, exact b) {
-    const exact r = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-    return r;
-}
-
-static exact exact_power(exact a, int64_t n) {
-    exact power = {1, 0};
-    for (; n; n /= 2, a = exact_mul(a, a))
-        if (n % 2) power = exact_mul(power, a);
-    return power;
-}
+/* Exact transitions (exact.h): a tile's states are computed in steps, as always, but the state between tiles is kept in
+ * double and moved by the power of the transition in double:  carry <- a^rows carry + f,  where f, the last state of the
+ * tile from zero, does not depend on the past. */
 
 /* f = a f + v */
 static void add_step(cplx *restrict f, const cplx *restrict a, const cplx *restrict v, int64_t n) {
@@ -325,8 +310,9 @@ static void force_tile(const block_in *b, real *f, const real *v, int64_t rows, 
 static void carry_exactly(const block_in *b, real *state, double *carry, const real *f, int64_t rows) {
     for (int64_t j = 0; j < b->L; j += 2) {
         const exact a = {b->exact[j], b->exact[j + 1]}, before = {carry[j], carry[j + 1]};
-        const exact moved = exact_mul(exact_power(a, rows), before);
-        carry[j] = moved.re + (double)f[j], carry[j + 1] = moved.im + (double)f[j + 1];
+        const cplx forced = {f[j], f[j + 1]};
+        const exact after = exact_step(exact_power(a, rows), before, forced);
+        carry[j] = after.re, carry[j + 1] = after.im;
         state[j] = (real)carry[j], state[j + 1] = (real)carry[j + 1];
     }
 }

@@ -23,6 +23,7 @@ from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
 from rotrnn.nn.layer import Context, astype, flatten
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward, settle
+from rotrnn.ops.device import HOST
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import batch_norm_statistics
 
@@ -85,7 +86,7 @@ def test_the_size_of_a_tile_is_rounding_alone(parts: Any, lengths: Any, monkeypa
     dy, dhT = np.cos(np.arange(x.size)).reshape(x.shape), 1j * h0
 
     def run(tile: int) -> list[Any]:
-        monkeypatch.setattr(sys.modules["rotrnn.ops.linear_layer"], "TILE", tile)
+        monkeypatch.setitem(vars(HOST), "tile", tile)
         y, hT, moments, saved = residual_block(x, norm, system, gating, h0, lengths=lengths, moments=True)
         grads = residual_block_backward(dy, norm, system, gating, saved, dhT)
         one = linear_layer(system, x, h0, lengths=lengths)

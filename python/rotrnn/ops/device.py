@@ -43,6 +43,9 @@ class Device:
         The inverse, which waits for the device.
     view : callable
         Returns an array of another library on this device as one of `array_type`, of the same memory.
+    tile : int
+        Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
+        a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Device:
     asarray: Callable[[Array], Array]
     to_host: Callable[[Array], Array]
     view: Callable[[Any], Array] = lambda value: value
+    tile: int = 96
 
 
 HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)

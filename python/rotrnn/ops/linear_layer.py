@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, empty, empty_like, is_array
+from rotrnn.ops.device import beside, device_of, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
@@ -65,11 +65,6 @@ class LinearLayerGrads(NamedTuple):
     system: System
     du: Array
     dh0: Array
-
-
-TILE = 96
-"""Number of steps in a tile of the fused kernels: a multiple of the matrix kernel's rows, small enough for the L2
-cache."""
 
 
 def linear_layer(
@@ -174,13 +169,14 @@ def linear_layer(
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Returns uninitialised arrays for the fused kernel: hT (K, B, N) and carries (K, B, tiles, N)."""
     (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
-    dtype = system.a.dtype
-    return empty((K, B, N), dtype, like=u), empty((K, B, -(-T // TILE), N), dtype, like=u)
+    dtype, tiles = system.a.dtype, -(-T // device_of(u).tile)
+    return empty((K, B, N), dtype, like=u), empty((K, B, tiles, N), dtype, like=u)
 
 
 def check_carries(args: Boundary, carries: Array) -> Array:
     """Checks that forward saved a state for every tile of dy, and returns these states."""
-    args.bind("tiles", -(-args.size["T"] // TILE), f"dy in tiles of {TILE} steps")
+    tile = args.device.tile
+    args.bind("tiles", -(-args.size["T"] // tile), f"dy in tiles of {tile} steps")
     return args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
 
 
@@ -217,7 +213,7 @@ def block_arguments(
     return {
         **{"x": x, "w_in": w_in, "a": planes(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
         "exact": None if exact is None else planes(exact),
-        **{"B": B, "T": T, "D": D, "L": len(w_in), "directions": len(w_out), "tile": TILE},
+        **{"B": B, "T": T, "D": D, "L": len(w_in), "directions": len(w_out), "tile": device_of(x).tile},
         **norm,
         **gate,
     }
