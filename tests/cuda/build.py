@@ -46,7 +46,7 @@ def build(extra: list[str] | None = None) -> Path:
     generate = setup.runpy.run_path("csrc/generate.py")["generate"]
     FOLDER.mkdir(parents=True, exist_ok=True)
     generate(FOLDER)
-    jobs = [*setup.cuda_jobs(FOLDER / "list.c"), setup.Job(str(HERE / "host_runtime.cpp"), "", [], [])]
+    jobs = [*setup.cuda_jobs(FOLDER / "list.c"), *(setup.Job(str(path), "", [], []) for path in HERE.glob("host_*.cpp"))]
     jobs = [job for job in jobs if not job.source.endswith("runtime.cu")]
 
     def compile_one(job: setup.Job) -> str:
