@@ -35,16 +35,16 @@ enum {
 
 /* Lanes that wait for each other at a warp operation. */
 struct meeting {
-    uint32_t mask = 0, arrived = 0;
-    int kind = 0;
-    size_t size = 0;
-    char *order = nullptr;
+    uint32_t mask, arrived;
+    int kind;
+    size_t size;
+    char *order;
 };
 struct warp {
     uint32_t waiting = 0, ended = 0;
     bool held = false; /* others run ahead of it */
     unsigned meetings = 0;
-    meeting at[WARP]; /* by the lowest lane of the mask */
+    std::vector<meeting> open;
     bytes in, out;
     char order[MEETINGS]; /* the thread sanitizer's names of what each operation orders */
 };
@@ -225,14 +225,16 @@ void begin(fiber *f) {
 #endif
 }
 
+/* What a thread did is known to the host after the launch. Those of a launch that failed end in the middle of
+ * something, which the thread sanitizer would report: it is not told. */
 void end(fiber *f) {
 #if ROT_TSAN
     __tsan_switch_to_fiber(f->tsan, __tsan_switch_to_fiber_no_sync);
     __tsan_release(&now->ends);
     __tsan_switch_to_fiber(now->tsan_main, __tsan_switch_to_fiber_no_sync);
-    __tsan_destroy_fiber(f->tsan);
+    if (f->done) __tsan_destroy_fiber(f->tsan);
 #endif
-    f->done = true;
+    (void)f;
 }
 
 void wait(const char *what) {
@@ -381,17 +383,24 @@ void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, si
     const uint32_t bit = 1u << lane;
     if (!(mask & bit)) fail("a lane is not in the mask of its own warp operation");
     if (mask & w->ended) fail("a lane in the mask of a warp operation has ended");
-    meeting *const m = &w->at[__builtin_ctz(mask)];
-    if (!m->arrived) *m = {mask, 0, kind, size_out, &w->order[w->meetings++ % MEETINGS]};
-    if (m->mask != mask || m->kind != kind || m->size != size_out || (w->waiting & mask) != m->arrived)
-        fail("two different warp operations meet");
-    char *const order = m->order;
+    size_t own = w->open.size();
+    for (size_t i = 0; i < w->open.size(); i++) {
+        const meeting &m = w->open[i];
+        const bool same = m.mask == mask && m.kind == kind && m.size == size_out;
+        if (same)
+            own = i;
+        else if ((m.mask & bit) && (m.arrived & mask))
+            fail("two different warp operations meet");
+    }
+    if (own == w->open.size()) w->open.push_back({mask, 0, kind, size_out, &w->order[w->meetings++ % MEETINGS]});
+    char *const order = w->open[own].order;
     memcpy(w->in[lane], in, size_in);
     release(order);
-    m->arrived |= bit, w->waiting |= bit;
-    if (m->arrived == mask) {
+    w->open[own].arrived |= bit, w->waiting |= bit;
+    if (w->open[own].arrived == mask) {
         op(mask, w->in, w->out);
-        m->arrived = 0, w->waiting &= ~mask;
+        w->open[own] = w->open.back(), w->open.pop_back();
+        w->waiting &= ~mask;
         fiber *const lanes = f->home->first + f->rank / WARP * WARP;
         for (unsigned l = 0; l < WARP; l++)
             if (mask >> l & 1) lanes[l].waits = false;
@@ -442,9 +451,9 @@ const char *run(void (*body)(void *), void *args, dim3 blocks, unsigned threads,
 #endif
     release(&now->begins);
     run_blocks();
-    acquire(&now->ends);
-    for (fiber &f : now->fibers) /* after a failure */
+    for (fiber &f : now->fibers)
         if (!f.done) end(&f);
+    acquire(&now->ends);
     for (block &b : now->blocks) free(b.shared), b.shared = nullptr;
     return now->failed ? now->error : nullptr;
 }

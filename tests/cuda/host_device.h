@@ -1,8 +1,8 @@
 /* The harness: CUDA's names for plain C++, so that a `.cu` file runs on the host (cuda/device.h includes this).
  *
  * A block's threads are fibers of one thread of the operating system, and a few blocks are resident at a time. Between
- * two waits a thread runs alone; which one runs next is drawn by ROT_HOST_SEED (0: in order), and now and then some warps
- * are held back, so that others run far ahead. A call ends with an error that names block and thread if
+ * two waits a thread runs alone; which one runs next is drawn by ROT_HOST_SEED (0: in order), and now and then some
+ * warps are held back, so that others run far ahead. A call ends with an error that names block and thread if
  *   - not all lanes of a warp operation's mask reach it, two different ones meet, a lane is not in its own mask, or a
  *     shuffle reads a lane outside it,
  *   - threads of a block wait for a barrier that others never reach, or meet at two different ones,
@@ -10,9 +10,9 @@
  *   - the launch has more threads, shared memory or blocks than a GPU allows.
  * Values are wrong (NaN) if shared memory, a workspace, or what copy_async has not yet brought, is read before it is
  * written; and some orders give other values if a barrier is missing. The address sanitizer finds what is read or
- * written beyond shared memory, the undefined-behaviour sanitizer misaligned vectors, and the thread sanitizer, to which
- * each fiber is a thread, every data race between two threads of a grid, since only barriers and warp operations order
- * them. tests/cuda/faults.cu has a kernel with each of these faults.
+ * written beyond shared memory, the undefined-behaviour sanitizer misaligned vectors, and the thread sanitizer, to
+ * which each fiber is a thread, every data race between two threads of a grid, since only barriers and warp operations
+ * order them. tests/cuda/faults.cu has a kernel with each of these faults.
  */
 #ifndef ROT_HOST_DEVICE_H
 #define ROT_HOST_DEVICE_H
@@ -151,7 +151,7 @@ template <class... P> struct call {
     std::tuple<P...> args;
 };
 
-}
+} // namespace host_device
 
 #define threadIdx (host_device::here().thread)
 #define blockIdx  (host_device::here().block)
@@ -161,8 +161,12 @@ template <class... P> struct call {
 template <class T> static inline T &shared_memory() { return *(T *)host_device::here().shared; }
 
 static inline void __syncthreads(int line = __builtin_LINE()) { host_device::barrier(0, line); }
-static inline int __syncthreads_or(int vote, int line = __builtin_LINE()) { return host_device::barrier(vote, line) != 0; }
-static inline int __syncthreads_count(int vote, int line = __builtin_LINE()) { return host_device::barrier(vote, line); }
+static inline int __syncthreads_or(int vote, int line = __builtin_LINE()) {
+    return host_device::barrier(vote, line) != 0;
+}
+static inline int __syncthreads_count(int vote, int line = __builtin_LINE()) {
+    return host_device::barrier(vote, line);
+}
 static inline void __syncwarp(uint32_t mask = ~0u) {
     host_device::meet(mask, host_device::SYNC, "", 0, nullptr, 0,
                       [](uint32_t, const host_device::bytes &, host_device::bytes &) {});
@@ -282,12 +286,13 @@ struct bf16_parts {
         for (int half = 0; half < 2; half++) {
             const int k = 2 * q + half, shift = 16 * half;
             t.a[g][k] = bf16_value(f.a[0] >> shift & 0xffff), t.a[g + 8][k] = bf16_value(f.a[1] >> shift & 0xffff);
-            t.a[g][k + 8] = bf16_value(f.a[2] >> shift & 0xffff), t.a[g + 8][k + 8] = bf16_value(f.a[3] >> shift & 0xffff);
+            t.a[g][k + 8] = bf16_value(f.a[2] >> shift & 0xffff),
+                       t.a[g + 8][k + 8] = bf16_value(f.a[3] >> shift & 0xffff);
             t.b[k][g] = bf16_value(f.b[0] >> shift & 0xffff), t.b[k + 8][g] = bf16_value(f.b[1] >> shift & 0xffff);
         }
     }
 };
-}
+} // namespace host_device
 
 static inline void mma_tf32(float *c, const float *a, const float *b) {
     uint32_t a_bits[4], b_bits[2];

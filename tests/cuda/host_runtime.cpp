@@ -15,7 +15,7 @@ struct {
     char error[256];
 } thread_local current;
 const int64_t *counter = nullptr;
-}
+} // namespace
 
 void runtime_launched(const char *error) {
     if (!error || current.status != ROT_OK) return;
@@ -73,7 +73,7 @@ template <class T> void multiply(const runtime_product *p) {
             }
     }
 }
-}
+} // namespace
 
 void runtime_multiply(const runtime_product *p) {
     if (current.status != ROT_OK) return;
