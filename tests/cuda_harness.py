@@ -15,8 +15,7 @@ from typing import Any
 
 from strict import STRICT, kernels_of, poisoned
 
-BUILD = Path(__file__).parent / "cuda" / "build.py"
-FOLDER = Path(__file__).parents[1] / os.environ.get("HARNESS", "build/harness")
+ROOT = Path(__file__).parents[1]
 
 
 class Memory:
@@ -27,16 +26,24 @@ class Memory:
         self.ptr = self.array.data.ptr
 
 
+def built(target: str, **environment: str) -> Path:
+    """Builds what `tests/cuda/build.py` calls `target`, unless it is up to date. Returns its path."""
+    env = os.environ | environment
+    env.pop("LD_PRELOAD", None)  # a sanitizer is for the tests, not for compilers
+    folder = ROOT / env.get("HARNESS", "build/harness")
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:  # test processes wait for one that builds
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, str(ROOT / "tests" / "cuda" / "build.py"), target]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return ROOT / done.stdout.strip().splitlines()[-1]
+
+
 @functools.cache
 def load() -> Any:
     """Returns the module `_cuda_host`; it is built first, unless it is up to date."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with open(FOLDER / "lock", "w") as lock:  # test processes wait for one that builds
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([sys.executable, str(BUILD)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    path = done.stdout.strip().splitlines()[-1]
-    spec = importlib.util.spec_from_file_location("_cuda_host", BUILD.parents[2] / path)
+    spec = importlib.util.spec_from_file_location("_cuda_host", built("module"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,8 +1,10 @@
-"""Builds `_cuda_host`: the files of cuda/ compiled by a C++ compiler for the harness, in build/harness.
+"""Builds for the harness (host_device.h): the files of cuda/ and of this folder, compiled by a C++ compiler.
 
-    python tests/cuda/build.py             # or with a sanitizer: CXX="g++ -fsanitize=address,undefined -g"
+    python tests/cuda/build.py             # the module _cuda_host, in build/harness
+    python tests/cuda/build.py faults      # the program of faults.cu
 
-`host_device.h` has what the harness finds. Objects that are up to date are kept.
+HARNESS is another folder, CC and CXX other compilers: CXX="g++ -fsanitize=address,undefined -g". Objects that are up to
+date are kept.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import setup  # noqa: E402
 
 HERE = Path("tests/cuda")
 FOLDER = Path(os.environ.get("HARNESS", "build/harness"))
+COMPILER = {".c": shlex.split(os.environ.get("CC", "gcc"))}
+LINKER = shlex.split(os.environ.get("CXX", "g++"))
 INCLUDE = ["csrc/include", "csrc/kernels", "csrc/module", "cuda", str(HERE), str(FOLDER)]
 # -ffp-contract=off: a wrong order of operations must not hide behind the rounding of fused ones
 COMMON = ["-fPIC", "-O1", "-fvisibility=hidden", "-ffp-contract=off", "-DROT_HOST_DEVICE"]
@@ -33,41 +37,56 @@ C = ["-std=c11", "-DROT_CUDA_NAME=_cuda_host"]
 
 def command(job: setup.Job) -> list[str]:
     """Returns the command that compiles a job, without its output."""
-    plain = job.source.endswith(".c")
-    compiler = shlex.split(os.environ.get("CC", "gcc") if plain else os.environ.get("CXX", "g++"))
+    kind = Path(job.source).suffix
     macros = [f"-D{name}={value}" for name, value in job.macros]
     folders = [*INCLUDE, sysconfig.get_path("include"), np.get_include()]
-    flags = [*COMMON, *(C if plain else CXX), *macros, *(f"-I{folder}" for folder in folders)]
-    return [*compiler, *flags, "-MMD", "-c", job.source]
+    flags = [*COMMON, *(C if kind == ".c" else CXX), *macros, *(f"-I{folder}" for folder in folders)]
+    return [*COMPILER.get(kind, LINKER), *flags, "-MMD", "-c", job.source]
 
 
-def build(extra: list[str] | None = None) -> Path:
-    """Builds the module, with more `.cu` files if `extra` has some. Returns its path."""
-    generate = setup.runpy.run_path("csrc/generate.py")["generate"]
+def call(line: list[str]) -> None:
+    if subprocess.run(line).returncode:
+        sys.exit(f"failed: {shlex.join(line)}")
+
+
+def compile_job(job: setup.Job) -> Path:
+    """Compiles a job, unless its object is up to date. Returns the object's path."""
+    path = FOLDER / f"{Path(job.source).name}.{job.variant}.o"
+    record, line = path.with_suffix(".command"), command(job)
+    if record.exists() and record.read_text() == repr(line) and setup.up_to_date(path):
+        return path
+    record.unlink(missing_ok=True)
+    call([*line, "-MF", str(path.with_suffix(".d")), "-o", str(path)])
+    record.write_text(repr(line))
+    return path
+
+
+def link(name: str, jobs: list[setup.Job], flags: list[str]) -> Path:
+    """Compiles jobs along with the harness itself, and links them. Returns the file's path."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    generate(FOLDER)
-    jobs = [*setup.cuda_jobs(FOLDER / "list.c"), setup.Job(str(HERE / "host_runtime.cpp"), "", [], [])]
-    jobs = [job for job in jobs if not job.source.endswith("runtime.cu")]
-
-    def compile_one(job: setup.Job) -> str:
-        path = FOLDER / f"{Path(job.source).name}.{job.variant}.o"
-        record, line = path.with_suffix(".command"), command(job)
-        if record.exists() and record.read_text() == repr(line) and setup.up_to_date(path):
-            return str(path)
-        record.unlink(missing_ok=True)
-        subprocess.run([*line, "-MF", str(path.with_suffix(".d")), "-o", str(path)], check=True)
-        record.write_text(repr(line))
-        return str(path)
-
+    setup.runpy.run_path("csrc/generate.py")["generate"](FOLDER)
+    jobs = [*jobs, *(setup.Job(str(path), "", [], []) for path in sorted(HERE.glob("host_*.cpp")))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_one, jobs))
-    module = FOLDER / f"_cuda_host{sysconfig.get_config_var('EXT_SUFFIX')}"
-    linker = shlex.split(os.environ.get("CXX", "g++"))
-    if not module.exists() or any(os.stat(one).st_mtime > module.stat().st_mtime for one in objects):
-        subprocess.run([*linker, "-shared", *objects, "-o", f"{module}.new"], check=True)
-        os.replace(f"{module}.new", module)
-    return module
+        objects = list(pool.map(compile_job, jobs))
+    file, record = FOLDER / name, FOLDER / f"{name}.command"
+    line = [*LINKER, *flags, *map(str, objects)]
+    newest = max(one.stat().st_mtime_ns for one in objects)
+    if not record.exists() or record.read_text() != repr(line) or file.stat().st_mtime_ns < newest:
+        record.unlink(missing_ok=True)
+        call([*line, "-o", f"{file}.new"])
+        os.replace(f"{file}.new", file)
+        record.write_text(repr(line))
+    return file
+
+
+def module() -> Path:
+    jobs = [job for job in setup.cuda_jobs(FOLDER / "list.c") if not job.source.endswith("runtime.cu")]
+    return link(f"_cuda_host{sysconfig.get_config_var('EXT_SUFFIX')}", jobs, ["-shared"])
+
+
+def faults() -> Path:
+    return link("faults", [setup.cuda_job(str(HERE / "faults.cu"), "f32")], [])
 
 
 if __name__ == "__main__":
-    print(build())
+    print({"module": module, "faults": faults}[(sys.argv[1:] or ["module"])[0]]())

@@ -1,15 +1,18 @@
 /* The harness: CUDA's names for plain C++, so that a `.cu` file runs on the host (cuda/device.h includes this).
  *
  * A block's threads are fibers of one thread of the operating system, and a few blocks are resident at a time. Between
- * two waits a thread runs alone; which one runs next is drawn by ROT_HOST_SEED (0: in order). A call ends with an error
- * that names block and thread if
- *   - a warp operation is not reached by all lanes of its mask, two different ones meet, a lane is not in its own mask,
- *     or a shuffle reads a lane outside it,
- *   - threads of a block wait for a barrier that others never reach.
- * Values are wrong (NaN) if shared memory, or what copy_async has not yet brought, is read before it is written, and
- * some orders give other values if a barrier is missing. The address sanitizer finds what is read or written beyond
- * shared memory, the undefined-behaviour sanitizer misaligned vectors, and the thread sanitizer, to which each fiber is
- * a thread, every data race between two threads of a grid, since only barriers and warp operations order them.
+ * two waits a thread runs alone; which one runs next is drawn by ROT_HOST_SEED (0: in order), and now and then some
+ * warps are held back, so that others run far ahead. A call ends with an error that names block and thread if
+ *   - not all lanes of a warp operation's mask reach it, two different ones meet, a lane is not in its own mask, or a
+ *     shuffle reads a lane outside it,
+ *   - threads of a block wait for a barrier that others never reach, or meet at two different ones,
+ *   - a thread ends before its asynchronous copies have come,
+ *   - the launch has more threads, shared memory or blocks than a GPU allows.
+ * Values are wrong (NaN) if shared memory, a workspace, or what copy_async has not yet brought, is read before it is
+ * written; and some orders give other values if a barrier is missing. The address sanitizer finds what is read or
+ * written beyond shared memory, the undefined-behaviour sanitizer misaligned vectors, and the thread sanitizer, to
+ * which each fiber is a thread, every data race between two threads of a grid, since only barriers and warp operations
+ * order them. tests/cuda/faults.cu has a kernel with each of these faults.
  */
 #ifndef ROT_HOST_DEVICE_H
 #define ROT_HOST_DEVICE_H
@@ -63,24 +66,21 @@ const place &here();
 /* Ends the launch with an error. */
 [[noreturn]] void fail(const char *what);
 
-/* All threads of the block meet; the number of votes. */
-int barrier(int vote);
+/* All threads of the block meet, at one line of the source; the number of votes. */
+int barrier(int vote, int line);
 
 /* All lanes of the mask meet: each leaves bytes, and the last to come runs `op` on all of them. */
 typedef unsigned char bytes[WARP][MOST_BYTES];
 typedef void (*operation)(uint32_t mask, const bytes &from, bytes &to);
 void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, size_t size_out, operation op);
 
-/* Lets another thread run. */
-void give_way();
-
 /* Asynchronous copies of the running thread: what they bring is poisoned until it is waited for. */
 void copy_begin(void *to, const void *from, size_t size);
 void copy_close();
 void copy_finish(unsigned but);
 
-/* Runs a grid: body(args) in each thread. */
-void run(void (*body)(void *), void *args, dim3 grid, unsigned threads, size_t shared);
+/* Runs a grid: body(args) in each thread. Returns NULL, or why it failed, until the next launch. */
+const char *run(void (*body)(void *), void *args, dim3 grid, unsigned threads, size_t shared);
 
 #if defined(__has_feature)
 #define ROT_TSAN __has_feature(thread_sanitizer)
@@ -111,12 +111,24 @@ struct quiet {
 };
 #endif
 
-struct choice { /* of the lane to read: each lane's own */
+/* The lane that a lane reads, as PTX has it for shfl.sync: each lane chooses. */
+struct choice {
     int by, width;
 };
+static inline int source_of(int kind, int lane, choice c) {
+    const int low = lane / c.width * c.width, high = low + c.width - 1;
+    switch (kind) {
+    case UP: return lane - c.by < low ? lane : lane - c.by;
+    case DOWN: return lane + c.by > high ? lane : lane + c.by;
+    case XOR: return (lane ^ c.by) > high ? lane : lane ^ c.by; /* may read the lanes before its own `width` */
+    default: return low + (c.by & (c.width - 1));
+    }
+}
 
 template <class T, int KIND> T shuffle(uint32_t mask, T value, int by, int width) {
     static_assert(sizeof(T) <= 16, "a shuffle moves up to 16 bytes");
+    if (width < 1 || width > WARP || (width & (width - 1))) fail("a shuffle's width is not a power of two up to 32");
+    if (KIND != INDEX && (by < 0 || by >= WARP)) fail("a shuffle's distance is not in 0..31");
     unsigned char in[16 + sizeof(choice)] = {};
     const choice mine = {by, width};
     T result;
@@ -126,12 +138,7 @@ template <class T, int KIND> T shuffle(uint32_t mask, T value, int by, int width
             if (!(lanes >> lane & 1)) continue;
             choice c;
             memcpy(&c, from[lane] + 16, sizeof c);
-            const int low = lane / c.width * c.width;
-            int source = KIND == UP     ? lane - c.by
-                         : KIND == DOWN ? lane + c.by
-                         : KIND == XOR  ? lane ^ c.by
-                                        : low + c.by % c.width;
-            if (source < low || source >= low + c.width) source = lane;
+            const int source = source_of(KIND, lane, c);
             if (!(lanes >> source & 1)) fail("a shuffle reads a lane that is not in its mask");
             memcpy(to[lane], from[source], sizeof(T));
         }
@@ -144,7 +151,7 @@ template <class... P> struct call {
     std::tuple<P...> args;
 };
 
-}
+} // namespace host_device
 
 #define threadIdx (host_device::here().thread)
 #define blockIdx  (host_device::here().block)
@@ -153,11 +160,16 @@ template <class... P> struct call {
 
 template <class T> static inline T &shared_memory() { return *(T *)host_device::here().shared; }
 
-static inline void __syncthreads() { host_device::barrier(0); }
-static inline int __syncthreads_or(int vote) { return host_device::barrier(vote) != 0; }
-static inline int __syncthreads_count(int vote) { return host_device::barrier(vote); }
+static inline void __syncthreads(int line = __builtin_LINE()) { host_device::barrier(0, line); }
+static inline int __syncthreads_or(int vote, int line = __builtin_LINE()) {
+    return host_device::barrier(vote, line) != 0;
+}
+static inline int __syncthreads_count(int vote, int line = __builtin_LINE()) {
+    return host_device::barrier(vote, line);
+}
 static inline void __syncwarp(uint32_t mask = ~0u) {
-    host_device::meet(mask, host_device::SYNC, "", 0, nullptr, 0, [](uint32_t, const host_device::bytes &, host_device::bytes &) {});
+    host_device::meet(mask, host_device::SYNC, "", 0, nullptr, 0,
+                      [](uint32_t, const host_device::bytes &, host_device::bytes &) {});
 }
 template <class T> static inline T __shfl_up_sync(uint32_t mask, T value, unsigned by, int width = 32) {
     return host_device::shuffle<T, host_device::UP>(mask, value, (int)by, width);
@@ -177,7 +189,8 @@ static inline uint32_t __ballot_sync(uint32_t mask, int vote) {
                       [](uint32_t lanes, const host_device::bytes &from, host_device::bytes &to) {
                           uint32_t all = 0;
                           for (int l = 0; l < 32; l++) all |= (lanes >> l & 1) && from[l][0] ? 1u << l : 0;
-                          for (int l = 0; l < 32; l++) memcpy(to[l], &all, 4);
+                          for (int l = 0; l < 32; l++)
+                              if (lanes >> l & 1) memcpy(to[l], &all, 4);
                       });
     return out;
 }
@@ -226,59 +239,68 @@ static inline float tf32_operand(float x) { /* the unit ignores the low 13 bits 
     memcpy(&x, &bits, 4);
     return x;
 }
+
+/* What a lane of mma.sync has, and the matrices of which this is a part. */
+struct fragments {
+    float c[4];
+    uint32_t a[4], b[2];
+};
+struct tile {
+    float a[16][16], b[16][8];
+};
+
+/* c += a b by a warp. Parts::put(tile, lane / 4, lane % 4, fragments) puts a lane's part of a and b into the tile. */
+template <int KIND, int K, class Parts> void multiply(float *c, const uint32_t *a, const uint32_t *b) {
+    fragments mine;
+    memcpy(mine.c, c, sizeof mine.c), memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
+    meet(~0u, KIND, &mine, sizeof mine, c, sizeof mine.c, [](uint32_t, const bytes &from, bytes &to) {
+        tile t;
+        fragments one;
+        for (int lane = 0; lane < WARP; lane++) {
+            memcpy(&one, from[lane], sizeof one);
+            Parts::put(t, lane / 4, lane % 4, one);
+        }
+        for (int lane = 0; lane < WARP; lane++) {
+            memcpy(&one, from[lane], sizeof one);
+            for (int i = 0; i < 4; i++)
+                for (int k = 0; k < K; k++) one.c[i] += t.a[lane / 4 + i / 2 * 8][k] * t.b[k][lane % 4 * 2 + i % 2];
+            memcpy(to[lane], one.c, sizeof one.c);
+        }
+    });
 }
 
+struct tf32_parts {
+    static float number(uint32_t bits) {
+        float x;
+        memcpy(&x, &bits, 4);
+        return tf32_operand(x);
+    }
+    static void put(tile &t, int g, int q, const fragments &f) {
+        t.a[g][q] = number(f.a[0]), t.a[g + 8][q] = number(f.a[1]);
+        t.a[g][q + 4] = number(f.a[2]), t.a[g + 8][q + 4] = number(f.a[3]);
+        t.b[q][g] = number(f.b[0]), t.b[q + 4][g] = number(f.b[1]);
+    }
+};
+struct bf16_parts {
+    static void put(tile &t, int g, int q, const fragments &f) {
+        for (int half = 0; half < 2; half++) {
+            const int k = 2 * q + half, shift = 16 * half;
+            t.a[g][k] = bf16_value(f.a[0] >> shift & 0xffff), t.a[g + 8][k] = bf16_value(f.a[1] >> shift & 0xffff);
+            t.a[g][k + 8] = bf16_value(f.a[2] >> shift & 0xffff),
+                       t.a[g + 8][k + 8] = bf16_value(f.a[3] >> shift & 0xffff);
+            t.b[k][g] = bf16_value(f.b[0] >> shift & 0xffff), t.b[k + 8][g] = bf16_value(f.b[1] >> shift & 0xffff);
+        }
+    }
+};
+} // namespace host_device
+
 static inline void mma_tf32(float *c, const float *a, const float *b) {
-    const float in[10] = {a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]};
-    host_device::meet(~0u, host_device::MMA_TF32, in, sizeof in, c, 16,
-                      [](uint32_t, const host_device::bytes &from, host_device::bytes &to) {
-                          float A[16][8], B[8][8], C[16][8], v[10];
-                          for (int lane = 0; lane < 32; lane++) {
-                              const int g = lane / 4, q = lane % 4;
-                              memcpy(v, from[lane], sizeof v);
-                              A[g][q] = v[0], A[g + 8][q] = v[1], A[g][q + 4] = v[2], A[g + 8][q + 4] = v[3];
-                              B[q][g] = v[4], B[q + 4][g] = v[5];
-                              C[g][2 * q] = v[6], C[g][2 * q + 1] = v[7], C[g + 8][2 * q] = v[8], C[g + 8][2 * q + 1] = v[9];
-                          }
-                          for (int i = 0; i < 16; i++)
-                              for (int j = 0; j < 8; j++)
-                                  for (int k = 0; k < 8; k++)
-                                      C[i][j] += host_device::tf32_operand(A[i][k]) * host_device::tf32_operand(B[k][j]);
-                          for (int lane = 0; lane < 32; lane++) {
-                              const int g = lane / 4, q = lane % 4;
-                              const float r[4] = {C[g][2 * q], C[g][2 * q + 1], C[g + 8][2 * q], C[g + 8][2 * q + 1]};
-                              memcpy(to[lane], r, sizeof r);
-                          }
-                      });
+    uint32_t a_bits[4], b_bits[2];
+    memcpy(a_bits, a, sizeof a_bits), memcpy(b_bits, b, sizeof b_bits);
+    host_device::multiply<host_device::MMA_TF32, 8, host_device::tf32_parts>(c, a_bits, b_bits);
 }
 static inline void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
-    uint32_t in[10] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    memcpy(in + 6, c, 16);
-    host_device::meet(~0u, host_device::MMA_BF16, in, sizeof in, c, 16,
-                      [](uint32_t, const host_device::bytes &from, host_device::bytes &to) {
-                          float A[16][16], B[16][8], C[16][8], s[4];
-                          uint32_t v[10];
-                          for (int lane = 0; lane < 32; lane++) {
-                              const int g = lane / 4, q = lane % 4;
-                              memcpy(v, from[lane], sizeof v), memcpy(s, v + 6, 16);
-                              for (int half = 0; half < 2; half++) {
-                                  const int shift = 16 * half, k = 2 * q + half;
-                                  A[g][k] = bf16_value(v[0] >> shift & 0xffff), A[g + 8][k] = bf16_value(v[1] >> shift & 0xffff);
-                                  A[g][k + 8] = bf16_value(v[2] >> shift & 0xffff);
-                                  A[g + 8][k + 8] = bf16_value(v[3] >> shift & 0xffff);
-                                  B[k][g] = bf16_value(v[4] >> shift & 0xffff), B[k + 8][g] = bf16_value(v[5] >> shift & 0xffff);
-                              }
-                              C[g][2 * q] = s[0], C[g][2 * q + 1] = s[1], C[g + 8][2 * q] = s[2], C[g + 8][2 * q + 1] = s[3];
-                          }
-                          for (int i = 0; i < 16; i++)
-                              for (int j = 0; j < 8; j++)
-                                  for (int k = 0; k < 16; k++) C[i][j] += A[i][k] * B[k][j];
-                          for (int lane = 0; lane < 32; lane++) {
-                              const int g = lane / 4, q = lane % 4;
-                              const float r[4] = {C[g][2 * q], C[g][2 * q + 1], C[g + 8][2 * q], C[g + 8][2 * q + 1]};
-                              memcpy(to[lane], r, sizeof r);
-                          }
-                      });
+    host_device::multiply<host_device::MMA_BF16, 16, host_device::bf16_parts>(c, a, b);
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include "host_device.h"
 
 bool runtime_can_launch(int64_t blocks);
+void runtime_launched(const char *error);
 
 template <class... P, class... A>
 static void launch_grid(void (*kernel)(P...), dim3 grid, int64_t blocks, int threads, size_t shared, A... args) {
@@ -17,7 +18,7 @@ static void launch_grid(void (*kernel)(P...), dim3 grid, int64_t blocks, int thr
         }();
         std::apply(mine.kernel, mine.args);
     };
-    host_device::run(body, &all, grid, (unsigned)threads, shared);
+    runtime_launched(host_device::run(body, &all, grid, (unsigned)threads, shared));
 }
 
 #endif

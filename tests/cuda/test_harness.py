@@ -1,0 +1,203 @@
+"""What the harness finds (faults.cu has a kernel for each fault), and what its operations compute."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuda_harness import built
+
+SEEDS = range(6)  # 0: threads in order
+SANITIZERS = {
+    "address": "g++ -g -fsanitize=address,undefined",
+    "thread": f"{'clang++' if shutil.which('clang++') else 'g++'} -g -fsanitize=thread",
+}
+REPORTED = 66  # exit code of a sanitizer's report
+WRONG = "wrong values"
+ENDED = "has ended"
+COPIES = "ends before its asynchronous copies have come"
+MEET = "two different warp operations meet"
+
+# The fault; what a plain run finds (under all seeds, or under some): an error, wrong values or nothing; what the address
+# and undefined-behaviour sanitizers, and the thread sanitizer, find besides.
+FAULTS = [
+    ("missing_barrier", WRONG, "", "data race"),
+    ("write_after_read", WRONG, "", "data race"),
+    ("missing_barrier_after_shuffles", WRONG, "", "data race"),
+    ("threads_that_leave", "", "", "data race"),
+    ("missing_syncwarp", WRONG, "", "data race"),
+    ("race_between_blocks", WRONG, "", "data race"),
+    ("written_twice", "", "", "data race"),
+    ("barrier_in_a_branch", "a barrier in a branch", "", ""),
+    ("barrier_not_reached", "waits for ever at a barrier", "", ""),
+    ("lane_gone", ENDED, "", ""),
+    ("different_operations", MEET, "", ""),
+    ("different_sizes", MEET, "", ""),
+    ("source_outside_the_mask", "reads a lane that is not in its mask", "", ""),
+    ("lane_outside_its_mask", "mask", "", ""),
+    ("copy_not_waited_for", WRONG, "", "data race"),
+    ("one_group_too_many", WRONG, "", "data race"),
+    ("copy_without_barrier", WRONG, "", "data race"),
+    ("copy_never_waited_for", COPIES, "", ""),
+    ("copy_not_committed", COPIES, "", ""),
+    ("shared_memory_not_written", WRONG, "", ""),
+    ("workspace_not_written", WRONG, "", ""),
+    ("beyond_shared_memory", "", "heap-buffer-overflow", ""),
+    ("too_much_shared_memory", "more than 227 KiB of shared memory", "", ""),
+    ("misaligned", None, "misaligned address", None),  # as the processor takes it
+]
+X = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+
+
+@functools.cache
+def program(sanitizer: str) -> Path:
+    if not sanitizer:
+        return built("faults")
+    return built("faults", HARNESS=f"build/harness-{sanitizer}", CXX=SANITIZERS[sanitizer])
+
+
+def run(name: str, version: str, x: Any, sanitizer: str = "", seed: int = 1) -> tuple[Any, str]:
+    """Returns the numbers that a kernel writes, None if it fails, and what it says."""
+    options = f"exitcode={REPORTED}:halt_on_error=1:detect_leaks=0"
+    env = os.environ | dict.fromkeys(("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"), options)
+    env |= {"ROT_HOST_SEED": str(seed), "LD_PRELOAD": ""}
+    given = np.ascontiguousarray(x, np.float32).tobytes()
+    done = subprocess.run([program(sanitizer), name, version], input=given, capture_output=True, env=env)
+    said = done.stderr.decode()
+    assert done.returncode in (0, 3, REPORTED) or (done.returncode < 0 and not sanitizer), said
+    return (None if done.returncode else np.frombuffer(done.stdout, np.float32)), said
+
+
+def found(name: str, sanitizer: str = "", seed: int = 1) -> str:
+    """Returns what is found in the wrong version of a kernel: a message, WRONG, or "" for nothing."""
+    got, said = run(name, "wrong", X, sanitizer, seed)
+    if got is None:
+        return said
+    return "" if np.array_equal(got.reshape(X.shape), X[:, ::-1]) else WRONG
+
+
+@pytest.mark.parametrize("name", [fault[0] for fault in FAULTS])
+@pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
+def test_the_right_version_has_no_fault(name: str, sanitizer: str) -> None:
+    for seed in [1, 2] if sanitizer else SEEDS:
+        got, said = run(name, "right", X, sanitizer, seed)
+        assert got is not None, said
+        np.testing.assert_array_equal(got.reshape(X.shape), X[:, ::-1])
+
+
+@pytest.mark.parametrize(("name", "plain"), [fault[:2] for fault in FAULTS if fault[1] is not None])
+def test_what_a_plain_run_finds(name: str, plain: str) -> None:
+    results = [found(name, seed=seed) for seed in SEEDS]
+    if plain == WRONG:
+        assert WRONG in results[1:]
+    elif plain:
+        assert all(plain in result and "block " in result or plain.startswith("more") for result in results), results
+    else:
+        assert set(results) == {""}
+
+
+@pytest.mark.parametrize(("name", "plain", "expected"), [fault[:3] for fault in FAULTS])
+def test_what_the_address_sanitizer_finds(name: str, plain: str | None, expected: str) -> None:
+    result = found(name, "address")
+    assert (expected in result) if expected else ("Sanitizer" not in result.replace("WARNING: A", "")), result
+
+
+@pytest.mark.parametrize(("name", "plain", "expected"), [(*fault[:2], fault[3]) for fault in FAULTS if fault[3] is not None])
+def test_what_the_thread_sanitizer_finds(name: str, plain: str, expected: str) -> None:
+    for seed in (1, 2):
+        result = found(name, "thread", seed)
+        if expected:
+            assert expected in result
+            assert "faults.cu:" in result  # at the line
+        else:
+            assert "ThreadSanitizer" not in result
+            assert plain in result
+
+
+def test_votes_and_sums_of_warps_and_blocks() -> None:
+    x = np.random.default_rng(1).integers(-8, 9, 64)
+    got = run("votes", "right", x)[0].reshape(64, 9)
+    vote, lane = x > 0, np.arange(32)
+    for t in range(64):
+        warp = slice(t // 32 * 32, t // 32 * 32 + 32)
+        ballot = int(np.sum(vote[warp].astype(np.uint64) << lane.astype(np.uint64)))
+        even = t % 2 == 0
+        expected = [vote.sum(), 1, 0, ballot >> 8 & 0xFFFF, even, even, x[warp].sum(), x.sum(), 2 * x.sum()]
+        np.testing.assert_array_equal(got[t], np.array(expected, np.float32))
+
+
+def test_shuffles_are_those_of_ptx() -> None:
+    """The pseudocode of shfl.sync, with the c that CUDA's functions give: segment mask 32 - width, clamp 0 or 31."""
+    x = np.arange(32) + 1
+    got = run("shuffles", "right", x)[0].reshape(4, 6, 32, 32)
+    lane = np.arange(32)
+    for log in range(6):
+        segment = 32 - (1 << log)
+        least = lane & segment
+        most = least | (31 & ~segment)
+        for by in range(32):
+            up, down, xor = lane - by, lane + by, lane ^ by
+            sources = [
+                np.where(up >= least, up, lane),
+                np.where(down <= most, down, lane),
+                np.where(xor <= most, xor, lane),
+                least | (by & ~segment),
+            ]
+            for kind in range(4):
+                np.testing.assert_array_equal(got[kind, log, by], x[sources[kind]], f"kind {kind}, {1 << log}, {by}")
+
+
+def tf32(x: Any) -> Any:
+    """Ten bits after the point, ties away from zero, by arithmetic in double precision."""
+    scale = np.exp2(np.floor(np.log2(np.abs(x, dtype=np.float64))) - 10)
+    return (np.sign(x) * np.floor(np.abs(x) / scale + 0.5) * scale).astype(np.float32)
+
+
+def bf16(x: Any) -> Any:
+    """Seven bits after the point, ties to even."""
+    scale = np.exp2(np.floor(np.log2(np.abs(x, dtype=np.float64))) - 7)
+    return (np.rint(x / scale) * scale).astype(np.float32)
+
+
+def test_rounding_to_tf32_and_bfloat16() -> None:
+    rng = np.random.default_rng(2)
+    ties = 1 + (np.arange(64) * 2.0**-8 + 2.0**-8)  # of bfloat16
+    x = np.concatenate([rng.standard_normal(64), ties, -ties, 1 + (np.arange(64) + 0.5) * 2.0**-10, [3e38] * 64])
+    x = (x * np.repeat(np.exp2([0, 40, -90, 3, 0]), 64)).astype(np.float32)
+    got = run("rounded", "right", x)[0].reshape(-1, 3)
+    swapped = x.reshape(-1, 2)[:, ::-1].reshape(-1)
+    for column, expected in enumerate((tf32(x), bf16(x), bf16(swapped))):
+        np.testing.assert_array_equal(got[:, column], expected)
+
+
+def test_rounding_of_what_is_not_finite() -> None:
+    x = np.resize(np.array([np.inf, -np.inf, np.nan, 0, -0.0, 3.4028235e38], np.float32), 96)
+    got = run("rounded", "right", x)[0].reshape(-1, 3)
+    expected = np.where(x > 3e38, np.float32(np.inf), x)
+    np.testing.assert_array_equal(got[:, 0], expected)
+    np.testing.assert_array_equal(got[:, 1], expected)
+    np.testing.assert_array_equal(np.signbit(got[3:5, 0]), [False, True])
+
+
+@pytest.mark.parametrize(("name", "k"), [("product_tf32", 8), ("product_bf16", 16)])
+def test_products_of_tensor_cores(name: str, k: int) -> None:
+    """Whole numbers, whose sums are exact: an element in the wrong place shows."""
+    rng = np.random.default_rng(3)
+    a, b, c = (rng.integers(-99, 100, shape).astype(np.float64) for shape in ((16, k), (k, 8), (16, 8)))
+    for seed in SEEDS:
+        got = run(name, "right", np.concatenate([a.ravel(), b.ravel(), c.ravel()]), seed=seed)[0]
+        np.testing.assert_array_equal(got.reshape(16, 8), c + a @ b)
+
+
+def test_tensor_cores_ignore_the_low_bits_of_tf32_operands() -> None:
+    a, b, c = (np.random.default_rng(4).standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
+    got = run("product_tf32", "right", np.concatenate([a.ravel(), b.ravel(), c.ravel()]))[0].reshape(16, 8)
+    short = [(one.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for one in (a, b)]
+    np.testing.assert_allclose(got, c + short[0] @ short[1], rtol=0, atol=9 * 2.0**-24 * 32)  # nine sums below 32
