@@ -80,6 +80,7 @@ def _load() -> Device:
         functools.partial(_asarray, cupy),
         cupy.asnumpy,
         view=functools.partial(_view, cupy),
+        tile=1,
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
     devices.register(made)
