@@ -9,6 +9,7 @@
 
 #include "cuts.h"
 #include "kernels.h"
+#include "orthogonal.h"
 #include "stop.h"
 #include "vector.h"
 #include "workspace.h"
@@ -16,7 +17,6 @@
 enum {
     DOUBLES = VECTOR_BYTES / sizeof(double),
     TILE = 4,         /* rows of a product made at once */
-    TERMS = 20,       /* of the exponential series: at norm 1 the remainder and its derivative are below 1e-17 */
     SERIAL = 1 << 15, /* numbers of all products below which one thread is used */
 };
 typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
@@ -86,14 +86,11 @@ static void swap(double **x, double **y) {
     *y = other;
 }
 
-/* Number of halvings of A = -A^T until |A|_2 <= 1. Eigenvalues +-iw add 2 w^4 to |X|_F^2, X = A^2, so
- * |A|_2 <= (|X|_F^2 / 2)^(1/4). */
 static int halvings(const task *t) {
     double sum = 0;
     for (int64_t i = 0; i < t->n; i++)
         for (int64_t j = 0; j < t->n; j++) sum += t->X[i * t->row + j] * t->X[i * t->row + j];
-    const double norm = sqrt(sqrt(sum / 2));
-    return norm > 1 ? (int)ceil(log2(norm)) : 0;
+    return halvings_of(sum);
 }
 
 /* E = expm(A) for A = -A^T, and dE, its Frechet derivative in direction dA, if asked for. A and dA are overwritten.
