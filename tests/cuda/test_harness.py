@@ -98,7 +98,7 @@ def test_what_a_plain_run_finds(name: str, plain: str) -> None:
     if plain == WRONG:
         assert WRONG in results[1:]
     elif plain:
-        assert all(plain in result and "block " in result or plain.startswith("more") for result in results), results
+        assert all((plain in result and "block " in result) or plain.startswith("more") for result in results), results
     else:
         assert set(results) == {""}
 
@@ -109,7 +109,9 @@ def test_what_the_address_sanitizer_finds(name: str, plain: str | None, expected
     assert (expected in result) if expected else ("Sanitizer" not in result.replace("WARNING: A", "")), result
 
 
-@pytest.mark.parametrize(("name", "plain", "expected"), [(*fault[:2], fault[3]) for fault in FAULTS if fault[3] is not None])
+@pytest.mark.parametrize(
+    ("name", "plain", "expected"), [(*fault[:2], fault[3]) for fault in FAULTS if fault[3] is not None]
+)
 def test_what_the_thread_sanitizer_finds(name: str, plain: str, expected: str) -> None:
     for seed in (1, 2):
         result = found(name, "thread", seed)
@@ -197,7 +199,9 @@ def test_products_of_tensor_cores(name: str, k: int) -> None:
 
 
 def test_tensor_cores_ignore_the_low_bits_of_tf32_operands() -> None:
-    a, b, c = (np.random.default_rng(4).standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
+    a, b, c = (
+        np.random.default_rng(4).standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8))
+    )
     got = run("product_tf32", "right", np.concatenate([a.ravel(), b.ravel(), c.ravel()]))[0].reshape(16, 8)
     short = [(one.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for one in (a, b)]
     np.testing.assert_allclose(got, c + short[0] @ short[1], rtol=0, atol=9 * 2.0**-24 * 32)  # nine sums below 32

@@ -112,7 +112,9 @@ def test_norms(shape: tuple[int, ...], lengths: Any, dtype: Any) -> None:
     _, mean, var = pointwise.batch_norm(x, scale, bias, lengths=lengths)
     assert_equals_the_cpu(pointwise.batch_norm_backward, dy, x, scale, mean, var, lengths=lengths, terms=rows)
     if shape[2] > 1:  # of a single channel, layer norm is its bias
-        assert_equals_the_cpu(lambda *args: valid(pointwise.layer_norm(*args, lengths=lengths)), x, scale, bias, terms=256)
+        assert_equals_the_cpu(
+            lambda *args: valid(pointwise.layer_norm(*args, lengths=lengths)), x, scale, bias, terms=256
+        )
         _, mean, rstd = pointwise.layer_norm(x, scale, bias, lengths=lengths)
         assert_equals_the_cpu(pointwise.layer_norm_backward, dy, x, scale, mean, rstd, lengths=lengths, terms=rows)
     assert_equals_the_cpu(lambda *args: pointwise.rms_norm(*args, lengths=lengths)[0], x, scale, terms=64)

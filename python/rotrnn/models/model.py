@@ -17,7 +17,7 @@ from rotrnn.nn.blocks.norm import norm_backward
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, StateForm, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.device import is_array
+from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -202,7 +202,7 @@ class SequenceModel(Module, ABC):
         B, T = norms[0].shape
         lengths = np.full(B, T) if ctx.lengths is None else np.asarray(self.flat_lengths(ctx.lengths))
         reached = (lengths[:, None] > np.arange(T)).sum(0)
-        mean: Array = np.stack(norms).sum(1) / np.maximum(reached, 1)
+        mean: Array = np.stack(norms).sum(1) / beside(np.maximum(reached, 1), norms[0])
         return mean
 
     def flat_lengths(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -31,7 +31,8 @@ from rotrnn.ops.linear_layer import (
     planes,
     system_gradients,
 )
-from rotrnn.ops.pointwise import check_dropout
+from rotrnn.ops.pointwise import check_dropout, count_steps
+from rotrnn.ops.recording import recording
 
 __all__ = ["BlockGrads", "BlockResult", "ChannelNorm", "Gating", "RowNorm", "residual_block", "residual_block_backward"]
 
@@ -174,7 +175,7 @@ def residual_block(
     ax = args.layout(ax, dtype)
     given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     steps = args.lengths(lengths)
-    if moments and not (ax.shape[0] * ax.shape[1] if steps is None else steps.sum()):
+    if moments and recording() is None and not count_steps(ax.shape, steps):
         raise ValueError("residual_block: moments of an input without valid steps, expected at least one valid step")
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype), turn)
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, CheckedLengths
 from rotrnn.ops.device import HOST, device_of
 from rotrnn.ops.recording import RecordedLengths, recording
 
@@ -835,23 +835,24 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     return dx
 
 
-def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array]:
-    """Returns the sequences that have at least one step, and the index of their last step."""
+def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array, Array]:
+    """Returns the sequences, the index of their last step (of the first if there is none), and (B, 1) whether there is
+    one."""
+    B, T = args.size["B"], args.size["T"]
     steps = args.lengths(lengths)
-    if steps is None:
-        steps = np.full(args.size["B"], args.size["T"], np.int64)
-    (b,) = np.nonzero(steps)
-    return args.device.asarray(b), args.device.asarray(steps[b] - 1)
+    there = CheckedLengths.of(np.full(B, T), B, T) if steps is None else steps
+    on: Array = there.on(args.device)  # type: ignore[attr-defined]
+    return args.device.asarray(np.arange(B)), np.maximum(on - 1, 0), (on > 0)[:, None]
 
 
 def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """The last valid step of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("last_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
-    y = args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
-    b, t = _last_steps(args, lengths)
-    y[b] = ax[b, t]
-    return y
+    if not ax.shape[1]:
+        return args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
+    b, t, there = _last_steps(args, lengths)
+    return np.where(there, ax[b, t], ax.dtype.type(0))
 
 
 def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -862,8 +863,9 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     B, D = ady.shape
     args.check_size(f"dx with seq_len={seq_len}", (B, seq_len, D), ady.dtype)
     dx = args.zeros((B, seq_len, D), ady.dtype)
-    b, t = _last_steps(args, lengths)
-    dx[b, t] = ady[b]
+    b, t, there = _last_steps(args, lengths)
+    if seq_len:
+        dx[b, t] = np.where(there, ady, ady.dtype.type(0))
     return dx
 
 

@@ -1,0 +1,154 @@
+"""Training on a GPU, on a stand-in: the CPU's results to rounding, one recorded graph a step, and failures with a cause.
+
+The stand-in captures a step as CUDA does: with the arrays and the numbers of the host as they were, and no wait allowed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fake_cupy
+from rotrnn import cuda
+from rotrnn._support.checkpoint import read_checkpoint
+from rotrnn.cli import main
+from rotrnn.training.estimate import estimate
+from rotrnn.training.loop import train
+from rotrnn.training.optimiser import NonFinite
+from rotrnn.training.recipe import Recipe, load_recipe
+from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.run import Run
+from rotrnn.training.step import Stepper
+
+SMALL = [
+    *("task.name=listops", "task.max_length=24", "task.min_length=5", "task.max_depth=3", "task.train=64"),
+    *("task.val=6", "task.test=6", "model.d_model=8", "model.n_layers=2", "model.dropout=0.1", "training.batch=4"),
+    *("training.steps=6", "training.eval_every=3", "training.dtype=float64", "layer.d_state=4"),
+]
+LAYER = {"listops-rotrnn": ["layer.heads=2"], "listops-mamba": []}
+"""Settings of layers beside these, by recipe."""
+
+
+def recipe_of(name: str, *more: str) -> Recipe:
+    return load_recipe(name, [*SMALL, *LAYER.get(name, []), *more])
+
+
+def parameters(folder: Path) -> dict[str, Any]:
+    return read_checkpoint(Run(folder).checkpoint("last"))[0]
+
+
+def losses(folder: Path) -> list[float]:
+    return [record["loss"] for record in Run(folder).records() if "loss" in record]
+
+
+@pytest.mark.parametrize("name", ["listops-lru", "listops-rotrnn"])
+def test_a_run_on_a_gpu_is_that_of_the_cpu_to_rounding(name: str, tmp_path: Path) -> None:
+    recipe = recipe_of(name)
+    train(recipe, tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # there is one if steps are not recorded
+        train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
+    there = parameters(tmp_path / "cpu")
+    for key, value in parameters(tmp_path / "gpu").items():
+        # AdamW divides by the root of v: where a gradient is rounding alone, so is its direction
+        np.testing.assert_allclose(value, there[key], rtol=0, atol=1e-6, err_msg=key)
+
+
+def test_a_run_moves_between_devices_with_a_warning(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru", "training.checkpoint_every=2")
+    train(recipe, tmp_path / "straight", progress=False)
+    stopped = recipe_of("listops-lru", "training.checkpoint_every=2")
+    with pytest.MonkeyPatch.context() as patch:
+        fail_after(patch, 2)
+        with pytest.raises(Stop):
+            train(stopped, tmp_path / "run", progress=False)
+    with fake_cupy.gpu(), pytest.warns(UserWarning, match="was trained with .*NumPy.*, and this is harness, CUDA 13.0"):
+        train(recipe, tmp_path / "run", resume=True, progress=False, device="cuda")
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(tmp_path / "straight"), rtol=1e-9)
+    facts = read_checkpoint(Run(tmp_path / "run").checkpoint("last"))[1]
+    assert facts["arithmetic"][-1] == "harness, CUDA 13.0 and CuPy 14.2.0"
+    assert len(facts["arithmetic"]) == 2
+
+
+class Stop(Exception):
+    pass
+
+
+def fail_after(patch: pytest.MonkeyPatch, steps: int, error: Exception | None = None) -> None:
+    """Lets training fail after so many steps, the last of which is saved."""
+    advance = Stepper.advance
+
+    def failing(self: Stepper, state: Any) -> Any:
+        if state.step == steps:
+            raise error or Stop
+        return advance(self, state)
+
+    patch.setattr(Stepper, "advance", failing)
+
+
+def test_a_failure_of_the_gpu_keeps_the_checkpoint(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru", "training.checkpoint_every=2")
+    with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
+        fail_after(patch, 2, RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"))
+        message = (
+            "the GPU failed after step 2: cudaErrorIllegalAddress.*; the last good checkpoint is .*last.safetensors"
+        )
+        with pytest.raises(cuda.DeviceError, match=message):
+            train(recipe, tmp_path / "run", progress=False, device="cuda")
+    assert read_checkpoint(Run(tmp_path / "run").checkpoint("last"))[1]["step"] == 2
+
+
+def test_without_memory_the_run_ends_with_a_memory_error(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru")
+    with fake_cupy.gpu(bytes=64), pytest.raises(MemoryError, match="Out of memory allocating"):
+        train(recipe, tmp_path / "run", progress=False, device="cuda")
+
+
+def test_what_looks_at_numbers_runs_operation_by_operation(tmp_path: Path) -> None:
+    """A fixed point's iterations: the run is that of the CPU all the same."""
+    recipe = recipe_of("listops-lru", "model.layer=fixed_point", "layer.d_state=8", "training.steps=2")
+    train(recipe, tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu(), pytest.warns(UserWarning, match="steps run operation by operation, not as one CUDA graph"):
+        train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-6)
+
+
+def test_a_loss_that_is_not_finite_names_what_is_to_blame(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru", "optimiser.lr=1e300", "optimiser.clip=0.0")
+    with fake_cupy.gpu(), pytest.raises(NonFinite, match=r"step \d: .*(parameter|gradient|moment)"):
+        train(recipe, tmp_path / "run", progress=False, device="cuda")
+
+
+def test_evaluation_and_estimate_on_a_gpu(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru", "training.steps=2")
+    train(recipe, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    here = reevaluate(run)
+    with fake_cupy.gpu():
+        there = reevaluate(run, device="cuda")
+        assert estimate(recipe, 2, stand_in=8, device="cuda").steps_run == 2
+    assert here[0][1]["accuracy"] == there[0][1]["accuracy"]
+    assert here[0][1]["loss"] == pytest.approx(there[0][1]["loss"], rel=1e-9)
+
+
+def test_precision_needs_a_gpu_and_is_of_the_recipe(tmp_path: Path) -> None:
+    recipe = recipe_of("listops-lru", "training.precision=tf32", "training.dtype=float32", "training.steps=2")
+    with pytest.raises(ValueError, match=r"training\.precision is tf32, which needs device cuda"):
+        train(recipe, tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu():
+        train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+    sessions = Run(tmp_path / "gpu").read_json(Run(tmp_path / "gpu").sessions)
+    assert sessions[0]["precision"] == "tf32"
+    assert recipe_of("listops-lru").digest() == recipe_of("listops-lru", "training.precision=float32").digest()
+    assert recipe_of("listops-lru").digest() != recipe_of("listops-lru", "training.precision=bf16").digest()
+
+
+def test_without_a_gpu_the_command_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_cupy.gpu(gpus=0):
+        assert main(["train", "digits-lru", "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "rotrnn: error: there is no CUDA GPU\n"
