@@ -1,6 +1,6 @@
-"""Training on a GPU, on a stand-in: the CPU's results to rounding, one recorded graph a step, and failures with a cause.
+"""Training on a GPU, on a stand-in: the CPU's results to rounding, one graph a step, and failures with a cause.
 
-The stand-in captures a step as CUDA does: with the arrays and the numbers of the host as they were, and no wait allowed.
+The stand-in captures a step as CUDA does: with the host's arrays and numbers as they were, and no wait allowed.
 """
 
 from __future__ import annotations

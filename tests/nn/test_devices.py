@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ import pytest
 import rotrnn
 from cases import CASES
 from cases.table import Case
-from rotrnn import AdamW, Context, ModelSettings, build_model
+from rotrnn import Context
 from rotrnn.nn import LAYERS
-from rotrnn.nn.layer import astype, flatten, unflatten
+from rotrnn.nn.layer import flatten, unflatten
+from small_models import training_step
 from strict import STRICT, SilentConversion, StrictArray, counted, to_device, to_host
 
 EPS = np.finfo(np.float64).eps
@@ -37,17 +37,6 @@ def test_a_case_runs_on_the_device(case: Case) -> None:
         np.testing.assert_allclose(to_host(got), expected, rtol=0, atol=8 * case.terms * EPS * scale)
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "rotrnn": {"d_state": 8, "heads": 2},
-    "rnn": {"d_state": 8},
-    "lstm": {"d_state": 8},
-    "attention": {"heads": 2},
-    "selective_rotrnn": {"d_state": 8, "heads": 2},
-    "rope_memory": {"d_state": 4, "length": 16},
-    "wrope_memory": {"d_state": 4, "length": 16},
-}
-B, T, CLASSES = 3, 9, 4
-
 STEP = {
     "nn/module.py: Module.check_params": 1,  # whether all parameters are finite
     "ops/pointwise.py: check_indices": 3,  # whether tokens (forward and backward) and labels are in range
@@ -55,23 +44,6 @@ STEP = {
     "ops/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
 }
 """The synchronisations of a training step, for any number of parameters and layers."""
-
-
-def training_step(layer: str, ctx: Context, device: bool, n_layers: int, **more: Any) -> tuple[Any, Any]:
-    """Forward, loss, backward and update of a classifier; (logits, parameters after it)."""
-    settings = ModelSettings(layer=layer, d_model=8, n_layers=n_layers, **more)
-    model = build_model(settings, SETTINGS.get(layer, {"d_state": 4}), head="classifier", vocab=5, n_classes=CLASSES)
-    rng = np.random.default_rng(0)
-    params = astype(model.init(rng), np.float64)
-    tokens, labels = rng.integers(0, 5, (B, T)), rng.integers(0, CLASSES, B)
-    if device:
-        params, tokens, labels = to_device(params), to_device(tokens), to_device(labels)
-    moments = {f"{kind}.{name}": np.zeros_like(value) for kind in "mv" for name, value in flatten(params)}
-    logits, saved = model.forward(params, tokens, ctx)
-    loss = model.loss(logits, labels)
-    grads = model.backward(params, saved, loss.dlogits)
-    AdamW(lr=1e-3).update(params, grads, moments, lambda name: "global", 0, 10)
-    return logits, params
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -11,6 +11,7 @@ from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
+from rotrnn.ops.recording import recording
 
 __all__ = ["AttentionGrads", "attention", "attention_backward", "rotary", "rotary_backward"]
 
@@ -41,7 +42,7 @@ class _Sight:
         seen = args.window(window)
         self.lengths = args.lengths(lengths)
         self.past = None if past is None else args.positions("past", past)
-        steps = size["T"] if self.lengths is None else self.lengths
+        steps = size["T"] if self.lengths is None or recording() is not None else self.lengths
         needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
         if (needed > size["S"]).any():
             at = int(np.argmax(needed > size["S"]))

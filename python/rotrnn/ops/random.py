@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.device import HOST
+from rotrnn.ops.recording import NotRecordable, recording
 
 Words = npt.NDArray[np.int64]
 
@@ -33,6 +34,8 @@ def philox(counter: npt.ArrayLike, seed: int | npt.ArrayLike) -> Words:
     ValueError
         Wrong shape, or a number out of range.
     """
+    if recording() is not None:
+        raise NotRecordable("random numbers are drawn on the host")
     counters = _words("counter", counter, 4)
     n = len(counters)
     if isinstance(seed, int | np.integer):

@@ -5,8 +5,8 @@ group. What changes from step to step (the batch, its lengths, learning rates, t
 the graph before it runs; loss, accuracy and norms come back as one small array. If the gradients are not finite, the
 update leaves everything as it is.
 
-There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers on the GPU (a fixed point's iterations,
-say) is not recorded, and its steps run operation by operation.
+There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers
+on the GPU (a fixed point's iterations, say) is not recorded, and its steps run operation by operation.
 """
 
 from __future__ import annotations

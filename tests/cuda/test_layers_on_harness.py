@@ -1,0 +1,80 @@
+"""A training step of every layer on the CUDA kernels, in the harness; and which of them are recorded as one graph."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fake_cupy
+from cuda_harness import on_harness
+from rotrnn import Context, cuda
+from rotrnn.nn import LAYERS
+from rotrnn.nn.layer import astype, flatten, moved
+from rotrnn.ops.recording import NotRecordable, RecordedLengths
+from small_models import CLASSES, B, T, classifier, training_step
+from strict import to_host
+
+SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_training_step_on_the_cuda_kernels(layer: str, fused: bool, seed: int) -> None:
+    ctx = Context(np.array([9, 4, 0]), train=True, seed=5, step=3, fused=fused)
+    logits, params = training_step(layer, ctx, False, 2, dropout=0.1)
+    with on_harness(seed):
+        logits_there, params_there = training_step(layer, ctx, True, 2, dropout=0.1)
+    np.testing.assert_allclose(to_host(logits_there), logits, rtol=1e-9, atol=1e-9)
+    for (name, got), (_, expected) in zip(flatten(params_there), flatten(params), strict=True):
+        np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+NOT_RECORDED = {
+    **dict.fromkeys(("fixed_point", "bedouin", "fpmamba"), "capturing"),  # how many iterations, the host decides
+    "selective_rotrnn": "random numbers are drawn on the host",
+    "wrope_memory": "lengths of sequences are read on the host",  # if ragged
+}
+"""Layers whose step cannot be recorded, and why."""
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
+    """What is recorded gives, for other tokens and lengths, what those would give."""
+    model = classifier(layer, 2, dropout=0.1)
+    rng = np.random.default_rng(1)
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    batches = [(rng.integers(0, 5, (B, T)), rng.integers(0, CLASSES, B), rng.integers(1, T + 1, B)) for _ in range(3)]
+    with fake_cupy.gpu():
+        device = cuda.device()
+        there = moved(params, device)
+        tokens, labels, lengths = map(device.asarray, batches[0])
+        counter = device.asarray(np.zeros(1, np.int64))
+
+        def work() -> Any:
+            ctx = Context(RecordedLengths.at(lengths, T) if ragged else None, train=True, seed=5)
+            logits, saved = model.forward(there, tokens, ctx)
+            loss = model.loss(logits, labels)
+            grads = dict(flatten(model.backward(there, saved, loss.dlogits)))
+            return np.concatenate([grads[name].reshape(-1) for name in grads])
+
+        if layer in NOT_RECORDED and (ragged or layer != "wrope_memory"):
+            with pytest.raises(NotRecordable, match=NOT_RECORDED[layer]):
+                cuda.Recorded(work, counter)
+            return
+        graph = cuda.Recorded(work, counter)
+        for step, (own_tokens, own_labels, own_lengths) in enumerate(batches):
+            if ragged:
+                own_tokens = np.where(np.arange(T) < own_lengths[:, None], own_tokens, 0)
+            for array, value in ((tokens, own_tokens), (labels, own_labels), (lengths, own_lengths), (counter, [step])):
+                graph.put(array, value)
+            got = graph.repeat()
+            ctx = Context(own_lengths if ragged else None, train=True, seed=5, step=step)
+            logits, saved = model.forward(params, own_tokens, ctx)
+            grads = dict(flatten(model.backward(params, saved, model.loss(logits, own_labels).dlogits)))
+            expected = np.concatenate([grads[name].reshape(-1) for name in grads])
+            np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
