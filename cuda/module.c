@@ -73,9 +73,9 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
 }
 
 bool describe_array(PyObject *object, rot_array *array) {
-    if (!PyArray_Check(object)) return describe_on_device(object, array);
-    /* checked lengths, which have a copy on the device; other arrays on the host are none here */
-    if (!device || !PyObject_HasAttr(object, name_on)) return false;
+    /* lengths that were checked have their own copy on the device; other arrays on the host are none here */
+    if (!device || !PyObject_HasAttr((PyObject *)Py_TYPE(object), name_on))
+        return !PyArray_Check(object) && describe_on_device(object, array);
     PyObject *const copy = PyObject_CallMethodObjArgs(object, name_on, device, NULL);
     const bool good = copy && describe_on_device(copy, array);
     Py_XDECREF(copy); /* `object` keeps it */

@@ -23,6 +23,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 import rotrnn
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.device import HOST, Device, register
+from rotrnn.ops.recording import RecordedLengths
 
 PACKAGE = str(Path(rotrnn.__file__).parent)
 SYNCHRONISATIONS: Counter[str] = Counter()
@@ -50,7 +51,7 @@ def unwrap(value: Any) -> Any:
     """Returns (nested) arguments with every StrictArray replaced by its host array; raises for plain NumPy arrays."""
     if isinstance(value, StrictArray):
         return value._host
-    if isinstance(value, CheckedLengths):
+    if isinstance(value, CheckedLengths | RecordedLengths):
         return value.on(STRICT)._host  # type: ignore[attr-defined]
     if isinstance(value, np.ndarray):
         raise SilentConversion(f"a plain array of shape {value.shape} and dtype {value.dtype} among StrictArrays")

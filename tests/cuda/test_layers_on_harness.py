@@ -13,7 +13,8 @@ from cuda_harness import on_harness
 from rotrnn import Context, cuda
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import astype, flatten, moved
-from rotrnn.ops.recording import NotRecordable, RecordedLengths
+from rotrnn.ops.random import philox
+from rotrnn.ops.recording import NotRecordable, RecordedLengths, Recording, recorded
 from small_models import CLASSES, B, T, classifier, training_step
 from strict import to_host
 
@@ -33,12 +34,10 @@ def test_a_training_step_on_the_cuda_kernels(layer: str, fused: bool, seed: int)
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-NOT_RECORDED = {
-    **dict.fromkeys(("fixed_point", "bedouin", "fpmamba"), "capturing"),  # how many iterations, the host decides
-    "selective_rotrnn": "random numbers are drawn on the host",
-    "wrope_memory": "lengths of sequences are read on the host",  # if ragged
-}
-"""Layers whose step cannot be recorded, and why."""
+ITERATES = ("fixed_point", "bedouin", "fpmamba")
+"""Layers whose step is not recorded: the host decides how many iterations there are."""
+READS_LENGTHS = ("attention", "wrope_memory")
+"""Layers whose step is not recorded for ragged batches: the host looks at lengths."""
 
 
 @pytest.mark.parametrize("ragged", [True, False])
@@ -56,14 +55,15 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
         counter = device.asarray(np.zeros(1, np.int64))
 
         def work() -> Any:
-            ctx = Context(RecordedLengths.at(lengths, T) if ragged else None, train=True, seed=5)
+            ctx = Context(RecordedLengths(lengths, T) if ragged else None, train=True, seed=5)
             logits, saved = model.forward(there, tokens, ctx)
             loss = model.loss(logits, labels)
             grads = dict(flatten(model.backward(there, saved, loss.dlogits)))
             return np.concatenate([grads[name].reshape(-1) for name in grads])
 
-        if layer in NOT_RECORDED and (ragged or layer != "wrope_memory"):
-            with pytest.raises(NotRecordable, match=NOT_RECORDED[layer]):
+        reads = ragged and layer in READS_LENGTHS
+        if layer in ITERATES or reads:
+            with pytest.raises(NotRecordable, match="lengths of sequences" if reads else "capturing|lengths"):
                 cuda.Recorded(work, counter)
             return
         graph = cuda.Recorded(work, counter)
@@ -78,3 +78,9 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
             grads = dict(flatten(model.backward(params, saved, model.loss(logits, own_labels).dlogits)))
             expected = np.concatenate([grads[name].reshape(-1) for name in grads])
             np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_random_numbers_of_the_host_are_not_recorded() -> None:
+    """They would be the same ones each time."""
+    with recorded(Recording()), pytest.raises(NotRecordable, match="random numbers are drawn on the host"):
+        philox(np.zeros((1, 4), np.int64), 0)

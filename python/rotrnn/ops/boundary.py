@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
 from rotrnn.ops.device import HOST, Device, device_of, is_array, is_plain, is_writeable
 from rotrnn.ops.device import Array as Array
+from rotrnn.ops.recording import RecordedLengths
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -243,8 +244,8 @@ class Boundary:
         (`CheckedLengths`)."""
         if lengths is None:
             return None
-        if isinstance(lengths, CheckedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
-            return lengths
+        if isinstance(lengths, CheckedLengths | RecordedLengths) and lengths.fits == (self.size["B"], self.size["T"]):
+            return lengths  # type: ignore[return-value]
         return self.check_lengths(lengths)
 
     def check_lengths(self, lengths: npt.ArrayLike) -> CheckedLengths:

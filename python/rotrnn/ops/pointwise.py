@@ -852,7 +852,8 @@ def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
     if not ax.shape[1]:
         return args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
     b, t, there = _last_steps(args, lengths)
-    return np.where(there, ax[b, t], ax.dtype.type(0))
+    y: Array = np.where(there, ax[b, t], ax.dtype.type(0))
+    return y
 
 
 def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.device import Array, Device
 
 
@@ -59,25 +58,21 @@ def recorded(one: Recording) -> Iterator[None]:
         _NOW.reset(token)
 
 
-class RecordedLengths(CheckedLengths):
-    """Lengths of sequences (B,) whose numbers are in an array on the device, and others each time."""
+class RecordedLengths:
+    """Lengths of sequences (B,) whose numbers are in an array on the device, and others each time.
 
-    _there: Array
+    It stands for `CheckedLengths`, but is no array: whoever looks at its numbers on the host raises `NotRecordable`.
+    """
 
-    @classmethod
-    def at(cls, there: Array, T: int) -> RecordedLengths:
-        made = np.full(there.shape, -1, np.int64).view(cls)
-        made.fits, made._there = (there.shape[0], T), there
-        made.flags.writeable = False
-        return made
+    dtype = np.dtype(np.int64)
 
-    def __array_finalize__(self, source: Any) -> None:
-        self.fits = None
+    def __init__(self, there: Array, T: int) -> None:
+        self.there, self.shape, self.fits = there, there.shape, (there.shape[0], T)
 
     def on(self, device: Device) -> Array:
-        return self._there
+        return self.there
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise NotRecordable("the lengths of sequences are read on the host")
 
-    __array_ufunc__ = __array_function__ = __getitem__ = __iter__ = sum = tolist = _refuse
+    __array__ = __array_ufunc__ = __array_function__ = __getitem__ = __iter__ = __getattr__ = _refuse

@@ -129,7 +129,7 @@ class Recorder:
         arrays = [*dict(flatten(state.params)).values(), *state.moments.values()]
         before = [array.copy() for array in arrays]
         T = np.asarray(batch.inputs).shape[1]
-        lengths = None if inputs.lengths is None else RecordedLengths.at(inputs.lengths, T)
+        lengths: Any = None if inputs.lengths is None else RecordedLengths(inputs.lengths, T)
         ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places)
         try:
             return Recorded(lambda: self.step(state.params, inputs, ctx), inputs.step), inputs
