@@ -369,7 +369,8 @@ KERNEL(window_backward) {
     const left there = {dx, varying ? da : workspace_of<lane>(B, T, N), workspace_of<lane>(B, T, N)};
     launch(backward, pieces_of(count, THREADS), THREADS, 0, c, dx, da, sums, there, dh, a, x, past);
     lane *const ends = varying ? NULL : sums + count;
-    launch(backward_ends, pieces_of(B * N, THREADS), THREADS, 0, c, dpast, dx, da, ends, there.A, dh, dlast, a, x, past);
+    launch(backward_ends, pieces_of(B * N, THREADS), THREADS, 0, c, dpast, dx, da, ends, there.A, dh, dlast, a, x,
+           past);
     if (!varying) sum_rows(da, sums, B * (c.runs + 1), N);
     return runtime_status();
 }
