@@ -12,7 +12,7 @@ namespace {
 enum {
     THREADS = 64,
     AHEAD = sizeof(lane) == 16 ? 2 : 4, /* steps read ahead of their use; more would not fit in registers */
-    RUN_STEPS = 32, /* of a thread, at least */
+    RUN_STEPS = 32,                     /* of a thread, at least */
 };
 
 /* Division of time: `block` steps of a block, the window or all steps; `span`: of a run of blocks. */
@@ -237,7 +237,7 @@ struct step_on {
 };
 
 /* From the first step to the last, with V, C and `later_C` of the block after, which has `after` steps:
- *   da = g conj(P_prev) + q conj(C_prev) + e_prev conj(A)      dx = g + conj(A) V      e = V conj(x) + conj(a) e_prev */
+ *   da = g conj(P_prev) + q conj(C_prev) + e_prev conj(A)    dx = g + conj(A) V    e = V conj(x) + conj(a) e_prev */
 ROT_DEVICE_ONLY void walk_on(cut c, strand s, inputs in, left there, transition_sum &sum, lane *dx, const lane *dh,
                              int64_t from, int64_t steps, int64_t after) {
     lane P = no_lane(), C = lane_one(), V = no_lane(), later_C = lane_one(), e = no_lane();
@@ -247,7 +247,8 @@ ROT_DEVICE_ONLY void walk_on(cut c, strand s, inputs in, left there, transition_
             const int64_t at = at_step(s, from + r), later = from + c.block + r;
             step_on step = {pair_of(c, s, in, from + r), read_lane(there.g + at), read_lane(there.q + at),
                             read_lane(there.A + at), no_lane(), no_lane()};
-            if (r < after) step.later_a = transition(c, s, in, later), step.later_dh = read_lane(dh + at_step(s, later));
+            if (r < after)
+                step.later_a = transition(c, s, in, later), step.later_dh = read_lane(dh + at_step(s, later));
             return step;
         },
         [&](int64_t r, step_on step) {
@@ -267,8 +268,8 @@ ROT_DEVICE_ONLY void walk_on(cut c, strand s, inputs in, left there, transition_
 }
 
 /* dx, and da (B,T,N) or its sums (B,runs,N) */
-GLOBAL(THREADS) backward(cut c, lane *dx, lane *da, lane *sums, left there, const lane *dh, const lane *a, const lane *x,
-                         const lane *past) {
+GLOBAL(THREADS) backward(cut c, lane *dx, lane *da, lane *sums, left there, const lane *dh, const lane *a,
+                         const lane *x, const lane *past) {
     const place at = place_of(c, c.runs);
     if (!at.there) return;
     const strand s = at.s;
@@ -367,8 +368,9 @@ KERNEL(window_backward) {
     lane *const sums = varying ? NULL : workspace_of<lane>(count + B * N); /* of the runs, then of the ends */
     const left there = {dx, varying ? da : workspace_of<lane>(B, T, N), workspace_of<lane>(B, T, N)};
     launch(backward, pieces_of(count, THREADS), THREADS, 0, c, dx, da, sums, there, dh, a, x, past);
-    launch(backward_ends, pieces_of(B * N, THREADS), THREADS, 0, c, dpast, dx, da, varying ? NULL : sums + count, there.A,
-           dh, dlast, a, x, past);
+    lane *const ends = varying ? NULL : sums + count;
+    launch(backward_ends, pieces_of(B * N, THREADS), THREADS, 0, c, dpast, dx, da, ends, there.A, dh, dlast, a, x,
+           past);
     if (!varying) sum_rows(da, sums, B * (c.runs + 1), N);
     return runtime_status();
 }
@@ -383,24 +385,36 @@ struct stream {
     bool resets;
 };
 
-/* The ring's rows and the turn are counted on, so that a step has no division. */
-GLOBAL(THREADS) tiir_steps(stream c, lane *h, lane *delay, lane *sums, const lane *a, const lane *power, const lane *x) {
+/* An input of a step, and the one that leaves the window. */
+struct inputs_of_window {
+    lane newest, oldest;
+};
+
+/* What leaves the window is in x if it came in this call, else in the ring, in a row that is written later if at all.
+ * The ring's rows and the turn are counted on, so that a step has no division. */
+GLOBAL(THREADS) tiir_steps(stream c, lane *h, lane *delay, lane *sums, const lane *a, const lane *power,
+                           const lane *x) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= c.B * c.N) return;
-    const int64_t b = i / c.N, n = i % c.N, rows = c.L + 1;
+    const int64_t b = i / c.N, n = i % c.N, rows = c.L + 1, first = b * c.T * c.N + n, start = c.position[b] % rows;
     const lane a_n = read_lane(a + n), power_n = read_lane(power + n);
     lane *const ring = delay + b * rows * c.N + n, *const both = sums + 2 * b * c.N + n;
     lane read = read_lane(both), next = read_lane(both + c.N);
-    int64_t row = c.position[b] % rows, turn = c.position[b] % c.L;
+    int64_t row = start, turn = c.position[b] % c.L;
     pipelined<AHEAD>(
-        c.T, [&](int64_t t) { return read_lane(x + (b * c.T + t) * c.N + n); },
-        [&](int64_t t, lane input) {
-            const int64_t oldest = row + 1 == rows ? 0 : row + 1;
-            read = tiir_step(a_n, power_n, read, input, read_lane(ring + oldest * c.N));
-            next = scan_step(a_n, next, input);
-            write_lane(h + (b * c.T + t) * c.N + n, read);
-            keep_lane(ring + row * c.N, input);
-            row = oldest, turn = turn + 1 == c.L ? 0 : turn + 1;
+        c.T,
+        [&](int64_t t) {
+            const int64_t later = start + t + 1, old = later < rows ? later : later - rows; /* a row if t < L */
+            const lane *const oldest = t < c.L ? ring + old * c.N : x + first + (t - c.L) * c.N;
+            const inputs_of_window in = {read_lane(x + first + t * c.N), read_lane(oldest)};
+            return in;
+        },
+        [&](int64_t t, inputs_of_window in) {
+            read = tiir_step(a_n, power_n, read, in.newest, in.oldest);
+            next = scan_step(a_n, next, in.newest);
+            write_lane(h + first + t * c.N, read);
+            if (t >= c.T - rows) keep_lane(ring + row * c.N, in.newest);
+            row = row + 1 == rows ? 0 : row + 1, turn = turn + 1 == c.L ? 0 : turn + 1;
             if (c.resets && turn == 0) read = next, next = no_lane();
         });
     keep_lane(both, read), keep_lane(both + c.N, next);
