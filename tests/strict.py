@@ -188,10 +188,10 @@ def _passed_on(name: str) -> Any:
 
 
 def _wrapped(name: str) -> Any:
-    return property(
-        lambda self: wrap(getattr(self._host, name), type(self)),
-        lambda self, value: setattr(self._host, name, unwrap(value)),
-    )
+    def assign(self: StrictArray, value: Any) -> None:
+        perform(type(self), setattr, self._host, name, unwrap(value))
+
+    return property(lambda self: wrap(getattr(self._host, name), type(self)), assign)
 
 
 def _method(name: str) -> Any:
