@@ -5,6 +5,8 @@
  */
 #include "columns.h"
 
+namespace {
+
 enum {
     THREADS = 128,
     TAPS = 4,         /* of one pass */
@@ -75,6 +77,8 @@ static void convolve(extent e, int64_t taps, real *y, Start start, Weight weight
                weight, z, high, high == taps);
 }
 
+}
+
 KERNEL(conv_forward) {
     const inputs in = {x, state, T, D, taps};
     const extent e = {B, T, D, lengths};
@@ -90,6 +94,8 @@ KERNEL(conv_forward) {
         });
     return runtime_status();
 }
+
+namespace {
 
 /* What inputs receive: dy (B,T,D) through the weights w (D,taps), and dfinal (B,taps-1,D) or NULL. */
 struct gradients {
@@ -157,6 +163,8 @@ static void weights_adjoint(extent e, inputs in, real *dw, real *dbias, const re
         else if (k >= 0)
             dw[d * taps + k] = (real)total;
     });
+}
+
 }
 
 KERNEL(conv_backward) {
