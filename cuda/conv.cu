@@ -173,7 +173,9 @@ KERNEL(conv_backward) {
     const extent e = {B, T, D, lengths};
     convolve( /* the gradient of input t + taps-1, from dy_t .. dy_{t+taps-1} */
         e, taps, dx,
-        [=] __device__(int64_t b, int64_t t, int64_t d, int64_t all) { return final_adjoint(g, b, t + taps - 1, d, all); },
+        [=] __device__(int64_t b, int64_t t, int64_t d, int64_t all) {
+            return final_adjoint(g, b, t + taps - 1, d, all);
+        },
         [=] __device__(int64_t m, int64_t d) { return w[d * taps + taps - 1 - m]; },
         [=] __device__(int64_t b, int64_t i, int64_t d, int64_t all) { return i < all ? dy[(b * T + i) * D + d] : 0; });
     const int64_t tail = (taps - 1) * D;

@@ -336,8 +336,8 @@ ROT_DEVICE_ONLY void means_of_rows(norm_rows &s, chunk_rows rows, int64_t D, con
     }
 }
 
-/* dx, and sums (chunks,2,D) of dscale and dbias. A block takes a chunk of rows: first the means of each row, then, while
- * the rows are in cache, its channels, which are summed over the rows. */
+/* dx, and sums (chunks,2,D) of dscale and dbias. A block takes a chunk of rows: first the means of each row, then,
+ * while the rows are in cache, its channels, which are summed over the rows. */
 GLOBAL(THREADS) row_norm_backward(columns_cut c, real *dx, real *sums, const real *dy, const real *x, const real *scale,
                                   const real *mean, const real *rstd) {
     norm_rows &s = shared_memory<norm_rows>();
@@ -505,7 +505,8 @@ ROT_DEVICE_ONLY lane_of_task task_of_warp(int64_t D) {
 static int64_t blocks_of_tasks(int64_t n, int64_t D) { return pieces_of(n * pieces_of(D, 32), WARPS); }
 
 /* Channel d of dy, summed over sorted places from .. to-1 */
-ROT_DEVICE_ONLY real sum_of_entries(const real *dy, const entry *sorted, int64_t from, int64_t to, int64_t d, int64_t D) {
+ROT_DEVICE_ONLY real sum_of_entries(const real *dy, const entry *sorted, int64_t from, int64_t to, int64_t d,
+                                    int64_t D) {
     real sum = 0;
     pipelined<8>(
         most(to - from, 0), [&](int64_t k) { return dy[sorted[from + k].row * D + d]; },
