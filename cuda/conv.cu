@@ -5,6 +5,8 @@
  */
 #include "columns.h"
 
+namespace {
+
 enum {
     THREADS = 128,
     TAPS = 4,         /* of one pass */
@@ -75,6 +77,8 @@ static void convolve(extent e, int64_t taps, real *y, Start start, Weight weight
                weight, z, high, high == taps);
 }
 
+}
+
 KERNEL(conv_forward) {
     const inputs in = {x, state, T, D, taps};
     const extent e = {B, T, D, lengths};
@@ -90,6 +94,8 @@ KERNEL(conv_forward) {
         });
     return runtime_status();
 }
+
+namespace {
 
 /* What inputs receive: dy (B,T,D) through the weights w (D,taps), and dfinal (B,taps-1,D) or NULL. */
 struct gradients {
@@ -159,13 +165,17 @@ static void weights_adjoint(extent e, inputs in, real *dw, real *dbias, const re
     });
 }
 
+}
+
 KERNEL(conv_backward) {
     const gradients g = {dy, dfinal, w, T, D, taps};
     const inputs in = {x, state, T, D, taps};
     const extent e = {B, T, D, lengths};
     convolve( /* the gradient of input t + taps-1, from dy_t .. dy_{t+taps-1} */
         e, taps, dx,
-        [=] __device__(int64_t b, int64_t t, int64_t d, int64_t all) { return final_adjoint(g, b, t + taps - 1, d, all); },
+        [=] __device__(int64_t b, int64_t t, int64_t d, int64_t all) {
+            return final_adjoint(g, b, t + taps - 1, d, all);
+        },
         [=] __device__(int64_t m, int64_t d) { return w[d * taps + taps - 1 - m]; },
         [=] __device__(int64_t b, int64_t i, int64_t d, int64_t all) { return i < all ? dy[(b * T + i) * D + d] : 0; });
     const int64_t tail = (taps - 1) * D;

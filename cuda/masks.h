@@ -5,10 +5,12 @@
 #include "device.h"
 #include "dropout.h"
 
+namespace { /* of another size in each dtype */
 struct mask_key {
     dropout_key key;
     const int64_t *counter;
 };
+}
 
 static inline mask_key mask_key_of(double rate, int64_t seed, int64_t step, int64_t site) {
     const mask_key mask = {dropout_key_of(rate, seed, step, site), runtime_counter()};

@@ -5,6 +5,8 @@
 #include "adamw.h"
 #include "device.h"
 
+namespace {
+
 enum { THREADS = 256, BLOCK = 16 * THREADS };
 
 struct block_scratch {
@@ -13,18 +15,20 @@ struct block_scratch {
 
 ROT_DEVICE_ONLY double square(real x) { return (double)x * (double)x; }
 
-/* sums (2,blocks): of the squares of p and of v after the update */
-/* `now` or NULL: what `given` holds, in memory (adamw.h) */
+/* given: what `now` (4) would hold (adamw.h), where it is NULL */
 struct adamw_settings {
     const double *now;
     double given[4], beta1, beta2, eps, decay;
 };
 
-GLOBAL(THREADS) adamw_kernel(real *p, real *m, real *v, const real *grad, int64_t n, adamw_settings settings, double *sums) {
+/* sums (2,blocks): of the squares of p and of v after the update */
+GLOBAL(THREADS) adamw_kernel(real *p, real *m, real *v, const real *grad, int64_t n, adamw_settings by, double *sums) {
     block_scratch &s = shared_memory<block_scratch>();
-    const double *const now = settings.now ? settings.now : settings.given;
-    const adamw_rule rule = adamw_rule_of(now, settings.beta1, settings.beta2, settings.eps, settings.decay);
-    const bool updates = !settings.now || isfinite(now[3]);
+    double now[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) now[k] = by.now ? by.now[k] : by.given[k];
+    const adamw_rule rule = adamw_rule_of(now, by.beta1, by.beta2, by.eps, by.decay);
+    const bool updates = !by.now || isfinite(now[3]);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, end = least(((int64_t)blockIdx.x + 1) * BLOCK, n);
     double of_p = 0, of_v = 0;
     for (int64_t i = first; i < end; i += THREADS) {
@@ -57,6 +61,8 @@ GLOBAL(THREADS) root_of_sum(double *norm, const double *sums, int64_t blocks) {
     for (int64_t i = threadIdx.x; i < blocks; i += THREADS) sum += sums[blockIdx.x * blocks + i];
     sum = block_sum(sum, s.sums, THREADS);
     if (threadIdx.x == 0) norm[blockIdx.x] = sqrt(sum);
+}
+
 }
 
 KERNEL(adamw) {

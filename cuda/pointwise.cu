@@ -21,6 +21,7 @@ enum {
 
 /* ------------------------------------------------------------------------------------------------ elementwise */
 
+namespace {
 /* Two or three numbers that a map loads */
 struct two {
     real a, b;
@@ -28,6 +29,7 @@ struct two {
 struct three {
     real a, b, c;
 };
+}
 
 template <real (*F)(real)> static void map_function(extent e, real *y, const real *x) {
     map(
@@ -96,6 +98,7 @@ KERNEL(mask_padding) {
 
 /* ---------------------------------------------------------------------------------------------------- dropout */
 
+namespace {
 /* The numbers of one Philox block, moved 16 bytes at a time */
 struct quad {
     real of[4];
@@ -103,6 +106,8 @@ struct quad {
 struct packets {
     float4 of[sizeof(quad) / sizeof(float4)];
 };
+}
+
 ROT_DEVICE_ONLY quad read_quad(const real *p) {
     const packets in = *(const packets *)p;
     quad q;
@@ -194,10 +199,12 @@ GLOBAL(COLUMN_THREADS) moments_kernel(columns_cut c, real *parts, const real *x)
     part[0] = mean, part[c.e.D] = squares, part[2 * c.e.D] = rest;
 }
 
+namespace {
 struct part {
     double rows;
     real mean, squares, rest;
 };
+}
 
 ROT_DEVICE_ONLY part part_of(columns_cut c, const real *parts, int64_t chunk, int64_t d) {
     const real *const at = parts + chunk * 3 * c.e.D + d;
@@ -304,10 +311,12 @@ KERNEL(rms_norm_forward) {
     return runtime_status();
 }
 
+namespace {
 /* The statistics of a block's rows: as forward wrote them, <g> and <g xhat> */
 struct norm_rows {
     real mean[NORM_ROWS], rstd[NORM_ROWS], g[NORM_ROWS], g_xhat[NORM_ROWS], sums[COLUMN_THREADS];
 };
+}
 
 /* The means over channels of each row, by warps. */
 ROT_DEVICE_ONLY void means_of_rows(norm_rows &s, chunk_rows rows, int64_t D, const real *dy, const real *x,
@@ -327,8 +336,8 @@ ROT_DEVICE_ONLY void means_of_rows(norm_rows &s, chunk_rows rows, int64_t D, con
     }
 }
 
-/* dx, and sums (chunks,2,D) of dscale and dbias. A block takes a chunk of rows: first the means of each row, then, while
- * the rows are in cache, its channels, which are summed over the rows. */
+/* dx, and sums (chunks,2,D) of dscale and dbias. A block takes a chunk of rows: first the means of each row, then,
+ * while the rows are in cache, its channels, which are summed over the rows. */
 GLOBAL(THREADS) row_norm_backward(columns_cut c, real *dx, real *sums, const real *dy, const real *x, const real *scale,
                                   const real *mean, const real *rstd) {
     norm_rows &s = shared_memory<norm_rows>();
@@ -395,6 +404,7 @@ KERNEL(embedding_forward) {
     return runtime_status();
 }
 
+namespace {
 /* A row of (B*T) and its id; V for rows without one */
 struct alignas(16) entry {
     int64_t id, row;
@@ -408,6 +418,7 @@ struct sort_pass {
 struct sort_scratch {
     int64_t counts[DIGITS][SORT_THREADS];
 };
+}
 
 ROT_DEVICE_ONLY int digit_of(entry e, int shift) { return (int)(e.id >> shift) & (DIGITS - 1); }
 
@@ -421,9 +432,11 @@ GLOBAL(SORT_THREADS) count_digits(sort_pass pass, int64_t *counts, const entry *
         for (int k = 0; k < DIGITS; k++) counts[k * pass.runs + run] = s.counts[k][threadIdx.x];
 }
 
+namespace {
 struct scan_scratch {
     int64_t before[2][THREADS];
 };
+}
 
 /* counts (n) <- the sums of all counts before each; by one block */
 GLOBAL(THREADS) sum_before(int64_t *counts, int64_t n) {
@@ -477,10 +490,12 @@ static const entry *sort_rows(const int64_t *ids, const int64_t *lengths, int64_
     return from;
 }
 
+namespace {
 /* A warp's channel d of task `at` */
 struct lane_of_task {
     int64_t at, d;
 };
+}
 
 ROT_DEVICE_ONLY lane_of_task task_of_warp(int64_t D) {
     const int64_t tiles = pieces_of(D, 32), warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -490,7 +505,8 @@ ROT_DEVICE_ONLY lane_of_task task_of_warp(int64_t D) {
 static int64_t blocks_of_tasks(int64_t n, int64_t D) { return pieces_of(n * pieces_of(D, 32), WARPS); }
 
 /* Channel d of dy, summed over sorted places from .. to-1 */
-ROT_DEVICE_ONLY real sum_of_entries(const real *dy, const entry *sorted, int64_t from, int64_t to, int64_t d, int64_t D) {
+ROT_DEVICE_ONLY real sum_of_entries(const real *dy, const entry *sorted, int64_t from, int64_t to, int64_t d,
+                                    int64_t D) {
     real sum = 0;
     pipelined<8>(
         most(to - from, 0), [&](int64_t k) { return dy[sorted[from + k].row * D + d]; },

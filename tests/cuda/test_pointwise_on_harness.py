@@ -1,4 +1,4 @@
-"""Pointwise, convolution, optimiser and Philox kernels for CUDA, in the harness: what the table of cases does not have."""
+"""Pointwise, convolution, optimiser and Philox kernels on the harness: what the table of cases does not have."""
 
 from __future__ import annotations
 
@@ -91,6 +91,19 @@ def test_dropout_of_arrays_that_begin_anywhere() -> None:
         np.testing.assert_array_equal(to_host(room)[skip_y : skip_y + 4096], expected)
         assert np.isnan(to_host(room)[:skip_y]).all()
         assert np.isnan(to_host(room)[skip_y + 4096 :]).all()
+
+
+def test_a_counter_on_the_device_is_added_to_the_step_of_a_mask() -> None:
+    x = np.ones((2, 9, 8), np.float32)
+    for over_time in (False, True):
+        expected = pointwise.dropout(x, 0.4, **KEY | {"step": 7 + 5}, over_time=over_time)
+        with on_harness() as module:
+            module.use_counter(to_device(np.array([5])))
+            try:
+                y = pointwise.dropout(to_device(x), 0.4, **KEY, over_time=over_time)
+            finally:
+                module.use_counter(None)
+        np.testing.assert_array_equal(to_host(y), expected)
 
 
 # ----------------------------------------------------------------------------------------------------------- norms
@@ -270,6 +283,24 @@ def test_adamw_and_its_norms(n: int, dtype: Any) -> None:
     assert alone == norms[0]
     for got, mine in zip(there, (p, m, v, grad), strict=True):
         np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(dtype) * np.max(np.abs(mine), initial=1))
+
+
+@pytest.mark.parametrize("scale", [0.5, np.nan])
+def test_adamw_with_rates_in_memory(scale: float) -> None:
+    """As with those of the call; nothing changes where the scale is not finite, and the norms are those of before."""
+    n, lr, step, kept = 300, 1e-2, 3, {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.1}
+    p, m, grad = (normal((n,), np.float64, seed) for seed in range(3))
+    v = np.abs(normal((n,), np.float64, 3))
+    there, norms = [to_device(one) for one in (p, m, v)], poisoned((2,), float)
+    now = to_device(np.array([lr, 1 - 0.9**step, 1 - 0.99**step, scale]))
+    with on_harness() as module:
+        arrays = dict(zip("pmv", there, strict=True)) | {"grad": to_device(grad), "now": now, "norms": norms}
+        module.kernels.adamw(**arrays, n=n, lr=9.0, step=9, scale=9.0, **kept)
+    if np.isfinite(scale):
+        optim.adamw(p, m, v, grad, lr=lr, step=step, **kept, scale=scale)
+    for got, mine in zip(there, (p, m, v), strict=True):
+        np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(float) * np.max(np.abs(mine)))
+    np.testing.assert_allclose(to_host(norms), [np.linalg.norm(p), np.linalg.norm(v)], rtol=8 * eps(float))
 
 
 def test_a_norm_that_is_not_finite() -> None:
