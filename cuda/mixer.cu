@@ -2,9 +2,8 @@
  *
  * Gradients of constant u and alpha are summed by each warp over its tokens, and then over the warps, in order.
  */
+#include "sums.h"
 #include "warps.h"
-
-enum { PIECE_ROWS = 64 }; /* of one partial sum */
 
 /* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
 struct mixing {
@@ -68,24 +67,6 @@ KERNEL(mix_forward) {
     const crew c = crew_for(p);
     launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), y);
     return runtime_status();
-}
-
-/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
-static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
-    for (;;) {
-        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
-        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
-        each(pieces * n, [=] __device__(int64_t i) {
-            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
-            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
-            real sum = 0;
-            pipelined<16>(
-                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
-            to[i] = sum;
-        });
-        if (pieces == 1) return;
-        x = to, rows = pieces;
-    }
 }
 
 /* du and dalpha have a row for each token, or, where they are constant, for each warp. */

@@ -33,6 +33,9 @@ struct stack {
     double sign;
 };
 
+/* Of a pair: an index that the compiler does not know would keep it in memory. */
+ROT_DEVICE_ONLY double *one_of(double *const *pair, bool second) { return second ? pair[1] : pair[0]; }
+
 /* A tile, and a thread's numbers of it: rows and columns SIDE apart. */
 struct tile {
     int64_t row, column;
@@ -148,23 +151,24 @@ ROT_DEVICE_ONLY void scale(const stack &s, tile &t, int64_t count) {
 ROT_DEVICE_ONLY void add_terms(const stack &s, tile &t, int step) {
     const int64_t n = s.n;
     const int k = TERMS - 4 - 2 * step, from = step % 2;
-    add_product(t, s.X, s.E[from], n);
-    finish(t, s.E[!from], inverse_factorial(k + 1), s.A, inverse_factorial(k), n);
+    add_product(t, s.X, one_of(s.E, from), n);
+    finish(t, one_of(s.E, !from), inverse_factorial(k + 1), s.A, inverse_factorial(k), n);
     if (!s.dA) return;
-    add_product(t, s.dX, s.E[from], n);
-    add_product(t, s.X, s.dE[from], n);
-    finish(t, s.dE[!from], inverse_factorial(k + 1), s.dA, 0, n);
+    add_product(t, s.dX, one_of(s.E, from), n);
+    add_product(t, s.X, one_of(s.dE, from), n);
+    finish(t, one_of(s.dE, !from), inverse_factorial(k + 1), s.dA, 0, n);
 }
 
 /* E <- E^2 */
 ROT_DEVICE_ONLY void square_back(const stack &s, tile &t, int from) {
     const int64_t n = s.n;
-    add_product(t, s.E[from], s.E[from], n);
-    finish(t, s.E[!from], 0, NULL, 0, n);
+    const double *const E = one_of(s.E, from), *const dE = one_of(s.dE, from);
+    add_product(t, E, E, n);
+    finish(t, one_of(s.E, !from), 0, NULL, 0, n);
     if (!s.dA) return;
-    add_product(t, s.E[from], s.dE[from], n);
-    add_product(t, s.dE[from], s.E[from], n);
-    finish(t, s.dE[!from], 0, NULL, 0, n);
+    add_product(t, E, dE, n);
+    add_product(t, dE, E, n);
+    finish(t, one_of(s.dE, !from), 0, NULL, 0, n);
 }
 
 /* X = (I - E^T E) / 2 of Newton's step, which is E + E X */
@@ -207,8 +211,8 @@ GLOBAL(THREADS) run_stages(stack all, int64_t blocks, int from, int to) {
             else if (stage == SCALE) scale(s, t, count);
             else if (stage < BACK) add_terms(s, t, stage - SERIES);
             else if (stage < DEFECT) square_back(s, t, (HORNER + stage - BACK) % 2);
-            else if (stage == STORE) store(s, t, s.E[last], s.dE[last]);
-            else if (!s.dA) defect(s, t, s.E[last]);
+            else if (stage == STORE) store(s, t, one_of(s.E, last), one_of(s.dE, last));
+            else if (!s.dA) defect(s, t, one_of(s.E, last));
         }
         __syncthreads();
     }
