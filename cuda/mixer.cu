@@ -70,8 +70,8 @@ KERNEL(mix_forward) {
 }
 
 /* du and dalpha have a row for each token, or, where they are constant, for each warp. */
-GLOBAL2(BLOCK, BLOCKS) mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin,
-                                const real *dy) {
+GLOBAL2(BLOCK, BLOCKS)
+mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin, const real *dy) {
     if (warp_of() >= c.count) return;
     const int64_t D = p.m.D, u_size = mixer_u(p.m), alpha_size = mixer_alpha(p.m);
     real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
@@ -104,7 +104,8 @@ KERNEL(mix_backward) {
     const crew c = crew_for(p);
     real *const du_rows = u_varying ? du : workspace_of<real>(c.count, mixer_u(m));
     real *const dalpha_rows = alpha_varying ? dalpha : workspace_of<real>(c.count, mixer_alpha(m));
-    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin, dy);
+    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin,
+           dy);
     if (!u_varying) sum_rows(du, du_rows, c.count, mixer_u(m));
     if (!alpha_varying) sum_rows(dalpha, dalpha_rows, c.count, mixer_alpha(m));
     return runtime_status();

@@ -2,9 +2,9 @@
  * method).
  *
  * The method is a sequence of stages, each of which makes matrices from those of earlier stages. Of a small matrix, one
- * block goes through all stages; of a larger one, blocks make tiles, and each stage is a launch. How often to square back
- * depends on the numbers, which the host does not see: the launches beyond do nothing, and a matrix so large that it
- * needs more than LAUNCHED gets the rest from one block.
+ * block goes through all stages; of a larger one, blocks make tiles, and each stage is a launch. How often to square
+ * back depends on the numbers, which the host does not see: the launches beyond do nothing, and a matrix so large that
+ * it needs more than LAUNCHED gets the rest from one block.
  *
  * A number of M beyond ORTHOGONAL_LARGEST makes the result NaN, since the host cannot raise an error in time.
  */
@@ -13,17 +13,18 @@
 #include "orthogonal.h"
 
 enum {
-    TILE = 32,                       /* rows and columns of a tile */
-    SIDE = 8,                        /* of the block's square of threads */
-    OWN = TILE / SIDE,               /* rows and columns of a thread's part */
+    TILE = 32,         /* rows and columns of a tile */
+    SIDE = 8,          /* of the block's square of threads */
+    OWN = TILE / SIDE, /* rows and columns of a thread's part */
     THREADS = SIDE * SIDE,
-    HORNER = TERMS / 2 - 1,          /* steps of the series, two terms each, after the first two terms */
-    LAUNCHED = 8, SQUARINGS = 64,    /* those that are launches, and more than there can be */
+    HORNER = TERMS / 2 - 1, /* steps of the series, two terms each, after the first two terms */
+    LAUNCHED = 8,
+    SQUARINGS = 64, /* those that are launches, and more than there can be */
 };
 enum { LOAD, SQUARE, SCALE, SERIES, BACK = SERIES + HORNER, DEFECT = BACK + SQUARINGS, STORE, STAGES };
 
-/* Matrices (G,n,n), or those of one g. E and dE change places at each step. norms (G, tiles): of X's; squarings (G). With
- * dA, dE is asked for, else E. */
+/* Matrices (G,n,n), or those of one g. E and dE change places at each step. norms (G, tiles): of X's; squarings (G).
+ * With dA, dE is asked for, else E. */
 struct stack {
     int64_t n;
     double *A, *X, *E[2], *dA, *dX, *dE[2], *norms;
@@ -206,13 +207,20 @@ GLOBAL(THREADS) run_stages(stack all, int64_t blocks, int from, int to) {
             tile t;
             t.row = i / side * TILE, t.column = i % side * TILE;
             clear(t);
-            if (stage == LOAD) load(s, t);
-            else if (stage == SQUARE) square(s, t, s.norms + i);
-            else if (stage == SCALE) scale(s, t, count);
-            else if (stage < BACK) add_terms(s, t, stage - SERIES);
-            else if (stage < DEFECT) square_back(s, t, (HORNER + stage - BACK) % 2);
-            else if (stage == STORE) store(s, t, one_of(s.E, last), one_of(s.dE, last));
-            else if (!s.dA) defect(s, t, one_of(s.E, last));
+            if (stage == LOAD)
+                load(s, t);
+            else if (stage == SQUARE)
+                square(s, t, s.norms + i);
+            else if (stage == SCALE)
+                scale(s, t, count);
+            else if (stage < BACK)
+                add_terms(s, t, stage - SERIES);
+            else if (stage < DEFECT)
+                square_back(s, t, (HORNER + stage - BACK) % 2);
+            else if (stage == STORE)
+                store(s, t, one_of(s.E, last), one_of(s.dE, last));
+            else if (!s.dA)
+                defect(s, t, one_of(s.E, last));
         }
         __syncthreads();
     }

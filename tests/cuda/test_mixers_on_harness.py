@@ -1,5 +1,5 @@
-"""Mixers, fixed points in depth, lagged maps and rotations on the CUDA kernels, where the table of cases does not reach:
-several tokens of a warp, rooms in global memory, several blocks, float32, extreme numbers, NaN in padding."""
+"""Mixers, fixed points in depth, lagged maps and rotations on the CUDA kernels, beyond the table of cases: several
+tokens of a warp, rooms in global memory, several blocks, float32, extreme numbers, NaN in padding."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_vectors_of_any_magnitude(seed: int) -> None:
     rng = np.random.default_rng(2)
     u, alpha = mixer_arrays(rng, "dplr", (1, 5), 2, 33)
     u *= np.array([1e-200, 1e200, 1e-310, 0, 1e308])[:, None, None] / 8
-    x, dy = rng.standard_normal((2, 1, 5, 33))
+    x = rng.standard_normal((1, 5, 33))
     compare(dplr_mix, seed, 200, u, alpha, x)
 
 
@@ -222,7 +222,9 @@ def test_rotations(n: int, sizes: tuple[float, float], dtype: Any, seed: int) ->
         return orthogonal(M), orthogonal_backward(dP, M)
 
     P, _ = compare(run, seed, terms, M, dP)
-    np.testing.assert_allclose(P @ np.swapaxes(P, 1, 2), np.broadcast_to(np.eye(n), P.shape), atol=n * np.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        P @ np.swapaxes(P, 1, 2), np.broadcast_to(np.eye(n), P.shape), atol=n * np.finfo(dtype).eps
+    )
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, 1.1e6])
