@@ -8,9 +8,9 @@
 #include "residual.h"
 
 enum {
-    PIECE = 1024,     /* numbers of a row, where rows are not steps */
-    ROWS = 4,         /* of a warp */
-    WALKERS = 64,     /* threads of a block that walk through time */
+    PIECE = 1024,                      /* numbers of a row, where rows are not steps */
+    ROWS = 4,                          /* of a warp */
+    WALKERS = 64,                      /* threads of a block that walk through time */
     AHEAD = sizeof(real) == 4 ? 8 : 4, /* steps read ahead of their use */
 };
 
@@ -35,16 +35,18 @@ GLOBAL(BLOCK) finish(real *residual, const spread *widest, int64_t B, int64_t co
 
 /* ---- relax: rows of `row` numbers, with each_step those of a step; `blocks` of a sequence ---- */
 
-GLOBAL(BLOCK) relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t *lengths, int64_t T, int64_t D,
-                         int64_t row, int64_t blocks, bool each_step) {
+GLOBAL(BLOCK)
+relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t *lengths, int64_t T, int64_t D,
+           int64_t row, int64_t blocks, bool each_step) {
     const int64_t b = blockIdx.x / blocks, all = steps_of(lengths, b, T) * D, warp = threadIdx.x / 32;
     const int64_t from = (blockIdx.x % blocks * WARPS + warp) * ROWS * row, to = least(from + ROWS * row, all);
     const real damping = s[b];
     spread own = {0, 0};
     for (int64_t at = from; at < to; at += row) {
         spread here = {0, 0};
-        EACH_OF_ROW(i, least(row, to - at))
-            y[b * T * D + at + i] = relax(&here, y[b * T * D + at + i], f[b * T * D + at + i], damping);
+        real *const y_row = y + b * T * D + at;
+        const real *const f_row = f + b * T * D + at;
+        EACH_OF_ROW(i, least(row, to - at)) y_row[i] = relax(&here, y_row[i], f_row[i], damping);
         if (each_step) {
             here = warp_widest(here);
             here.apart = magnitude_of(residual_of(here, (real)RESIDUAL_FLOOR));
@@ -56,7 +58,8 @@ GLOBAL(BLOCK) relax_rows(spread *widest, real *y, const real *f, const real *s, 
 }
 
 KERNEL(relax) {
-    const int64_t row = each_step ? D : (int64_t)PIECE, blocks = pieces_of(each_step ? T : pieces_of(T * D, row), WARPS * ROWS);
+    const int64_t row = each_step ? D : (int64_t)PIECE, rows = each_step ? T : pieces_of(T * D, row);
+    const int64_t blocks = pieces_of(rows, WARPS * ROWS);
     spread *const widest = workspace_of<spread>(B, blocks, WARPS);
     launch(relax_rows, B * blocks, BLOCK, 0, widest, y, f, s, lengths, T, D, row, blocks, each_step);
     launch(finish, pieces_of(B, WARPS), BLOCK, 0, residual, widest, B, blocks * WARPS, each_step);
@@ -88,8 +91,9 @@ struct depth {
 };
 
 /* pull (B,T,D): what F_t adds to lam F of the step before it, gain (y + Q (x - y)) or x + (I - Q^T) gain y. */
-GLOBAL2(BLOCK, BLOCKS) pull_rows(crew c, depth p, stride apart, real *pull, const real *y, const real *x, const real *lam,
-                                 const real *w, const real *alpha) {
+GLOBAL2(BLOCK, BLOCKS)
+pull_rows(crew c, depth p, stride apart, real *pull, const real *y, const real *x, const real *lam, const real *w,
+          const real *alpha) {
     if (warp_of() >= c.count) return;
     real *const v = room_of(c), *const scratch = v + p.D;
     for (token at = first_token(apart); at.row < p.B * p.T; at = next_token(at, apart)) {
@@ -114,8 +118,9 @@ struct step_of_depth {
 };
 
 /* F along the walk, of 32 channels by each warp, `warps` of a sequence; y <- s F + (1 - s) y. */
-GLOBAL(WALKERS) walk_depth(depth p, spread *widest, real *y, const real *pull, const real *lam, const real *h0, const real *s,
-                           int64_t warps) {
+GLOBAL(WALKERS)
+walk_depth(depth p, spread *widest, real *y, const real *pull, const real *lam, const real *h0, const real *s,
+           int64_t warps) {
     const int64_t warp = (int64_t)blockIdx.x * (WALKERS / 32) + threadIdx.x / 32, b = warp / warps;
     const int64_t i = warp % warps * 32 + threadIdx.x % 32;
     if (b >= p.B) return;
@@ -145,8 +150,9 @@ GLOBAL(WALKERS) walk_depth(depth p, spread *widest, real *y, const real *pull, c
 
 KERNEL(depth_pass) {
     const mixer m = {form, R, D};
-    const depth p = {B, T, D, varying ? D : 0, w_varying ? mixer_prepared(m) : 0, alpha_varying ? mixer_alpha(m) : 0,
-                     lengths, m, (bool)scaled, (bool)adjoint};
+    const int64_t lam_stride = varying ? D : 0, w_stride = w_varying ? mixer_prepared(m) : 0;
+    const int64_t alpha_stride = alpha_varying ? mixer_alpha(m) : 0;
+    const depth p = {B, T, D, lam_stride, w_stride, alpha_stride, lengths, m, (bool)scaled, (bool)adjoint};
     const crew c = crew_of(B * T, D + mixer_scratch(m));
     const int64_t warps = pieces_of(D, 32);
     real *const pull = workspace_of<real>(B, T, D);

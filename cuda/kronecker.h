@@ -1,12 +1,13 @@
-/* Kronecker's mixer for a warp: the functions of the same names in csrc/kernels/mixer.h, which includes this. There a row
- * is a vector register's; here matrices are small, so that each thread computes numbers of a product by itself.
+/* Kronecker's mixer for a warp: the functions of the same names in csrc/kernels/mixer.h, which includes this. There a
+ * row is a vector register's; here matrices are small, so that each thread computes numbers of a product by itself.
  */
 #ifndef ROT_CUDA_KRONECKER_H
 #define ROT_CUDA_KRONECKER_H
 
 /* The numbers (i,j) of a matrix, at i columns + j, shared by the threads of the warp. */
 #define EACH_OF_MATRIX(i, j, rows, columns)                                                                            \
-    for (int64_t at = threadIdx.x % 32, i = 0, j = at; at < (rows) * (columns) && carry(i, j, columns); at += 32, j += 32)
+    for (int64_t at = threadIdx.x % 32, i = 0, j = at; at < (rows) * (columns) && carry(i, j, columns);                \
+         at += 32, j += 32)
 
 ROT_DEVICE_ONLY bool carry(int64_t &i, int64_t &j, int64_t columns) {
     for (; j >= columns; j -= columns) i++;
@@ -49,8 +50,7 @@ ROT_DEVICE_ONLY void adjoint_factor(real *rows, const real *dW, const real *w, r
         normalise_adjoint(dE + i * n, dW + i * n, w + i * n, inverse[i], n);
     }
     join_row();
-    for (int64_t i = 0; i < n; rows += n - i, i++)
-        EACH_OF_ROW(k, n - i) {
+    for (int64_t i = 0; i < n; rows += n - i, i++) EACH_OF_ROW(k, n - i) {
             const real *const column = U + i + k; /* zero below row i + k */
             rows[k] += own_dot(dE + i * n, 1, column, n, i + k + 1) + own_dot(dE + i, n, column, n, i + k + 1);
         }

@@ -1,5 +1,5 @@
-/* Functions of a base and of a lagged input on a GPU (csrc/kernels/lagged.c has the equations): a warp takes one step of a
- * sequence after the other.
+/* Functions of a base and of a lagged input on a GPU (csrc/kernels/lagged.c has the equations): a warp takes one step
+ * of a sequence after the other.
  */
 #include "warps.h"
 
@@ -29,8 +29,9 @@ KERNEL(lagged_forward) {
 }
 
 /* All ranges. The host cannot see their widths: they are cut to the columns that there are. */
-GLOBAL2(BLOCK, BLOCKS) lagged_ranges(crew c, range whole, stride apart, real *out, const int64_t *widths,
-                                     const int64_t *functions, int64_t ranges) {
+GLOBAL2(BLOCK, BLOCKS)
+lagged_ranges(crew c, range whole, stride apart, real *out, const int64_t *widths, const int64_t *functions,
+              int64_t ranges) {
     if (warp_of() >= c.count) return;
     real *const p = room_of(c);
     for (token at = first_token(apart); at.row < whole.B * whole.T; at = next_token(at, apart)) {
@@ -67,8 +68,8 @@ KERNEL(lagged_product) {
     return runtime_status();
 }
 
-GLOBAL2(BLOCK, BLOCKS) lagged_rows_backward(crew c, range r, stride apart, real *dbase, real *dlate, real *dfirst,
-                                            const real *dout) {
+GLOBAL2(BLOCK, BLOCKS)
+lagged_rows_backward(crew c, range r, stride apart, real *dbase, real *dlate, real *dfirst, const real *dout) {
     if (warp_of() >= c.count) return;
     real *const p = room_of(c), *const w = p + r.n;
     for (token at = first_token(apart); at.row < r.B * r.T; at = next_token(at, apart)) {

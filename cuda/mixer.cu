@@ -2,9 +2,8 @@
  *
  * Gradients of constant u and alpha are summed by each warp over its tokens, and then over the warps, in order.
  */
+#include "sums.h"
 #include "warps.h"
-
-enum { PIECE_ROWS = 64 }; /* of one partial sum */
 
 /* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
 struct mixing {
@@ -70,27 +69,9 @@ KERNEL(mix_forward) {
     return runtime_status();
 }
 
-/* out (n): the sum of `rows` rows, in order within pieces, and then over the pieces. */
-static void sum_rows(real *out, const real *x, int64_t rows, int64_t n) {
-    for (;;) {
-        const int64_t pieces = most(pieces_of(rows, PIECE_ROWS), 1);
-        real *const to = pieces == 1 ? out : workspace_of<real>(pieces, n);
-        each(pieces * n, [=] __device__(int64_t i) {
-            const int64_t piece = i / n, count = least(rows - piece * PIECE_ROWS, PIECE_ROWS);
-            const real *const column = x + piece * (PIECE_ROWS - 1) * n + i; /* i = piece n + column */
-            real sum = 0;
-            pipelined<16>(
-                count, [&](int64_t row) { return column[row * n]; }, [&](int64_t, real one) { sum += one; });
-            to[i] = sum;
-        });
-        if (pieces == 1) return;
-        x = to, rows = pieces;
-    }
-}
-
 /* du and dalpha have a row for each token, or, where they are constant, for each warp. */
-GLOBAL2(BLOCK, BLOCKS) mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin,
-                                const real *dy) {
+GLOBAL2(BLOCK, BLOCKS)
+mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin, const real *dy) {
     if (warp_of() >= c.count) return;
     const int64_t D = p.m.D, u_size = mixer_u(p.m), alpha_size = mixer_alpha(p.m);
     real *const v = room_of(c), *const scratch = v + D, *const w = scratch + mixer_scratch(p.m);
@@ -123,7 +104,8 @@ KERNEL(mix_backward) {
     const crew c = crew_for(p);
     real *const du_rows = u_varying ? du : workspace_of<real>(c.count, mixer_u(m));
     real *const dalpha_rows = alpha_varying ? dalpha : workspace_of<real>(c.count, mixer_alpha(m));
-    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin, dy);
+    launch(mix_rows_backward, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), dx, du_rows, dalpha_rows, dorigin,
+           dy);
     if (!u_varying) sum_rows(du, du_rows, c.count, mixer_u(m));
     if (!alpha_varying) sum_rows(dalpha, dalpha_rows, c.count, mixer_alpha(m));
     return runtime_status();

@@ -2,9 +2,9 @@
  * method).
  *
  * The method is a sequence of stages, each of which makes matrices from those of earlier stages. Of a small matrix, one
- * block goes through all stages; of a larger one, blocks make tiles, and each stage is a launch. How often to square back
- * depends on the numbers, which the host does not see: the launches beyond do nothing, and a matrix so large that it
- * needs more than LAUNCHED gets the rest from one block.
+ * block goes through all stages; of a larger one, blocks make tiles, and each stage is a launch. How often to square
+ * back depends on the numbers, which the host does not see: the launches beyond do nothing, and a matrix so large that
+ * it needs more than LAUNCHED gets the rest from one block.
  *
  * A number of M beyond ORTHOGONAL_LARGEST makes the result NaN, since the host cannot raise an error in time.
  */
@@ -13,17 +13,18 @@
 #include "orthogonal.h"
 
 enum {
-    TILE = 32,                       /* rows and columns of a tile */
-    SIDE = 8,                        /* of the block's square of threads */
-    OWN = TILE / SIDE,               /* rows and columns of a thread's part */
+    TILE = 32,         /* rows and columns of a tile */
+    SIDE = 8,          /* of the block's square of threads */
+    OWN = TILE / SIDE, /* rows and columns of a thread's part */
     THREADS = SIDE * SIDE,
-    HORNER = TERMS / 2 - 1,          /* steps of the series, two terms each, after the first two terms */
-    LAUNCHED = 8, SQUARINGS = 64,    /* those that are launches, and more than there can be */
+    HORNER = TERMS / 2 - 1, /* steps of the series, two terms each, after the first two terms */
+    LAUNCHED = 8,
+    SQUARINGS = 64, /* those that are launches, and more than there can be */
 };
 enum { LOAD, SQUARE, SCALE, SERIES, BACK = SERIES + HORNER, DEFECT = BACK + SQUARINGS, STORE, STAGES };
 
-/* Matrices (G,n,n), or those of one g. E and dE change places at each step. norms (G, tiles): of X's; squarings (G). With
- * dA, dE is asked for, else E. */
+/* Matrices (G,n,n), or those of one g. E and dE change places at each step. norms (G, tiles): of X's; squarings (G).
+ * With dA, dE is asked for, else E. */
 struct stack {
     int64_t n;
     double *A, *X, *E[2], *dA, *dX, *dE[2], *norms;
@@ -32,6 +33,9 @@ struct stack {
     real *out;
     double sign;
 };
+
+/* Of a pair: an index that the compiler does not know would keep it in memory. */
+ROT_DEVICE_ONLY double *one_of(double *const *pair, bool second) { return second ? pair[1] : pair[0]; }
 
 /* A tile, and a thread's numbers of it: rows and columns SIDE apart. */
 struct tile {
@@ -148,23 +152,24 @@ ROT_DEVICE_ONLY void scale(const stack &s, tile &t, int64_t count) {
 ROT_DEVICE_ONLY void add_terms(const stack &s, tile &t, int step) {
     const int64_t n = s.n;
     const int k = TERMS - 4 - 2 * step, from = step % 2;
-    add_product(t, s.X, s.E[from], n);
-    finish(t, s.E[!from], inverse_factorial(k + 1), s.A, inverse_factorial(k), n);
+    add_product(t, s.X, one_of(s.E, from), n);
+    finish(t, one_of(s.E, !from), inverse_factorial(k + 1), s.A, inverse_factorial(k), n);
     if (!s.dA) return;
-    add_product(t, s.dX, s.E[from], n);
-    add_product(t, s.X, s.dE[from], n);
-    finish(t, s.dE[!from], inverse_factorial(k + 1), s.dA, 0, n);
+    add_product(t, s.dX, one_of(s.E, from), n);
+    add_product(t, s.X, one_of(s.dE, from), n);
+    finish(t, one_of(s.dE, !from), inverse_factorial(k + 1), s.dA, 0, n);
 }
 
 /* E <- E^2 */
 ROT_DEVICE_ONLY void square_back(const stack &s, tile &t, int from) {
     const int64_t n = s.n;
-    add_product(t, s.E[from], s.E[from], n);
-    finish(t, s.E[!from], 0, NULL, 0, n);
+    const double *const E = one_of(s.E, from), *const dE = one_of(s.dE, from);
+    add_product(t, E, E, n);
+    finish(t, one_of(s.E, !from), 0, NULL, 0, n);
     if (!s.dA) return;
-    add_product(t, s.E[from], s.dE[from], n);
-    add_product(t, s.dE[from], s.E[from], n);
-    finish(t, s.dE[!from], 0, NULL, 0, n);
+    add_product(t, E, dE, n);
+    add_product(t, dE, E, n);
+    finish(t, one_of(s.dE, !from), 0, NULL, 0, n);
 }
 
 /* X = (I - E^T E) / 2 of Newton's step, which is E + E X */
@@ -202,13 +207,20 @@ GLOBAL(THREADS) run_stages(stack all, int64_t blocks, int from, int to) {
             tile t;
             t.row = i / side * TILE, t.column = i % side * TILE;
             clear(t);
-            if (stage == LOAD) load(s, t);
-            else if (stage == SQUARE) square(s, t, s.norms + i);
-            else if (stage == SCALE) scale(s, t, count);
-            else if (stage < BACK) add_terms(s, t, stage - SERIES);
-            else if (stage < DEFECT) square_back(s, t, (HORNER + stage - BACK) % 2);
-            else if (stage == STORE) store(s, t, s.E[last], s.dE[last]);
-            else if (!s.dA) defect(s, t, s.E[last]);
+            if (stage == LOAD)
+                load(s, t);
+            else if (stage == SQUARE)
+                square(s, t, s.norms + i);
+            else if (stage == SCALE)
+                scale(s, t, count);
+            else if (stage < BACK)
+                add_terms(s, t, stage - SERIES);
+            else if (stage < DEFECT)
+                square_back(s, t, (HORNER + stage - BACK) % 2);
+            else if (stage == STORE)
+                store(s, t, one_of(s.E, last), one_of(s.dE, last));
+            else if (!s.dA)
+                defect(s, t, one_of(s.E, last));
         }
         __syncthreads();
     }

@@ -11,12 +11,12 @@
 #include "mixer.h"
 
 enum {
-    WARPS = 4,                    /* of a block */
-    BLOCK = 32 * WARPS,           /* threads */
-    BLOCKS = 4,                   /* on a processor, at least: registers for the longest kernel */
-    MOST_WARPS = 2048,            /* of a grid: enough for every processor */
-    MOST_WARPS_GLOBAL = 512,      /* of a grid whose rooms are in global memory */
-    SHARED_BYTES = 96 * 1024,     /* of a block, for rooms */
+    WARPS = 4,                /* of a block */
+    BLOCK = 32 * WARPS,       /* threads */
+    BLOCKS = 4,               /* on a processor, at least: registers for the longest kernel */
+    MOST_WARPS = 2048,        /* of a grid: enough for every processor */
+    MOST_WARPS_GLOBAL = 512,  /* of a grid whose rooms are in global memory */
+    SHARED_BYTES = 96 * 1024, /* of a block, for rooms */
 };
 
 /* The warps of a grid: how many, and the numbers of a room. `memory`: the rooms, or NULL if they are shared. */
@@ -46,8 +46,8 @@ ROT_DEVICE_ONLY real *room_of(crew c) {
     return c.memory ? c.memory + warp_of() * c.room : &shared_memory<real>() + threadIdx.x / 32 * c.room;
 }
 
-/* A token, step t of sequence b, of row b T + t. A warp takes every count-th: the quotient and the remainder of count by
- * T are its steps from one to the next, since a division in a loop is slow. */
+/* A token, step t of sequence b, of row b T + t. A warp takes every count-th: the quotient and the remainder of count
+ * by T are its steps from one to the next, since a division in a loop is slow. */
 struct token {
     int64_t row, b, t;
 };

@@ -1,4 +1,4 @@
-/* The residual of an iterate y and its image f, |y - f| / |f| with maxima over numbers, and the damped step towards f. */
+/* The residual of an iterate y and its image f, |y - f| / |f| with maxima over numbers, and the damped step to f. */
 #ifndef ROT_RESIDUAL_H
 #define ROT_RESIDUAL_H
 

@@ -7,9 +7,9 @@
  *   LAGGED_UNIT p / |p| over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
+#include "lagged.h"
 #include "gemm_tile.h"
 #include "kernels.h"
-#include "lagged.h"
 #include "lanes.h"
 #include "stop.h"
 #include "workspace.h"

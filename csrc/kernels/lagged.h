@@ -28,32 +28,20 @@ ROT_ROW void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
 /* out = f(p), other than LAGGED_LINEAR */
 ROT_ROW void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
     switch (function) {
-    case LAGGED_SIGMOID:
-        EACH_OF_ROW(j, n) out[j] = sigmoid(p[j]);
-        break;
-    case LAGGED_SILU:
-        EACH_OF_ROW(j, n) out[j] = silu(p[j]);
-        break;
-    case LAGGED_SOFTPLUS:
-        EACH_OF_ROW(j, n) out[j] = softplus(p[j]);
-        break;
+    case LAGGED_SIGMOID: EACH_OF_ROW(j, n) out[j] = sigmoid(p[j]); break;
+    case LAGGED_SILU: EACH_OF_ROW(j, n) out[j] = silu(p[j]); break;
+    case LAGGED_SOFTPLUS: EACH_OF_ROW(j, n) out[j] = softplus(p[j]); break;
     default: normalise(out, p, n); break;
     }
 }
 
 /* dp (n) of dout; w (n) is scratch. */
 ROT_ROW void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
-                            int64_t n, int64_t function) {
+                             int64_t n, int64_t function) {
     switch (function) {
-    case LAGGED_SIGMOID:
-        EACH_OF_ROW(j, n) dp[j] = sigmoid_adjoint(dout[j], p[j]);
-        break;
-    case LAGGED_SILU:
-        EACH_OF_ROW(j, n) dp[j] = dout[j] * silu_slope(p[j]);
-        break;
-    case LAGGED_SOFTPLUS:
-        EACH_OF_ROW(j, n) dp[j] = softplus_adjoint(dout[j], p[j]);
-        break;
+    case LAGGED_SIGMOID: EACH_OF_ROW(j, n) dp[j] = sigmoid_adjoint(dout[j], p[j]); break;
+    case LAGGED_SILU: EACH_OF_ROW(j, n) dp[j] = dout[j] * silu_slope(p[j]); break;
+    case LAGGED_SOFTPLUS: EACH_OF_ROW(j, n) dp[j] = softplus_adjoint(dout[j], p[j]); break;
     default:
         zero_row(dp, n);
         normalise_adjoint(dp, dout, w, normalise(w, p, n), n);

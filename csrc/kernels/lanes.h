@@ -1,8 +1,8 @@
 /* Rows of n lanes; in kernels of real lanes, of n reals.
  *
  * In device code a warp works on a row together, and each of its threads on its own share of the numbers: functions of
- * rows are called by all threads of a warp, with the same arguments. A thread may read what it wrote itself; what others
- * wrote, after join_row. cuda/warps.h includes this after what it needs.
+ * rows are called by all threads of a warp, with the same arguments. A thread may read what it wrote itself; what
+ * others wrote, after join_row. cuda/warps.h includes this after what it needs.
  */
 #ifndef ROT_LANES_H
 #define ROT_LANES_H
@@ -13,11 +13,11 @@
 #include "steps.h"
 
 #if ROT_DEVICE
-#define ROT_ROW                  ROT_DEVICE_ONLY
-#define EACH_OF_ROW(j, n)        for (int64_t j = threadIdx.x % 32; j < (n); j += 32)
+#define ROT_ROW           ROT_DEVICE_ONLY
+#define EACH_OF_ROW(j, n) for (int64_t j = threadIdx.x % 32; j < (n); j += 32)
 #else
-#define ROT_ROW                  static inline
-#define EACH_OF_ROW(j, n)        for (int64_t j = 0; j < (n); j++)
+#define ROT_ROW           static inline
+#define EACH_OF_ROW(j, n) for (int64_t j = 0; j < (n); j++)
 #endif
 
 #if ROT_DEVICE

@@ -77,7 +77,7 @@ ROT_ROW real normalise(real *restrict w, const real *restrict u, int64_t n) {
 
 /* du += the gradient of u, given that of w = u / |u|:  (dw - w (w . dw)) / |u| */
 ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const real *restrict w, real inverse,
-                                     int64_t n) {
+                               int64_t n) {
     const real along = dot(w, dw, n);
     EACH_OF_ROW(j, n) du[j] += inverse * (dw[j] - along * w[j]);
 }
@@ -133,15 +133,15 @@ ROT_ROW void apply_product_transposed(real *restrict v, const real *w, const rea
 }
 
 /* du += inverse * (gradient of w, less its part along w), with s = w . v, q = w . g. */
-ROT_ROW void add_direction(real *restrict du, const real *restrict v, const real *restrict g,
-                                 const real *restrict w, real gain, real inverse, real s, real q, int64_t D) {
+ROT_ROW void add_direction(real *restrict du, const real *restrict v, const real *restrict g, const real *restrict w,
+                           real gain, real inverse, real s, real q, int64_t D) {
     EACH_OF_ROW(j, D) du[j] += inverse * reflect_direction_adjoint(v[j], g[j], w[j], gain, s, q);
 }
 
 /* g (D) <- Q^T g; du and dalpha are added to; v (D) is the input of Q; scratch (R (D + 1)).
  * With q_i = w_i . g and s_i = w_i . v, each term on its own. */
 ROT_ROW void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
-                               real *scratch, mixer m) {
+                         real *scratch, mixer m) {
     const real *const inverse = w + m.R * m.D;
     for (int64_t i = 0; i < m.R; i++) {
         const real s = dot(w + i * m.D, v, m.D), q = dot(w + i * m.D, g, m.D);
@@ -153,7 +153,7 @@ ROT_ROW void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const r
 
 /* The same for the product: one reflection after another, each with its own input. */
 ROT_ROW void adjoint_product(real *g, real *du, real *dalpha, const real *x, const real *w, const real *alpha,
-                                   real *scratch, mixer m) {
+                             real *scratch, mixer m) {
     const int64_t R = m.R, D = m.D;
     real *const v = scratch, *const s = scratch + R * D;
     for (int64_t i = R - 1; i >= 0; i--) { /* v_i, the input of reflection i, becomes v_{i-1} */
@@ -297,7 +297,7 @@ ROT_ROW void mixer_apply_transposed(real *v, const real *w, const real *alpha, r
 }
 
 ROT_ROW void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
-                                 real *scratch, mixer m) {
+                           real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
     case MIXER_KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
