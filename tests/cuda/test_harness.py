@@ -15,7 +15,8 @@ import pytest
 from cuda_harness import built
 
 SEEDS = range(6)  # 0: threads in order
-SANITIZERS = {
+COMPILERS = {
+    "": "g++",
     "address": "g++ -g -fsanitize=address,undefined",
     "thread": f"{'clang++' if shutil.which('clang++') else 'g++'} -g -fsanitize=thread",
 }
@@ -58,9 +59,7 @@ X = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
 
 @functools.cache
 def program(sanitizer: str) -> Path:
-    if not sanitizer:
-        return built("faults")
-    return built("faults", HARNESS=f"build/harness-{sanitizer}", CXX=SANITIZERS[sanitizer])
+    return built("faults", HARNESS=f"build/faults/{sanitizer or 'plain'}", CXX=COMPILERS[sanitizer])
 
 
 def run(name: str, version: str, x: Any, sanitizer: str = "", seed: int = 1) -> tuple[Any, str]:
@@ -84,7 +83,7 @@ def found(name: str, sanitizer: str = "", seed: int = 1) -> str:
 
 
 @pytest.mark.parametrize("name", [fault[0] for fault in FAULTS])
-@pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
+@pytest.mark.parametrize("sanitizer", COMPILERS)
 def test_the_right_version_has_no_fault(name: str, sanitizer: str) -> None:
     for seed in [1, 2] if sanitizer else SEEDS:
         got, said = run(name, "right", X, sanitizer, seed)
