@@ -66,16 +66,17 @@ def compiled(nvcc: str, job: setup.Job) -> dict[tuple[str, str], Used]:
 
 
 def readable(symbols: list[str]) -> dict[str, str]:
-    """Returns kernels' names without their arguments; those of a lambda by the function that has it."""
+    """Returns kernels' names with their template's arguments, a lambda by the function that it is in."""
     done = subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True)
 
     def short(name: str) -> str:
-        lambda_of = re.search(r"__nv_dl_wrapper_t<__nv_dl_tag<[^&]*\(\*\)\([^)]*\), &?\(?(\w+)", name)
-        name = name.removeprefix("void ")
-        plain = re.match(r"[\w:]+(<(?:[\w :,()]|-(?!>))*?>(?=\())?", name)
-        assert plain, name
-        base = plain[0].split("<")[0] if lambda_of else plain[0]
-        return f"{base} of {lambda_of[1]}" if lambda_of else base
+        name = re.sub(r"_INTERNAL_\w+::|^void ", "", name)
+        while (fewer := re.sub(r"\([^()]*\)", "", name)) != name:
+            name = fewer
+        name = re.sub(r"::\{lambda#1\}", "", name)
+        kernel, _, rest = name.partition("<")
+        arguments = dict.fromkeys(rest.removesuffix(">").split(", "))  # a function with two lambdas is named once
+        return f"{kernel}<{', '.join(arguments)}>" if rest else kernel
 
     return dict(zip(symbols, map(short, done.stdout.splitlines()), strict=True))
 
