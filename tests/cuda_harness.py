@@ -122,7 +122,7 @@ def called_by(case: Case) -> set[tuple[str, bool]]:
 
 
 def few(cases: list[Case], count: int) -> list[Case]:
-    """Returns the rows that call a kernel which fewer than `count` rows before them call; the ragged rows come first."""
+    """Returns the rows that call a kernel which fewer than `count` rows before them call; ragged rows come first."""
     chosen, calls = [], Counter[tuple[str, bool]]()
     for case in sorted(cases, key=lambda case: case.lengths is None):
         called = called_by(case)

@@ -81,8 +81,8 @@ def module() -> None:
 
 
 def harness() -> None:
-    compilers = {language: f"{clang} {' '.join(SANITIZER)}" for language, clang in (("CC", "clang"), ("CXX", "clang++"))}
-    os.environ.update(compilers, HARNESS="build/harness-races")
+    flags = " ".join(SANITIZER)
+    os.environ.update(CC=f"clang {flags}", CXX=f"clang++ {flags}", HARNESS="build/harness-races")
     script = HERE.parent / "cuda"
     run([sys.executable, str(script / "build.py")])
     paths = os.pathsep.join(["python", "tests", sysconfig.get_path("purelib")])

@@ -1,7 +1,7 @@
 """Runs every CUDA kernel in the harness, at one shape; tests/c/races.py builds it with the thread sanitizer.
 
-    python tests/cuda/races.py             # must be clean
-    python tests/cuda/races.py barriers    # barriers order nothing: races must be found
+python tests/cuda/races.py             # must be clean
+python tests/cuda/races.py barriers    # barriers order nothing: races must be found
 """
 
 from __future__ import annotations

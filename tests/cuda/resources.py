@@ -2,8 +2,8 @@
 
     python tests/cuda/resources.py     # writes benchmarks/results/cuda_resources.md
 
-Every cuda/*.cu is compiled for each dtype and GPU of setup.py, without a GPU. Exit code 1 if a kernel spills registers or
-has local memory, which is memory of the GPU behind a name that looks like a register.
+Every cuda/*.cu is compiled for each of its dtypes and for two GPUs; none is needed. Exit code 1 if a kernel spills
+registers or has local memory: both are memory of the GPU in the place of registers.
 """
 
 from __future__ import annotations

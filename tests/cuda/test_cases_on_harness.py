@@ -1,7 +1,7 @@
 """The table of cases on the CUDA kernels, in the harness: equal to the CPU to rounding.
 
-HARNESS_SEEDS="1 2 3" runs every row under several orders of threads; HARNESS_CASES=2 runs only so many rows a kernel, for
-sanitizers (`few` in cuda_harness.py has the rule).
+HARNESS_SEEDS="1 2 3" runs every row under several orders of threads; HARNESS_CASES=2 runs only so many rows a kernel,
+for sanitizers (`few` in cuda_harness.py has the rule).
 """
 
 from __future__ import annotations

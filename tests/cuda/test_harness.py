@@ -26,8 +26,8 @@ ENDED = "has ended"
 COPIES = "ends before its asynchronous copies have come"
 MEET = "two different warp operations meet"
 
-# The fault; what a plain run finds (under all seeds, or under some): an error, wrong values or nothing; what the address
-# and undefined-behaviour sanitizers, and the thread sanitizer, find besides.
+# The fault; what a plain run finds: an error under every seed, wrong values under some, or nothing; what the address and
+# undefined-behaviour sanitizers find, and what the thread sanitizer
 FAULTS = [
     ("missing_barrier", WRONG, "", "data race"),
     ("write_after_read", WRONG, "", "data race"),
@@ -97,7 +97,7 @@ def test_what_a_plain_run_finds(name: str, plain: str) -> None:
     if plain == WRONG:
         assert WRONG in results[1:]
     elif plain:
-        assert all((plain in result and "block " in result) or plain.startswith("more") for result in results), results
+        assert all(plain in result for result in results), results
     else:
         assert set(results) == {""}
 
