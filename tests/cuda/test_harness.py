@@ -26,8 +26,8 @@ ENDED = "has ended"
 COPIES = "ends before its asynchronous copies have come"
 MEET = "two different warp operations meet"
 
-# The fault; what a plain run finds: an error under every seed, wrong values under some, or nothing; what the address and
-# undefined-behaviour sanitizers find, and what the thread sanitizer
+# The fault; what a plain run finds: an error under every seed, wrong values under some, or nothing; what the address
+# and undefined-behaviour sanitizers find, and what the thread sanitizer finds
 FAULTS = [
     ("missing_barrier", WRONG, "", "data race"),
     ("write_after_read", WRONG, "", "data race"),
