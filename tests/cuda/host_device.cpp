@@ -317,7 +317,6 @@ void run_blocks() {
         }
         for (fiber *const f : ready) {
             if (now->failed) break;
-            if (f->waits) continue;
             resume(f);
             if (!f->done) continue;
             end(f);
