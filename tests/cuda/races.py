@@ -15,13 +15,7 @@ from cuda_harness import check_case, few
 if sys.argv[1:] == ["barriers"]:
     os.environ["ROT_HOST_UNORDERED"] = "1"
 
-run, without = 0, []
-for case in few(CASES, 1):
-    try:
-        check_case(case, seed=1)
-        run += 1
-    except NotImplementedError as error:
-        without.append(str(error))
-for line in without:
-    print(line)
-print(f"{run} rows of the table of cases")
+rows = few(CASES, 1)
+for case in rows:
+    check_case(case, seed=1)
+print(f"{len(rows)} rows of the table of cases")

@@ -15,16 +15,10 @@ from cases.table import Case
 from cuda_harness import check_case, few
 
 SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
-NONE = ("orthogonal_forward", "orthogonal_backward")  # kernels that have no file in cuda/ yet
 COUNT = int(os.environ.get("HARNESS_CASES", "0"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", few(CASES, COUNT) if COUNT else CASES, ids=lambda case: case.name)
 def test_a_case_on_the_cuda_kernels(case: Case, seed: int) -> None:
-    try:
-        check_case(case, seed)
-    except NotImplementedError as error:
-        if not str(error).startswith(NONE):
-            raise
-        pytest.skip(str(error))
+    check_case(case, seed)
