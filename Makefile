@@ -29,15 +29,17 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
+.PHONY: help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
+	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
+	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
-	@echo "make sanitize    the test suite under the address and undefined-behaviour sanitizers"
-	@echo "make races       the C kernels and the module under the thread sanitizer, by clang (minutes); RACES=kernels without Python"
+	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
+	@echo "make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
 	@echo "make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
 	@echo "make fuzz        CALLS=50000 random calls of everything public under these sanitizers, by SEED"
 	@echo "make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
@@ -56,6 +58,13 @@ demo: .venv/installed
 
 test: .venv/installed
 	@$(PYTEST)
+
+# Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
+harness: .venv/installed
+	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
+
+resources: .venv/installed
+	@$(BIN)/python tests/cuda/resources.py
 
 # mypy and the other linters run at the same time, on a core each
 check: .venv/linters
@@ -98,11 +107,13 @@ lint-headers:
 	done; done; done
 
 # Python itself leaks at exit, so only leaks through our C files count. Tests of whole programs are left out: their C
-# code runs in other tests.
+# code runs in other tests. The CUDA kernels run in the harness, three rows of the table for each.
 sanitize: sanitized
 	rm -f build/sanitize/report.*
+	export $(call SANITIZED,0) HARNESS=build/harness-sanitize HARNESS_CASES=3 CC="gcc $(SANITIZERS)" CXX="g++ $(SANITIZERS)"; \
+	$(PYTEST) tests/cuda -m 'not whole'
 	export $(call SANITIZED,1,:log_path=$(CURDIR)/build/sanitize/report); \
-	$(PYTEST) -m 'not whole' || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
+	$(PYTEST) -m 'not whole' --ignore tests/cuda || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
 
 # gcc's OpenMP does not tell the sanitizer of its barriers; clang's does. Debian: clang, libomp-dev

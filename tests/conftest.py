@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 WHOLE = {
+    "cuda/test_harness.py",
     "package/test_benchmarks.py",
     "package/test_cli.py",
     "package/test_lru_figures.py",
@@ -62,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests whose ids begin as what is listed."""
     here = Path(__file__).parent
     for item in items:
+        if item.path.stem.endswith("_on_harness"):  # the CUDA kernels are compiled for it first
+            item.add_marker("slow")
         name = f"{item.path.relative_to(here).as_posix()}::{item.name}"
         for marker, listed in (("whole", WHOLE), ("slow", SLOW)):
             if name.startswith(tuple(listed)):

@@ -9,13 +9,21 @@ import importlib.util
 import os
 import subprocess
 import sys
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from strict import STRICT, kernels_of, poisoned
+import numpy as np
+
+from cases.table import Case
+from rotrnn.ops.device import HOST
+from strict import STRICT, StrictArray, kernels_of, poisoned, to_device, to_host, unwrap
 
 ROOT = Path(__file__).parents[1]
+EPS = np.finfo(np.float64).eps
 
 
 class Memory:
@@ -66,3 +74,59 @@ def on_harness(seed: int = 1) -> Iterator[Any]:
             del os.environ["ROT_HOST_SEED"]
         else:
             os.environ["ROT_HOST_SEED"] = before
+
+
+def check_case(case: Case, seed: int) -> None:
+    """Runs a row of the table of cases on the CPU and on the CUDA kernels: equal to rounding."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    args = case.make(rng)
+    outputs = case.forward(args)
+    cotangents = tuple(rng.standard_normal(out.shape).astype(out.dtype) for out in outputs)
+    grads = case.backward(args, outputs, cotangents)
+    there = {name: to_device(value) for name, value in args.items()}
+    with on_harness(seed):
+        outputs_there = case.forward(there)
+        grads_there = case.backward(there, outputs_there, tuple(map(to_device, cotangents)))
+    for got, expected in zip((*outputs_there, *grads_there.values()), (*outputs, *grads.values()), strict=True):
+        assert isinstance(got, StrictArray)
+        assert got.dtype == expected.dtype
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        np.testing.assert_allclose(to_host(got), expected, rtol=0, atol=8 * case.terms * EPS * scale)
+
+
+class Recorder:
+    """The CPU's kernels for the strict device; keeps which were called, and whether on complex numbers."""
+
+    def __init__(self) -> None:
+        self.called: set[tuple[str, bool]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(HOST.kernels, name)
+
+        def call(**arguments: Any) -> Any:
+            plain = {key: unwrap(value) for key, value in arguments.items()}
+            self.called.add((name, any(np.iscomplexobj(value) for value in plain.values())))
+            return kernel(**plain)
+
+        return call
+
+
+def called_by(case: Case) -> set[tuple[str, bool]]:
+    """Returns the kernels that a row of the table calls."""
+    recorder = Recorder()
+    args = {name: to_device(value) for name, value in case.make(np.random.default_rng(0)).items()}
+    with kernels_of(SimpleNamespace(kernels=recorder)):
+        outputs = case.forward(args)
+        case.backward(args, outputs, tuple(to_device(np.ones_like(to_host(out))) for out in outputs))
+    return recorder.called
+
+
+def few(cases: list[Case], count: int) -> list[Case]:
+    """Returns the rows that call a kernel which fewer than `count` rows before them call; ragged rows come first."""
+    chosen, calls = [], Counter[tuple[str, bool]]()
+    for case in sorted(cases, key=lambda case: case.lengths is None):
+        called = called_by(case)
+        if any(calls[one] < count for one in called):
+            chosen.append(case)
+            calls.update(called)
+    return chosen

@@ -1,8 +1,9 @@
-"""Runs the C code under the thread sanitizer, by clang: `make races`.
+"""Runs the C code and the CUDA kernels under the thread sanitizer, by clang: `make races`.
 
-    python tests/c/races.py            # both
+    python tests/c/races.py            # all
     python tests/c/races.py kernels    # the kernels and the pool of memory without Python (races.c)
     python tests/c/races.py module     # every op and layer in several Python threads (module_races.py)
+    python tests/c/races.py harness    # every CUDA kernel in the harness, at one shape (tests/cuda/races.py)
 
 clang's OpenMP tells the sanitizer of its barriers and locks, gcc's does not (Debian: clang, libomp-dev). Each program
 also runs with races that are planted, which must be found, or a clean report would mean nothing.
@@ -56,26 +57,42 @@ def kernels() -> None:
         check(dtype, [program], ["threads", "openmp"])
 
 
-def module() -> None:
-    os.environ["CC"] = f"clang {' '.join(SANITIZER)}"
-    library, base = (BUILD / "lib").resolve(), BUILD / "module"
-    run([sys.executable, "setup.py", "-q", "build", "--build-base", str(base), "--build-lib", str(library)])
-    source, python = BUILD / "python.c", BUILD / "python"
+def python() -> Path:
+    """Builds a Python that has the sanitizer. Returns its path."""
+    source, program = BUILD / "python.c", BUILD / "python"
+    BUILD.mkdir(parents=True, exist_ok=True)
     source.write_text(LAUNCHER)
     at = {name: str(sysconfig.get_config_var(name)) for name in ("LIBDIR", "LIBPL", "LDLIBRARY", "LIBRARY", "LIBS")}
     shared = Path(at["LIBDIR"], at["LDLIBRARY"])
     libpython = shared if shared.exists() else Path(at["LIBPL"], at["LIBRARY"])
     whole = ["-rdynamic", "-Wl,--whole-archive", str(libpython), "-Wl,--no-whole-archive", f"-Wl,-rpath,{at['LIBDIR']}"]
     include = f"-I{sysconfig.get_path('include')}"
-    run(["clang", *SANITIZER, "-fopenmp", include, str(source), *whole, *at["LIBS"].split(), "-lm", "-o", str(python)])
+    run(["clang", *SANITIZER, "-fopenmp", include, str(source), *whole, *at["LIBS"].split(), "-lm", "-o", str(program)])
+    return program
+
+
+def module() -> None:
+    os.environ["CC"] = f"clang {' '.join(SANITIZER)}"
+    library, base = (BUILD / "lib").resolve(), BUILD / "module"
+    run([sys.executable, "setup.py", "-q", "build", "--build-base", str(base), "--build-lib", str(library)])
     paths = os.pathsep.join([str(library), sysconfig.get_path("purelib")])
-    command = [str(python), str(HERE / "module_races.py")]
+    command = [str(python()), str(HERE / "module_races.py")]
     check("module", command, ["threads"], PYTHONHOME=sys.base_prefix, PYTHONPATH=paths)
+
+
+def harness() -> None:
+    flags = " ".join(SANITIZER)
+    os.environ.update(CC=f"clang {flags}", CXX=f"clang++ {flags}", HARNESS="build/harness-races")
+    script = HERE.parent / "cuda"
+    run([sys.executable, str(script / "build.py")])
+    paths = os.pathsep.join(["python", "tests", sysconfig.get_path("purelib")])
+    command = [str(python()), str(script / "races.py")]
+    check("harness", command, ["barriers"], PYTHONHOME=sys.base_prefix, PYTHONPATH=paths)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # for setup.py
-    parts = {"kernels": kernels, "module": module}
+    parts = {"kernels": kernels, "module": module, "harness": harness}
     for name in sys.argv[1:] or parts:
         if name not in parts:
             sys.exit(f"part is {name!r}, expected one of {', '.join(parts)}")

@@ -15,7 +15,8 @@ import pytest
 from cuda_harness import built
 
 SEEDS = range(6)  # 0: threads in order
-SANITIZERS = {
+COMPILERS = {
+    "": "g++",
     "address": "g++ -g -fsanitize=address,undefined",
     "thread": f"{'clang++' if shutil.which('clang++') else 'g++'} -g -fsanitize=thread",
 }
@@ -25,8 +26,8 @@ ENDED = "has ended"
 COPIES = "ends before its asynchronous copies have come"
 MEET = "two different warp operations meet"
 
-# The fault; what a plain run finds (under all seeds, or under some): an error, wrong values or nothing; what the address
-# and undefined-behaviour sanitizers, and the thread sanitizer, find besides.
+# The fault; what a plain run finds: an error under every seed, wrong values under some, or nothing; what the address
+# and undefined-behaviour sanitizers find, and what the thread sanitizer finds
 FAULTS = [
     ("missing_barrier", WRONG, "", "data race"),
     ("write_after_read", WRONG, "", "data race"),
@@ -58,9 +59,7 @@ X = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
 
 @functools.cache
 def program(sanitizer: str) -> Path:
-    if not sanitizer:
-        return built("faults")
-    return built("faults", HARNESS=f"build/harness-{sanitizer}", CXX=SANITIZERS[sanitizer])
+    return built("faults", HARNESS=f"build/faults/{sanitizer or 'plain'}", CXX=COMPILERS[sanitizer])
 
 
 def run(name: str, version: str, x: Any, sanitizer: str = "", seed: int = 1) -> tuple[Any, str]:
@@ -84,7 +83,7 @@ def found(name: str, sanitizer: str = "", seed: int = 1) -> str:
 
 
 @pytest.mark.parametrize("name", [fault[0] for fault in FAULTS])
-@pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
+@pytest.mark.parametrize("sanitizer", COMPILERS)
 def test_the_right_version_has_no_fault(name: str, sanitizer: str) -> None:
     for seed in [1, 2] if sanitizer else SEEDS:
         got, said = run(name, "right", X, sanitizer, seed)
@@ -98,7 +97,7 @@ def test_what_a_plain_run_finds(name: str, plain: str) -> None:
     if plain == WRONG:
         assert WRONG in results[1:]
     elif plain:
-        assert all((plain in result and "block " in result) or plain.startswith("more") for result in results), results
+        assert all(plain in result for result in results), results
     else:
         assert set(results) == {""}
 

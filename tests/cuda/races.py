@@ -1,0 +1,21 @@
+"""Runs every CUDA kernel in the harness, at one shape; tests/c/races.py builds it with the thread sanitizer.
+
+python tests/cuda/races.py             # must be clean
+python tests/cuda/races.py barriers    # barriers order nothing: races must be found
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cases import CASES
+from cuda_harness import check_case, few
+
+if sys.argv[1:] == ["barriers"]:
+    os.environ["ROT_HOST_UNORDERED"] = "1"
+
+rows = few(CASES, 1)
+for case in rows:
+    check_case(case, seed=1)
+print(f"{len(rows)} rows of the table of cases")
