@@ -20,21 +20,21 @@
  *   dx = dy + gain (r + skip dlayer)   with the norm's sums
  *
  * The normed input is an array only with the row norm. Every state is kept: `carries` has those before each step, and
- * hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs, too, so that one
- * product works on all states before steps and a small one on the last: rows_of_states.
+ * hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs, too, so that
+ * one product works on all states before steps and a small one on the last: rows_of_states.
  *
  * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
  */
-#include "masks.h"
 #include "exact.h"
+#include "masks.h"
 #include "row_walk.h"
 #include "scan.h"
 
 enum {
-    SCAN_THREADS = 64,                   /* of a block: with few planes there is a block for every processor */
-    AHEAD = sizeof(real) == 4 ? 16 : 8,  /* steps read ahead of their use, of one array */
-    SUM_STEPS = 128,                     /* steps of one partial sum of the scan's adjoint */
-    ROW_THREADS = 256,                   /* of kernels whose warps have a row each */
+    SCAN_THREADS = 64,                  /* of a block: with few planes there is a block for every processor */
+    AHEAD = sizeof(real) == 4 ? 16 : 8, /* steps read ahead of their use, of one array */
+    SUM_STEPS = 128,                    /* steps of one partial sum of the scan's adjoint */
+    ROW_THREADS = 256,                  /* of kernels whose warps have a row each */
 };
 
 /* ------------------------------------------------------------------------------------------------- rows of states */
@@ -121,7 +121,8 @@ template <int V> ROT_DEVICE_ONLY pack<V> arriving(arrival a, place p) {
     const pack<V> y = read<V>(a.y + p.at), center = read<V>(a.center + p.column);
     const pack<V> slope = read<V>(a.slope + p.column), shift = read<V>(a.shift + p.column);
 #pragma unroll
-    for (int i = 0; i < V; i++) dy.of[i] = channel_norm_adjoint(dy.of[i], y.of[i], center.of[i], slope.of[i], shift.of[i]);
+    for (int i = 0; i < V; i++)
+        dy.of[i] = channel_norm_adjoint(dy.of[i], y.of[i], center.of[i], slope.of[i], shift.of[i]);
     return dy;
 }
 
@@ -369,8 +370,8 @@ struct input_adjoint_walk {
         if (norm == NORM_CHANNEL) middle = read<V>(center + p.column);
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            const real apart = norm == NORM_ROW ? layer_norm_xhat(here.of[i], mean[p.row], rstd[p.row])
-                                                : here.of[i] - middle.of[i];
+            const real apart =
+                norm == NORM_ROW ? layer_norm_xhat(here.of[i], mean[p.row], rstd[p.row]) : here.of[i] - middle.of[i];
             sums[0].of[i] += d.of[i], sums[1].of[i] += d.of[i] * apart;
         }
     }
@@ -384,8 +385,9 @@ struct input_adjoint_walk {
 ROT_DEVICE_ONLY int64_t row_of_warp() { return (int64_t)blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32; }
 
 /* folded (L,D) = w diag(gain),  constant (L) = w (offset - gain center) */
-GLOBAL(ROW_THREADS) fold_norm(real *folded, real *constant, const real *w, const real *center, const real *gain,
-                              const real *offset, int64_t L, int64_t D) {
+GLOBAL(ROW_THREADS)
+fold_norm(real *folded, real *constant, const real *w, const real *center, const real *gain, const real *offset,
+          int64_t L, int64_t D) {
     const int64_t l = row_of_warp();
     if (l >= L) return;
     double sum = 0;
@@ -399,8 +401,9 @@ GLOBAL(ROW_THREADS) fold_norm(real *folded, real *constant, const real *w, const
 }
 
 /* xn (rows,D), mean, rstd (rows) of the row norm; padding is zero. */
-GLOBAL(ROW_THREADS) norm_rows(real *xn, real *mean, real *rstd, const real *x, const real *scale, const real *bias,
-                              const int64_t *lengths, int64_t rows, int64_t T, int64_t D, real eps) {
+GLOBAL(ROW_THREADS)
+norm_rows(real *xn, real *mean, real *rstd, const real *x, const real *scale, const real *bias, const int64_t *lengths,
+          int64_t rows, int64_t T, int64_t D, real eps) {
     const int64_t row = row_of_warp(), lane = threadIdx.x % 32;
     if (row >= rows) return;
     const bool valid = row % T < steps_of(lengths, row / T, T);
@@ -415,8 +418,9 @@ GLOBAL(ROW_THREADS) norm_rows(real *xn, real *mean, real *rstd, const real *x, c
 }
 
 /* dx <- dy + the adjoint of the row norm at dxn, which dx has */
-GLOBAL(ROW_THREADS) norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const real *rstd,
-                                      const real *scale, const int64_t *lengths, int64_t rows, int64_t T, int64_t D) {
+GLOBAL(ROW_THREADS)
+norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const real *rstd, const real *scale,
+                  const int64_t *lengths, int64_t rows, int64_t T, int64_t D) {
     const int64_t row = row_of_warp(), lane = threadIdx.x % 32;
     if (row >= rows || row % T >= steps_of(lengths, row / T, T)) return;
     const real middle = mean[row], by = rstd[row];
@@ -469,8 +473,9 @@ ROT_DEVICE_ONLY exact state_before(cut c, piece p, const exact *between, const c
 }
 
 /* between (B,segments,N): the last state of each segment from zero */
-template <class S> GLOBAL(SCAN_THREADS) ends_of_states(cut c, exact *between, const S *a, const cplx *v,
-                                                       const cplx *constant, int64_t count) {
+template <class S>
+GLOBAL(SCAN_THREADS)
+ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *constant, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -484,8 +489,7 @@ template <class S> GLOBAL(SCAN_THREADS) ends_of_states(cut c, exact *between, co
 }
 
 /* between <- the states before each segment, from `first` (B,N) or NULL; backward, with the conjugate transition */
-template <class S>
-GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *a, const cplx *first, bool backward) {
+template <class S> GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *a, const cplx *first, bool backward) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= c.B * c.N) return;
     const int64_t b = i / c.N, n = i % c.N;
@@ -503,8 +507,9 @@ GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *a, const cplx *firs
 
 /* The states before each step, and the last */
 template <class S>
-GLOBAL(SCAN_THREADS) run_states(cut c, cplx *before, cplx *last, const S *a, const cplx *v, const cplx *constant,
-                                const cplx *first, const exact *between, int64_t count) {
+GLOBAL(SCAN_THREADS)
+run_states(cut c, cplx *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
+           const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -532,7 +537,8 @@ static void scan(cut c, rows_of_states h, const S *a, const real *v, const real 
         launch(ends_of_states<S>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
         launch(pass_on<S>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, a, from, false);
     }
-    launch(run_states<S>, blocks, SCAN_THREADS, 0, c, (cplx *)h.before, (cplx *)h.last, a, x, plus, from, between, count);
+    launch(run_states<S>, blocks, SCAN_THREADS, 0, c, (cplx *)h.before, (cplx *)h.last, a, x, plus, from, between,
+           count);
 }
 
 /* Backward, q is the gradient of the state after a step from later steps:  g = dh + q,  q <- conj(a) g. */
@@ -547,8 +553,8 @@ ROT_DEVICE_ONLY cplx gradient_after(cut c, const cplx *before, const cplx *last,
 }
 
 /* between (B,segments,N): q at the end of each segment's walk from zero */
-GLOBAL(SCAN_THREADS) ends_of_adjoint(cut c, exact *between, const cplx *a, const cplx *dh, const cplx *dh_last,
-                                     int64_t count) {
+GLOBAL(SCAN_THREADS)
+ends_of_adjoint(cut c, exact *between, const cplx *a, const cplx *dh, const cplx *dh_last, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -566,9 +572,9 @@ struct step_of_adjoint {
 
 /* g (B,T,N), or g += with ADD, and q at the first step as dh0. Sums (B,segments,N): da, and of this direction's g. */
 template <bool ADD>
-GLOBAL(SCAN_THREADS) run_adjoint(cut c, cplx *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh,
-                                 const cplx *dh_last, const cplx *before, const cplx *dhT, const exact *between,
-                                 int64_t count) {
+GLOBAL(SCAN_THREADS)
+run_adjoint(cut c, cplx *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh, const cplx *dh_last,
+            const cplx *before, const cplx *dhT, const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -637,8 +643,8 @@ static input input_of(const block_in *b) {
     } else if (b->norm == NORM_ROW) {
         real *const xn = workspace_of<real>(M, D);
         in.mean = workspace_of<real>(M), in.rstd = workspace_of<real>(M);
-        launch(norm_rows, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, in.mean, in.rstd, b->x, b->gain, b->offset,
-               b->lengths, M, b->T, D, (real)b->eps);
+        launch(norm_rows, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, in.mean, in.rstd, b->x, b->gain,
+               b->offset, b->lengths, M, b->T, D, (real)b->eps);
         in.rows = in.at.x = xn;
     }
     return in;
@@ -685,13 +691,14 @@ static bool has_planes(const real *p) { return (uintptr_t)p % pack_alignment(2) 
 KERNEL(block_forward) {
     if (b->tile != 1) return ROT_NO_KERNEL;
     const int64_t M = b->B * b->T, L = b->L, D = b->D, wide = gate_width(b), size = b->directions * M * L;
-    const bool fours = by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, out->layer});
+    const bool fours =
+        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, out->layer});
     const rows_cut rows = cut_rows(b->B, b->T, D, b->lengths, fours);
     const outputs none = {};
     const input in = input_of(b);
 
-    real *const v = workspace_of<real>(M, L), *const carries = has_planes(out->carries) ? out->carries
-                                                                                         : workspace_of<real>(size);
+    real *const v = workspace_of<real>(M, L);
+    real *const carries = has_planes(out->carries) ? out->carries : workspace_of<real>(size);
     project(v, in.rows, in.w, M, D, L);
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states h = {carries + k * M * L, out->hT + k * b->B * L};
@@ -772,7 +779,8 @@ static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_
 }
 
 /* dw_in = g^T xn, g (M,L): with the channel norm from g^T x and the sums of g (L) */
-static void input_weight_gradient(const block_in *b, input in, rows_cut rows, real *dw, const real *g, const real *sum) {
+static void input_weight_gradient(const block_in *b, input in, rows_cut rows, real *dw, const real *g,
+                                  const real *sum) {
     const int64_t M = b->B * b->T, L = b->L, D = b->D;
     const real *const center = b->center, *const gain = b->gain, *const offset = b->offset, *x = in.rows;
     if (b->lengths && b->norm != NORM_ROW) {
@@ -792,8 +800,9 @@ static void input_weight_gradient(const block_in *b, input in, rows_cut rows, re
 KERNEL(block_backward) {
     if (b->tile != 1) return ROT_NO_KERNEL;
     const int64_t M = b->B * b->T, B = b->B, T = b->T, L = b->L, D = b->D, K = b->directions;
-    const bool fours = by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, in->layer,
-                                   in->later_y, in->later_center, in->later_slope, in->later_shift, out->dx});
+    const bool fours =
+        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, in->layer, in->later_y,
+                    in->later_center, in->later_slope, in->later_shift, out->dx});
     const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
     const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
     const outputs none = {};
@@ -809,7 +818,8 @@ KERNEL(block_backward) {
     /* to the gradient of the layer's output */
     layer_adjoint_walk adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
     if (b->gate != GATE_NONE) {
-        layer_walk again = {NULL, workspace_of<real>(M, D), in->layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
+        layer_walk again = {NULL, NULL, in->layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
+        again.z = workspace_of<real>(M, D);
         if (!in->layer) {
             again.layer = workspace_of<real>(M, D);
             output_products(b, again.out, carries, hT);
@@ -852,8 +862,8 @@ KERNEL(block_backward) {
     project_adjoint(r, g, b->w_in, M, D, L);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;
-    const input_adjoint_walk last = {out->dx, r,          b->skip,        b->x,   b->center, b->gain, from.mean,
-                                     from.rstd, adjoint.out[0], direct, norm, T,         D};
+    const input_adjoint_walk last = {out->dx,   r,         b->skip,        b->x,   b->center, b->gain,
+                                     from.mean, from.rstd, adjoint.out[0], direct, norm,      T,       D};
     const outputs norm_sums = {out->d_norm_sum, out->d_norm_product};
     walk_through(rows, last, norm_sums);
     if (norm == NORM_ROW)

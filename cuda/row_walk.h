@@ -231,9 +231,8 @@ GLOBAL(SUM_THREADS) merge_moments_kernel(real *mean, real *var, const moments *p
     const stripe mine = stripe_of(rows, D);
     const auto part = [&](int64_t k) { return parts[(mine.first + k * SUM_STRIPES) * D + mine.column]; };
     double n = 0, sum = 0, squares = 0;
-    pipelined<4>(mine.steps, part, [&](int64_t, moments m) {
-        n += (double)m.rows, sum += part_sum((double)m.rows, m.mean, m.rest);
-    });
+    pipelined<4>(mine.steps, part,
+                 [&](int64_t, moments m) { n += (double)m.rows, sum += part_sum((double)m.rows, m.mean, m.rest); });
     n = sum_of_stripes(s, n);
     const double center = sum_of_stripes(s, sum) / n;
     pipelined<4>(mine.steps, part, [&](int64_t, moments m) {

@@ -291,8 +291,8 @@ static const real *scan_tile(const block_in *b, real *h, const real *start, int6
 }
 
 /* Exact transitions (exact.h): a tile's states are computed in steps, as always, but the state between tiles is kept in
- * double and moved by the power of the transition in double:  carry <- a^rows carry + f,  where f, the last state of the
- * tile from zero, does not depend on the past. */
+ * double and moved by the power of the transition in double:  carry <- a^rows carry + f,  where f, the last state of
+ * the tile from zero, does not depend on the past. */
 
 /* f = a f + v */
 static void add_step(cplx *restrict f, const cplx *restrict a, const cplx *restrict v, int64_t n) {
