@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# nvcc takes minutes for what the harness tests without it: make cuda, or ROTRNN_CUDA=1
+export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
@@ -29,7 +31,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
+.PHONY: cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -37,6 +39,7 @@ help:
 	@echo "make test        the test suite"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
+	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
 	@echo "make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
@@ -60,6 +63,10 @@ test: .venv/installed
 	@$(PYTEST)
 
 # Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
+cuda: .venv/installed
+	ROTRNN_CUDA=1 $(BIN)/python setup.py -q build_ext --inplace --build-temp build/inplace
+	$(BIN)/python -c 'from rotrnn import _cuda'
+
 harness: .venv/installed
 	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
 
@@ -199,6 +206,8 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
 # Twice, to see that the wheel's bytes depend on the sources alone
+# With the CUDA kernels where nvcc is
+release: export ROTRNN_CUDA = 1
 release:
 	rm -rf dist build/release
 	$(PYTHON) -m venv build/release/tools
