@@ -146,6 +146,9 @@ class Recorded:
 
     def repeat(self) -> npt.NDArray[Any]:
         """Does the work again. Returns a copy of its result on the host, for which the GPU is waited for."""
+        import cupy
+
+        cupy.cuda.get_current_stream().synchronize()  # what the work reads may be written there
         self.graph.launch(stream=self.stream)
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
