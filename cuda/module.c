@@ -11,11 +11,11 @@
 #ifndef ROT_CUDA_NAME /* the harness builds this file as another module */
 #define ROT_CUDA_NAME _cuda
 #endif
-#define TEXT_(name)    #name
-#define TEXT(name)     TEXT_(name)
-#define JOIN_(a, b)    a##b
-#define JOIN(a, b)     JOIN_(a, b)
-#define INIT_FUNCTION  JOIN(PyInit_, ROT_CUDA_NAME)
+#define TEXT_(name)   #name
+#define TEXT(name)    TEXT_(name)
+#define JOIN_(a, b)   a##b
+#define JOIN(a, b)    JOIN_(a, b)
+#define INIT_FUNCTION JOIN(PyInit_, ROT_CUDA_NAME)
 
 extern const rot_call rot_calls_f32_cuda[], rot_calls_f64_cuda[], rot_calls_c64_cuda[], rot_calls_c128_cuda[];
 static const rot_call *const CALLS[DTYPES] = {rot_calls_f32_cuda, rot_calls_f64_cuda, rot_calls_c64_cuda,
@@ -23,8 +23,8 @@ static const rot_call *const CALLS[DTYPES] = {rot_calls_f32_cuda, rot_calls_f64_
 
 /* What `connect` was given, and names, all owned. The module is never unloaded. */
 static PyObject *device, *allocate, *stream;
-static PyObject *name_data, *name_ptr, *name_dtype, *name_size, *name_nbytes, *name_flags, *name_contiguous, *name_device,
-    *name_id, *name_on;
+static PyObject *name_data, *name_ptr, *name_dtype, *name_size, *name_nbytes, *name_flags, *name_contiguous,
+    *name_device, *name_id, *name_on;
 static int precision = PRECISION_FLOAT32;
 
 rot_call find_call(PyObject *module, int place, int dtype) {
@@ -63,7 +63,8 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
         array->writeable = true;
         array->on_host = false;
         const int current = runtime_device();
-        if (current < 0) PyErr_SetString(PyExc_RuntimeError, runtime_error());
+        if (current < 0)
+            PyErr_SetString(PyExc_RuntimeError, runtime_error());
         else if (current != (int)where)
             PyErr_Format(PyExc_ValueError, "an array is on GPU %d, but the current one is %d", (int)where, current);
         good = current == (int)where;
@@ -143,7 +144,8 @@ static PyObject *use_counter(PyObject *module, PyObject *argument) {
         Py_RETURN_NONE;
     }
     if (!describe_array(argument, &array) || array.type != NPY_INT64 || array.count != 1)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "use_counter: got %R, expected one int64", argument);
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "use_counter: got %R, expected one int64", argument);
     runtime_use_counter(array.data);
     Py_RETURN_NONE;
 }
@@ -153,7 +155,8 @@ static PyMethodDef METHODS[] = {
      "connect(device, allocate, stream, blas): the device for checked lengths, allocate(bytes) -> memory with `ptr`, "
      "stream() -> its address, and the path of cuBLAS."},
     {"use_counter", use_counter, METH_O,
-     "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The caller "
+     "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The "
+     "caller "
      "keeps the array."},
     {"use_precision", use_precision, METH_O,
      "use_precision(name): how products of float32 matrices round their operands; returns the precision before."},
@@ -165,9 +168,16 @@ static int exec_module(PyObject *module) {
     const struct {
         PyObject **name;
         const char *text;
-    } names[] = {{&name_data, "data"},     {&name_ptr, "ptr"},     {&name_dtype, "dtype"},
-                 {&name_size, "size"},     {&name_nbytes, "nbytes"}, {&name_flags, "flags"},
-                 {&name_contiguous, "c_contiguous"}, {&name_device, "device"}, {&name_id, "id"}, {&name_on, "on"}};
+    } names[] = {{&name_data, "data"},
+                 {&name_ptr, "ptr"},
+                 {&name_dtype, "dtype"},
+                 {&name_size, "size"},
+                 {&name_nbytes, "nbytes"},
+                 {&name_flags, "flags"},
+                 {&name_contiguous, "c_contiguous"},
+                 {&name_device, "device"},
+                 {&name_id, "id"},
+                 {&name_on, "on"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
     return add_kernels(module) < 0 || add_numbers(module) < 0 ? -1 : 0;

@@ -83,6 +83,13 @@ typedef real lane;
 #endif
 
 /* Status codes of kernels; door.c raises the matching Python exception. */
-enum { ROT_OK = 0, ROT_NO_MEMORY = 1, ROT_OUT_OF_RANGE = 2, ROT_EXHAUSTED = 3, ROT_NO_KERNEL = 4, ROT_DEVICE_FAILED = 5 };
+enum {
+    ROT_OK = 0,
+    ROT_NO_MEMORY = 1,
+    ROT_OUT_OF_RANGE = 2,
+    ROT_EXHAUSTED = 3,
+    ROT_NO_KERNEL = 4,
+    ROT_DEVICE_FAILED = 5
+};
 
 #endif

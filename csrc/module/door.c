@@ -329,4 +329,3 @@ int add_numbers(PyObject *module) {
     }
     return 0;
 }
-

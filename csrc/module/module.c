@@ -1,5 +1,5 @@
-/* rotrnn._cpu: the kernels of the list (entries.h) on NumPy arrays, as Python functions (door.h). `use_simd` selects the
- * instruction set.
+/* rotrnn._cpu: the kernels of the list (entries.h) on NumPy arrays, as Python functions (door.h). `use_simd` selects
+ * the instruction set.
  */
 #define ROT_IMPORTS_NUMPY
 #include "door.h"
