@@ -404,10 +404,10 @@ def in_order(tree: Any) -> Any:
 
     Buffers stay as they are, because forward updates them in place.
     """
-    if type(tree) is np.ndarray or is_array(tree):
-        if is_plain(tree) and tree.dtype.isnative:
-            return tree
-        return tree.astype(tree.dtype.newbyteorder("="), order="C")
+    if type(tree) is np.ndarray:
+        flags = tree.flags
+        plain = flags.c_contiguous and flags.aligned and tree.dtype.isnative
+        return tree if plain else tree.astype(tree.dtype.newbyteorder("="), order="C")
     if isinstance(tree, dict):
         changed = {
             name: new for name, part in tree.items() if (new := in_order(part)) is not part and name not in BUFFERS
@@ -421,6 +421,8 @@ def in_order(tree: Any) -> Any:
             one.name: new for one in fields(tree) if (new := in_order(part := getattr(tree, one.name))) is not part
         }
         return replace(tree, **changed) if changed else tree
+    if is_array(tree) and not is_plain(tree):  # of another device, or a subclass
+        return tree.astype(tree.dtype.newbyteorder("="), order="C")
     return tree
 
 
