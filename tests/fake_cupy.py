@@ -168,6 +168,7 @@ def module() -> ModuleType:
         getDevice=lambda: 0,
         getDeviceProperties=lambda number: {"name": b"harness"},
         driverGetVersion=lambda: 13000,
+        memGetInfo=lambda: (1 << 30, 2 << 30),
     )
     made.__dict__.update(
         ndarray=ndarray,
