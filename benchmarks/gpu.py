@@ -4,9 +4,10 @@
     python -m benchmarks.gpu torch | jax | triton | lstm  [--quick]
     python -m benchmarks.gpu report FOLDER
 
-Each subject prints one JSON object a line. Times are those of the GPU at work: calls are queued until they take 20 ms,
-and the least mean of several such rounds counts. Ours are recorded as CUDA graphs, so that Python does not count;
-`steps` has the wall time of whole training steps beside that of their graphs. Peers have a process each.
+Each subject prints one JSON object a line; `report` reads them in FOLDER/parts. Times are those of the GPU at work:
+calls are queued until they take 20 ms, and the least mean of several such rounds counts. Ours are recorded as CUDA
+graphs, so that Python does not count; `steps` has the wall time of whole training steps beside that of their graphs.
+Peers have a process each.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.training.estimate import trial
 from rotrnn.training.log import timed
 from rotrnn.training.recipe import load_recipe
+from rotrnn.training.results import duration
+from rotrnn.training.run import Run
 
 Row = dict[str, Any]
 
@@ -53,6 +56,9 @@ CEILINGS = {
 }
 """Steps per second in float32, TF32 and bfloat16 if each kernel, op by op, took the longer of its flops at 60, 400 or
 790 TFLOP/s and its bytes at 3 TB/s: an H100."""
+
+PEERS = ("jax", "torch", "triton")
+"""Packages that subjects need, which may be missing."""
 
 MOST_DRAWN = 1 << 27
 """Numbers that are drawn for an array."""
@@ -347,9 +353,20 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
 
 
 def rows_of(folder: Path, subject: str) -> list[Row]:
-    """The rows of all parts of a subject: the files SUBJECT.jsonl and SUBJECT-....jsonl."""
-    paths = [path for path in sorted(folder.glob("*.jsonl")) if path.stem.split("-")[0] == subject]
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    """The rows of all parts of a subject: the files SUBJECT.jsonl and SUBJECT-....jsonl in `parts`."""
+    paths = [path for path in sorted((folder / "parts").glob("*.jsonl")) if path.stem.split("-")[0] == subject]
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return [one for one in rows if "missing" not in one]
+
+
+def checks(folder: Path) -> list[str]:
+    """What tests and compute-sanitizer said at last, a line for each part."""
+    found = []
+    for path in sorted((folder / "parts").glob("*.txt")):
+        lines = path.read_text().splitlines()
+        said = [line.strip("= ") for line in lines if any(word in line for word in (" passed", " failed", "SUMMARY:"))]
+        found.append(f"- {path.stem}: {'; '.join(said)}")
+    return found
 
 
 def table(head: list[str], body: Iterable[Iterable[str]]) -> str:
@@ -425,6 +442,23 @@ def steps_table(folder: Path) -> str:
     return table(head, body)
 
 
+def training_table(folder: Path) -> str:
+    """The runs in `runs`, as far as they are."""
+    head = ["run", "step", "of", "best on validation", "at step", "test, best", "time"]
+    body = []
+    for path in sorted((folder / "runs").glob("*/recipe.toml")):
+        run = Run(path.parent)
+        records, result = run.records(), run.read_json(run.result, {})
+        seen = [one for one in records if "val_accuracy" in one]
+        best = max(seen, key=lambda one: one["val_accuracy"], default=None)
+        step = str(records[-1]["step"]) if records else "0"
+        scores = [f"{best['val_accuracy']:.4f}", str(best["step"])] if best else ["", ""]
+        test = f"{result['test']['best']['accuracy']:.4f}" if result else ""
+        took = duration(sum(one["seconds"] for one in records))
+        body.append([path.parent.name, step, str(run.load_recipe().training.steps), *scores, test, took])
+    return table(head, body)
+
+
 def report(folder: Path) -> None:
     """Writes gpu.json, gpu.md and gpu.png from the parts in a folder."""
     subjects = ("machine", "products", "torch", "scan", "jax", "triton", "layers", "lstm", "steps")
@@ -440,8 +474,10 @@ def report(folder: Path) -> None:
         ("The complex scan, B 32, N 256", scan_table),
         ("Layers and blocks, B 32, T 2048, D 128", layers_table),
         ("Training steps of the LRU's recipes", steps_table),
+        ("Training by recipe", training_table),
     ):
         text += [f"\n## {title}\n", made(folder)]
+    text += ["\n## The table of cases, and compute-sanitizer\n", *checks(folder)]
     (folder / "gpu.md").write_text("\n".join(text) + "\n")
     try:
         chart(folder)
@@ -464,7 +500,9 @@ def chart(folder: Path) -> None:
         ratios = [one.get("ratio", one["seconds"] / copies[one["T"]]) for one in beside]
         left.plot([one["T"] for one in beside], ratios, "o-", label=name)
     left.axhline(1, color="black", linewidth=0.8)
-    left.set(xscale="log", yscale="log", xlabel="T", ylabel="time / copy of the same bytes")
+    left.set(xlabel="T", ylabel="time / copy of the same bytes")
+    if copies:
+        left.set(xscale="log", yscale="log")
     left.legend(fontsize=8)
     rows = rows_of(folder, "steps")
     for k, precision in enumerate(cuda.PRECISIONS):
@@ -500,8 +538,13 @@ def main() -> None:
         report(Path(*args.names))
         return
     rows = steps(*args.names, args.quick) if args.subject == "steps" else SUBJECTS[args.subject](args.quick)
-    for one in rows:
-        print(json.dumps(one), flush=True)
+    try:
+        for one in rows:
+            print(json.dumps(one), flush=True)
+    except ModuleNotFoundError as error:
+        if error.name not in PEERS:
+            raise
+        print(json.dumps({"name": args.subject, "missing": error.name}))
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ def module() -> ModuleType:
         asarray=asarray,
         asnumpy=lambda array: array.on_host(),
         from_dlpack=lambda value: value.__dlpack__(),
+        get_default_memory_pool=MemoryPool,
         __version__="14.2.0",
         cuda=SimpleNamespace(
             alloc=alloc,
@@ -184,6 +185,7 @@ def module() -> ModuleType:
             Stream=Stream,
             MemoryPool=MemoryPool,
             using_allocator=lambda allocator: contextlib.nullcontext(),
+            set_allocator=lambda allocator: None,
         ),
     )
     return made
