@@ -337,7 +337,7 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
     with trial(load_recipe(f"{name}-lru", changes), 8 if quick else EXAMPLES, "cuda") as (trainer, state):
         times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(4 if quick else 40)]
         graphs = trainer.stepper.recorder.graphs if trainer.stepper.recorder else {}
-        longest = max(graphs, key=lambda key: key[0][1], default=None)
+        longest = max(graphs, key=lambda key: np.prod(key[0]), default=None)
         free, total = cupy.cuda.runtime.memGetInfo()
         one: Row = {"name": name, "precision": precision, "graphs": len(graphs), "gpu_bytes": total - free}
         one["seconds"] = statistics.median(times[len(times) // 2 :])
