@@ -51,7 +51,8 @@ part() {
 
 # Every call builds, and compiles only what has changed; the version of the package is in its egg_info
 build() {
-    NVCC_APPEND_FLAGS=-lineinfo "$PYTHON" setup.py -q egg_info build_ext --inplace > "$parts/build.log" 2>&1 ||
+    ROTRNN_CUDA=1 NVCC_APPEND_FLAGS=-lineinfo "$PYTHON" setup.py -q egg_info build_ext --inplace \
+        --build-temp build/inplace > "$parts/build.log" 2>&1 ||
         { tail -n 20 "$parts/build.log"; exit 1; }
     echo "built after $SECONDS s"
     "$PYTHON" -c 'from rotrnn import cuda; print(cuda.describe())' || exit 1
