@@ -115,7 +115,7 @@ def copied(y: Any, x: Any) -> Any:
 
 def machine(quick: bool) -> Iterator[Row]:
     """The GPU, versions, and what limits everything else: the bandwidth of a copy and the cost of a launch."""
-    found = origin()
+    found = origin() | {"command": "benchmarks/gpu.sh machine"}
     found["versions"] |= {name: version(name) for name in ("cupy-cuda13x", "triton", "nvidia-cublas")}
     if nvcc := shutil.which("nvcc"):
         said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
