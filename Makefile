@@ -31,7 +31,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench release clean
+.PHONY: cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -53,6 +53,7 @@ help:
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
+	@echo "make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
 	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
 	@echo "make clean       remove what these made, except .venv and runs/"
 
@@ -204,6 +205,10 @@ fuzz-files: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
+
+# STAGE="machine sanitize speed steps listops pathfinder pathx", or all: see benchmarks/gpu.sh
+bench-gpu: .venv/installed
+	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),machine)
 
 # Twice, to see that the wheel's bytes depend on the sources alone
 # With the CUDA kernels where nvcc is

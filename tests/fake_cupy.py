@@ -168,6 +168,7 @@ def module() -> ModuleType:
         getDevice=lambda: 0,
         getDeviceProperties=lambda number: {"name": b"harness"},
         driverGetVersion=lambda: 13000,
+        memGetInfo=lambda: (1 << 30, 2 << 30),
     )
     made.__dict__.update(
         ndarray=ndarray,
@@ -175,6 +176,7 @@ def module() -> ModuleType:
         asarray=asarray,
         asnumpy=lambda array: array.on_host(),
         from_dlpack=lambda value: value.__dlpack__(),
+        get_default_memory_pool=MemoryPool,
         __version__="14.2.0",
         cuda=SimpleNamespace(
             alloc=alloc,
@@ -183,6 +185,7 @@ def module() -> ModuleType:
             Stream=Stream,
             MemoryPool=MemoryPool,
             using_allocator=lambda allocator: contextlib.nullcontext(),
+            set_allocator=lambda allocator: None,
         ),
     )
     return made

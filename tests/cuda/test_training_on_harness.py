@@ -5,6 +5,7 @@ The stand-in captures a step as CUDA does: with the host's arrays and numbers as
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import fake_cupy
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
-from rotrnn.training.estimate import estimate
+from rotrnn.training.estimate import estimate, trial
 from rotrnn.training.loop import train
 from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -140,8 +141,12 @@ def test_precision_needs_a_gpu_and_is_of_the_recipe(tmp_path: Path) -> None:
     recipe = recipe_of("listops-lru", "training.precision=tf32", "training.dtype=float32", "training.steps=2")
     with pytest.raises(ValueError, match=r"training\.precision is tf32, which needs device cuda"):
         train(recipe, tmp_path / "cpu", progress=False)
+    with pytest.raises(ValueError, match=r"estimate: training\.precision is tf32, which needs device cuda"):
+        estimate(recipe, 1, stand_in=8)
     with fake_cupy.gpu():
         train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+        with trial(recipe, 8, "cuda"):
+            assert sys.modules["rotrnn._cuda"].use_precision("tf32") == "tf32"
     sessions = Run(tmp_path / "gpu").read_json(Run(tmp_path / "gpu").sessions)
     assert sessions[0]["precision"] == "tf32"
     assert recipe_of("listops-lru").digest() == recipe_of("listops-lru", "training.precision=float32").digest()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import cuda
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import named
+from rotrnn.ops.device import HOST, named
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
@@ -25,7 +28,7 @@ from rotrnn.training.loop import Trainer
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
-from rotrnn.training.state import initial_state
+from rotrnn.training.state import State, initial_state
 
 EVALUATED = 4
 """Number of batches that are evaluated to measure the time of an evaluation."""
@@ -95,18 +98,9 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
         args.integer("steps", steps, 1),
         None if stand_in is None else args.integer("stand_in", stand_in, 1),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        asked = recipe.task
-        if stand_in is not None:
-            recipe = dataclasses.replace(recipe, task=_stand_in(asked, folder, stand_in))
-        trainer = Trainer(recipe, Run(Path(folder)), False, device=named(device))
-        try:
-            state = initial_state(trainer.model, recipe)
-            state.move(trainer.device)
-            trainer.record(state)
-            times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
-        finally:
-            trainer.loader.close()
+    asked = recipe.task
+    with trial(recipe, stand_in, device) as (trainer, state):
+        times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)
         _, evaluating = timed(lambda: trainer.look(state.params, val))
         return Estimate(
@@ -121,6 +115,26 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
             test=len(trainer.task.test) if stand_in is None else _size(asked, "test"),
             peak_memory=peak_memory(),
         )
+
+
+@contextmanager
+def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> Iterator[tuple[Trainer, State]]:
+    """Within the block, there are a trainer of the recipe, in its precision, and the state before its first step.
+    Arguments as of `estimate`."""
+    place, precision = named(device), recipe.training.precision
+    if place is HOST and precision != "float32":
+        raise ValueError(f"estimate: training.precision is {precision}, which needs device cuda")
+    with tempfile.TemporaryDirectory() as folder, nullcontext() if place is HOST else cuda.precision(precision):
+        if stand_in is not None:
+            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))
+        trainer = Trainer(recipe, Run(Path(folder)), False, device=place)
+        try:
+            state = initial_state(trainer.model, recipe)
+            state.move(trainer.device)
+            trainer.record(state)
+            yield trainer, state
+        finally:
+            trainer.loader.close()
 
 
 def _size(settings: Any, split: str) -> int:
