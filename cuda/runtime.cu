@@ -14,16 +14,22 @@ struct call {
     cudaStream_t stream;
     int precision, status;
     runtime_allocate allocate;
-    void *context;
+    void *context, *workspace; /* of cuBLAS, once a call */
     char error[256];
 };
 thread_local call now;
-const int64_t *counter = nullptr;
+thread_local const int64_t *counter = nullptr;
 
 void fail(const char *what, const char *why) {
     if (now.status != ROT_OK) return;
     now.status = ROT_DEVICE_FAILED;
     snprintf(now.error, sizeof now.error, "%s: %s", what, why);
+}
+
+void fail_with_status(const char *what, int status) {
+    char why[32];
+    snprintf(why, sizeof why, "status %d", status);
+    fail(what, why);
 }
 
 void check(cudaError_t error, const char *what) {
@@ -76,13 +82,15 @@ handle blas_handle() {
     const int device = runtime_device();
     if (device < 0 || device >= MOST_DEVICES || !load_blas()) return nullptr;
     handle &mine = handles[device];
-    if (!mine && blas.create(&mine)) {
-        fail("cublasCreate", "failed");
+    const int created = mine ? 0 : blas.create(&mine);
+    if (created) {
+        fail_with_status("cublasCreate", created);
         return nullptr;
     }
-    void *const memory = runtime_memory(WORKSPACE_BYTES);
-    if (!memory) return nullptr;
-    if (blas.set_stream(mine, now.stream) || blas.set_workspace(mine, memory, WORKSPACE_BYTES)) {
+    if (now.workspace) return mine;
+    now.workspace = runtime_memory(WORKSPACE_BYTES);
+    if (!now.workspace) return nullptr;
+    if (blas.set_stream(mine, now.stream) || blas.set_workspace(mine, now.workspace, WORKSPACE_BYTES)) {
         fail("cuBLAS", "refused the stream or the workspace");
         return nullptr;
     }
@@ -93,7 +101,7 @@ handle blas_handle() {
 
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context) {
     now.stream = (cudaStream_t)stream;
-    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context;
+    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context, now.workspace = nullptr;
     now.error[0] = 0;
 }
 
@@ -153,9 +161,5 @@ void runtime_multiply(const runtime_product *p) {
                       (int)p->inner, one, p->b, type, (int)p->ldb, p->b_apart, p->a, type, (int)p->lda, p->a_apart, keep,
                       p->c, type, (int)p->ldc, p->c_apart, (int)p->count, p->wide ? COMPUTE_64F : COMPUTE[now.precision],
                       DEFAULT_ALGORITHM);
-    if (status) {
-        char why[32];
-        snprintf(why, sizeof why, "status %d", status);
-        fail("cublasGemmStridedBatchedEx", why);
-    }
+    if (status) fail_with_status("cublasGemmStridedBatchedEx", status);
 }

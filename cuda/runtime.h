@@ -74,6 +74,7 @@ template <class T, class... N> static T *workspace_of(N... sizes) {
 #include "host_launch.h"
 #else
 #include <cuda_runtime.h>
+enum { MOST_SHARED = 99 * 1024 }; /* bytes a block, on every GPU from compute capability 8.0 on */
 bool runtime_can_launch(int64_t blocks);
 void runtime_launched(cudaError_t error, const char *what);
 cudaStream_t runtime_stream(void);
@@ -81,8 +82,8 @@ cudaStream_t runtime_stream(void);
 template <class... P, class... A>
 static void launch_grid(void (*kernel)(P...), dim3 grid, int64_t blocks, int threads, size_t shared, A... args) {
     if (!runtime_can_launch(blocks)) return;
-    if (shared > 48 * 1024) {
-        const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (shared > 48 * 1024) { /* always the same limit: a graph may hold launches with more than the last one's */
+        const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST_SHARED);
         if (set != cudaSuccess) return runtime_launched(set, "cudaFuncSetAttribute");
     }
     cudaLaunchConfig_t config = {};

@@ -32,6 +32,8 @@ class ndarray(StrictArray):  # CuPy's own name
 
     def set(self, value: Any, stream: Any = None) -> None:
         strict.synchronise()
+        assert value.dtype == self.dtype
+        assert value.shape == self.shape
         self._host[...] = value
 
     def get(self, stream: Any = None) -> Any:
@@ -166,7 +168,7 @@ def module() -> ModuleType:
     runtime = SimpleNamespace(
         getDeviceCount=get_device_count,
         getDevice=lambda: 0,
-        getDeviceProperties=lambda number: {"name": b"harness"},
+        getDeviceProperties=lambda number: {"name": b"harness", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
         memGetInfo=lambda: (1 << 30, 2 << 30),
     )

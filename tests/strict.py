@@ -70,6 +70,17 @@ RECORD: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = None
 
 def perform(kind: type[StrictArray], function: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls a function with host arrays. Returns its result with arrays of this kind."""
+    name = getattr(function, "__name__", "")
+    if "initial" in kwargs and name in ("max", "min", "amax", "amin"):
+        raise TypeError(f"CuPy's {name} has no argument initial")
+    if "out" in kwargs and name in ("fft", "ifft", "rfft", "irfft"):
+        raise TypeError(f"CuPy's {name} has no argument out")
+    if any(isinstance(one, np.ndarray) and one.dtype in (np.longdouble, np.clongdouble) for one in args):
+        raise TypeError("CuPy has no extended precision")
+    if RECORD is not None and name in ("einsum", "matmul", "dot", "tensordot", "inner", "vdot"):
+        raise RuntimeError(f"CuPy's {name} calls cuBLAS, which it refuses while the stream is capturing")
+    if RECORD is not None and name in ("concatenate", "stack") and len(args[0]) > 8:
+        raise RuntimeError(f"CuPy's {name} of more than 8 arrays copies from the host, which cannot be captured")
     result = function(*args, **kwargs)
     if isinstance(result, np.generic):
         result = np.array(result)

@@ -27,6 +27,9 @@ from rotrnn.ops.recording import NotRecordable, Recording, recorded, recording
 PRECISIONS = ("float32", "tf32", "bf16")
 """How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
 
+LEAST_GPU = (8, 0)
+"""Compute capability of the oldest GPU that the kernels are built for (setup.py)."""
+
 GPU_ARRAYS = (2, 13)
 """DLPack's kinds of device whose memory is a CUDA GPU's: kDLCUDA and kDLCUDAManaged."""
 
@@ -72,6 +75,9 @@ def _load() -> Device:
         raise DeviceError(f"CUDA cannot be used: {error}") from error
     if not count:
         raise DeviceError("there is no CUDA GPU")
+    found = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    if (found["major"], found["minor"]) < LEAST_GPU:
+        raise DeviceError(f"the GPU has compute capability {found['major']}.{found['minor']}, expected at least 8.0")
     made = Device(
         "the GPU",
         cupy.ndarray,
@@ -88,7 +94,7 @@ def _load() -> Device:
 
 
 def _asarray(cupy: Any, value: Any) -> Any:
-    """Returns a copy on the GPU of a host array, one alone for each that belongs to a recording."""
+    """Returns a copy on the GPU of a host array; within a recording, of equal arrays the same copy."""
     one = recording()
     if one is None or isinstance(value, cupy.ndarray):
         return cupy.asarray(value)
@@ -102,8 +108,8 @@ class Recorded:
     Parameters
     ----------
     work : callable
-        Does the work, and returns an array on the GPU. It is called three times: to find out what memory and which
-        constants it takes, to take them from this recording's own pool, and to be recorded, which does nothing.
+        Does the work, and returns an array on the GPU. It is called three times: twice to find out what memory and
+        which constants it takes, and once to be recorded, which does nothing.
     counter : array
         An int64 on the GPU that is added to the step of random numbers.
 
@@ -132,23 +138,23 @@ class Recorded:
                 self.stream.begin_capture()
                 try:
                     self.result = work()
+                    self.graph = self.stream.end_capture()
                 except Exception as error:
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
                     raise NotRecordable(str(error)) from error
-                self.graph = self.stream.end_capture()
         finally:
             _cuda.use_counter(None)
+            self.stream.synchronize()
 
-    def put(self, array: Any, value: Any) -> None:
-        """Overwrites an array on the GPU, before the work is repeated, by one of the host."""
-        array.set(value, stream=self.stream)
-
-    def repeat(self) -> npt.NDArray[Any]:
-        """Does the work again. Returns a copy of its result on the host, for which the GPU is waited for."""
+    def repeat(self, *inputs: tuple[Any, Any]) -> npt.NDArray[Any]:
+        """Does the work again, with pairs of (an array that it reads, its numbers on the host). Returns a copy of its
+        result on the host, for which the GPU is waited for."""
         import cupy
 
         cupy.cuda.get_current_stream().synchronize()  # what the work reads may be written there
+        for array, value in inputs:
+            array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
         self.graph.launch(stream=self.stream)
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
@@ -159,7 +165,7 @@ def _blas() -> str:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return str(load_nvidia_dynamic_lib("cublas").abs_path)
+        return str(load_nvidia_dynamic_lib("cublas").abs_path or "libcublas.so.13")
     except Exception:  # an error of its own if it is not there: then the system's loader looks for it
         return "libcublas.so.13"
 

@@ -14,7 +14,7 @@ struct {
     void *context;
     char error[256];
 } thread_local current;
-const int64_t *counter = nullptr;
+thread_local const int64_t *counter = nullptr;
 } // namespace
 
 void runtime_launched(const char *error) {

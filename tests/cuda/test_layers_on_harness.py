@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
             logits, saved = model.forward(there, tokens, ctx)
             loss = model.loss(logits, labels)
             grads = dict(flatten(model.backward(there, saved, loss.dlogits)))
-            return np.concatenate([grads[name].reshape(-1) for name in grads])
+            return functools.reduce(lambda *two: np.concatenate(two), [one.reshape(-1) for one in grads.values()])
 
         reads = ragged and layer in READS_LENGTHS
         if layer in ITERATES or reads:
@@ -70,9 +71,7 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
         for step, (own_tokens, own_labels, own_lengths) in enumerate(batches):
             if ragged:
                 own_tokens = np.where(np.arange(T) < own_lengths[:, None], own_tokens, 0)
-            for array, value in ((tokens, own_tokens), (labels, own_labels), (lengths, own_lengths), (counter, [step])):
-                graph.put(array, value)
-            got = graph.repeat()
+            got = graph.repeat((tokens, own_tokens), (labels, own_labels), (lengths, own_lengths), (counter, [step]))
             ctx = Context(own_lengths if ragged else None, train=True, seed=5, step=step)
             logits, saved = model.forward(params, own_tokens, ctx)
             grads = dict(flatten(model.backward(params, saved, model.loss(logits, own_labels).dlogits)))

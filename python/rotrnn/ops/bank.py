@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
-from rotrnn.ops.device import empty_like
+from rotrnn.ops.device import einsum, empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
 from rotrnn.ops.pointwise import flip
 from rotrnn.ops.window import ages
@@ -265,7 +265,7 @@ def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
 
     These are the taps with which `causal_conv` computes the bank with a window.
     """
-    taps: Array = np.einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
+    taps: Array = einsum("ldn,dn->dl", _powers(a, L), c).real.astype(skip.dtype)
     taps[:, -1] += skip
     return taps
 
@@ -275,9 +275,9 @@ def bank_response_backward(dtaps: Array, a: Array, c: Array) -> tuple[Array, Arr
     ``da = sum_k dtap_k conj(c k a^(k-1))``."""
     L = dtaps.shape[1]
     powers = _powers(a, L).conj()
-    dc = np.einsum("dl,ldn->dn", dtaps, powers)
+    dc = einsum("dl,ldn->dn", dtaps, powers)
     slopes = dtaps[:, :-1] * np.arange(L - 1, 0, -1, dtype=dtaps.dtype, like=dtaps)
-    da = c.conj() * np.einsum("dl,ldn->dn", slopes, powers[1:])
+    da = c.conj() * einsum("dl,ldn->dn", slopes, powers[1:])
     return da, dc, dtaps[:, -1].copy()
 
 

@@ -112,6 +112,26 @@ def to_host(array: Array) -> Array:
     return device_of(array).to_host(array)
 
 
+def einsum(spec: str, x: Array, y: Array) -> Array:
+    """Returns ``numpy.einsum(spec, x, y)``; on another device than the CPU by a product and a sum, because CuPy's own may
+    call libraries that cannot be recorded in a CUDA graph."""
+    if device_of(x) is HOST:
+        result: Array = np.einsum(spec, x, y)
+        return result
+    inputs, out = spec.split("->")
+    letters = out + "".join(sorted(set(inputs) - set(out) - {","}))
+
+    def spread(array: Array, names: str) -> Array:
+        """Returns the array with an axis for every letter, of size 1 where it has none."""
+        ordered = array.transpose([names.index(one) for one in letters if one in names])
+        sizes = iter(ordered.shape)
+        return ordered.reshape([next(sizes) if one in names else 1 for one in letters])
+
+    left, right = inputs.split(",")
+    product: Array = spread(x, left) * spread(y, right)
+    return product.sum(tuple(range(len(out), len(letters))))  # type: ignore[no-any-return]
+
+
 def is_writeable(x: Array) -> bool:
     """Returns whether an array may be written; arrays of other devices than the CPU do not say it, and may."""
     return bool(getattr(x.flags, "writeable", True))

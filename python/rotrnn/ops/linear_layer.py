@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, device_of, empty, empty_like, is_array
+from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
@@ -364,7 +364,7 @@ def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, d
         dv += scan.dx
     du, dw_in, _ = dense_backward(dv.view(dy.dtype), u, w_in)
     du += skip * dy
-    dskip = np.einsum("btd,btd->d", dy, u)
+    dskip = einsum("btd,btd->d", dy, u)
     return LinearLayerGrads(System(dw_in, da, dw_out, dskip), du, dh0)
 
 

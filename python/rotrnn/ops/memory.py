@@ -183,7 +183,7 @@ def _filter(weights: Array, x: Array) -> Array:
         # circular wrap-around only affects the first outputs, which are discarded, or the zero padding
         spectrum = np.fft.fft(piece, size, axis=0)
         spectrum *= response
-        y[start : start + step] = np.fft.ifft(spectrum, axis=0, out=spectrum)[before : len(piece)]
+        y[start : start + step] = np.fft.ifft(spectrum, axis=0)[before : len(piece)]
     return y
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import SELECTIVE_TILE as TILE
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
+from rotrnn.ops.device import einsum, empty_like
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
@@ -257,7 +257,7 @@ def _window_forward(arrays: list[Any], how: dict[str, Any]) -> _Windowed:
     a, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
     h, hT = diagonal_scan(_flat(a), _flat(v), _flat(h0), return_state=True, **how)
     h, hT = h.reshape(v.shape), hT.reshape(*hT.shape[:-1], *A.shape)
-    y = np.einsum("btds,bts->btd", h, C)
+    y = einsum("btds,bts->btd", h, C)
     return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, v, h)
 
 
@@ -268,13 +268,13 @@ def _window_backward(dy: Array, arrays: list[Any], dhT: Array | None, how: dict[
     dh = _flat(dy[..., None] * C[:, :, None])
     scan = diagonal_scan_backward(dh, _flat(a), None, _flat(h0), x=_flat(v), dhT=_flat(dhT), **how)
     dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * a
-    du = np.einsum("btds,bts->btd", dv, B)
+    du = einsum("btds,bts->btd", dv, B)
     return SelectiveScanGrads(
         dx=delta * du if skip is None else delta * du + skip * dy,
-        ddelta=x * du + np.einsum("btds,ds->btd", dlog, A),
-        dA=np.einsum("btds,btd->ds", dlog, delta),
-        dB=np.einsum("btds,btd->bts", dv, delta * x),
-        dC=np.einsum("btds,btd->bts", h, dy),
-        dskip=None if skip is None else np.einsum("btd,btd->d", dy, x),
+        ddelta=x * du + einsum("btds,ds->btd", dlog, A),
+        dA=einsum("btds,btd->ds", dlog, delta),
+        dB=einsum("btds,btd->bts", dv, delta * x),
+        dC=einsum("btds,btd->bts", h, dy),
+        dskip=None if skip is None else einsum("btd,btd->d", dy, x),
         dh0=scan.dh0.reshape(hT.shape),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
-from rotrnn.ops.device import beside, is_writeable
+from rotrnn.ops.device import beside, einsum, is_writeable, to_host
 
 __all__ = ["WindowState", "tiir_scan"]
 
@@ -152,6 +152,7 @@ def power_of(a: Array, L: int) -> Array:
     number, so an input that leaves the window has been multiplied by this power and not by 1.
     """
     L = Boundary("power_of").integer("L", L)
+    there, a = a, to_host(a)  # only the CPU has extended precision
     base = a.astype(np.result_type(a, np.longdouble))
     power = np.ones_like(base)
     while L:
@@ -159,7 +160,7 @@ def power_of(a: Array, L: int) -> Array:
             power *= base
         base *= base
         L >>= 1
-    return power.astype(a.dtype)
+    return beside(power.astype(a.dtype), there)
 
 
 def ages(a: Array, count: int) -> Array:
@@ -179,7 +180,7 @@ def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
     """Returns (da, drecent), the adjoint of `aged`."""
     table, M = ages(a, recent.shape[1]), recent.shape[1]
     slopes = np.arange(M - 1, 0, -1, dtype=a.real.dtype, like=a)[:, None] * table[1:]  # of a^k with k > 0
-    return np.einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
+    return einsum("bmn,bmn->n", (slopes * recent[:, :-1]).conj(), d[:, :-1]), table.conj() * d
 
 
 def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:

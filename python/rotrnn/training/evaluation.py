@@ -161,8 +161,8 @@ def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
     prepared, state, gap = model.stack.prepare(params["blocks"]), None, np.zeros(x.shape[1])
     for t in range(x.shape[1]):
         one, state = model.stack.step(params["blocks"], state, x[:, t], prepared)
-        gap[t] = np.abs(one - y[:, t]).max(initial=0.0)
-    largest = float(np.abs(y).max(initial=0.0))
+        gap[t] = float(np.abs(one - y[:, t]).max()) if one.size else 0.0
+    largest = float(np.abs(y).max()) if y.size else 0.0
     return gap / (largest or 1.0)
 
 

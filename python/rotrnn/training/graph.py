@@ -31,6 +31,9 @@ from rotrnn.training.state import Model, State
 MOST_SHAPES = 8
 """Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
 
+ALIGNED = 64
+"""Arrays begin at multiples of this many numbers in their vector, as matrix products like them best."""
+
 METRICS = ("loss", "right", "grad_norm")
 """What a step returns, before two norms for each group: of its parameters and of their second moments."""
 
@@ -40,7 +43,7 @@ class Group:
     """The vectors of a parameter group."""
 
     name: str
-    names: list[str]
+    parts: list[tuple[str, slice]]
     params: Array
     moments: tuple[Array, Array]
     grads: Array
@@ -54,21 +57,22 @@ def grouped(state: State, group_of: GroupOf, device: Device) -> list[Group]:
         names.setdefault(group_of(name), []).append(name)
     groups, flat = [], dict(flatten(state.params))
     for group, members in names.items():
-        size = sum(arrays[name].size for name in members)
-        p, m, v, g = (device.empty((size,), arrays[members[0]].dtype) for _ in range(4))
-        at = 0
+        parts, at = [], 0
         for name in members:
-            n, shape = arrays[name].size, arrays[name].shape
-            for vector, source, store, key in (
-                (p, arrays[name], flat, name),
-                (m, state.moments[f"m.{name}"], state.moments, f"m.{name}"),
-                (v, state.moments[f"v.{name}"], state.moments, f"v.{name}"),
+            parts.append((name, slice(at, at + arrays[name].size)))
+            at += -(-arrays[name].size // ALIGNED) * ALIGNED
+        vectors = [device.empty((at,), arrays[members[0]].dtype) for _ in range(4)]
+        for vector in vectors:
+            vector[...] = 0  # between the arrays, too: AdamW leaves zeros as they are
+        for name, part in parts:
+            for vector, store, key in zip(
+                vectors, (flat, state.moments, state.moments), (name, f"m.{name}", f"v.{name}"), strict=False
             ):
-                view = vector[at : at + n].reshape(shape)
-                view[...] = source
+                view = vector[part].reshape(arrays[name].shape)
+                view[...] = store[key]
                 store[key] = view
-            at += n
-        groups.append(Group(group, members, p, (m, v), g))
+        p, m, v, g = vectors
+        groups.append(Group(group, parts, p, (m, v), g))
     state.params = unflatten(flat)
     return groups
 
@@ -107,13 +111,10 @@ class Recorder:
                 warnings.warn(f"steps run operation by operation, not as one CUDA graph: {error}", stacklevel=2)
                 return None
         graph, inputs = self.graphs[key]
-        graph.put(inputs.inputs, batch.inputs)
-        graph.put(inputs.labels, batch.labels)
-        if inputs.lengths is not None:
-            graph.put(inputs.lengths, np.asarray(batch.lengths, np.int64))
-        graph.put(inputs.step, np.array([state.step], np.int64))
-        graph.put(inputs.rules, self.rules(state.step))
-        found = graph.repeat().tolist()
+        values: list[tuple[Array, Any]] = [(inputs.inputs, batch.inputs), (inputs.labels, batch.labels)]
+        values += [(inputs.lengths, batch.lengths)] if inputs.lengths is not None else []
+        values += [(inputs.step, np.array([state.step])), (inputs.rules, self.rules(state.step))]
+        found = graph.repeat(*values).tolist()
         return dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
@@ -145,7 +146,10 @@ class Recorder:
         room = self.device.empty((len(METRICS) + 2 * len(self.groups),), np.dtype(np.float64))
         norms = self.device.empty((len(self.groups),), np.dtype(np.float64))
         for k, group in enumerate(self.groups):
-            np.concatenate([grads[name].reshape(-1) for name in group.names], out=group.grads)
+            for name, part in group.parts:
+                if name not in grads:
+                    raise NotRecordable(f"{name} has no gradient")
+                group.grads[part] = grads[name].reshape(-1)
             optim.norm_into(norms[k : k + 1], group.grads)
         size: Any = np.sqrt((norms * norms).sum())
         clip = self.recipe.optimiser.clip

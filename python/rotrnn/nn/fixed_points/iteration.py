@@ -153,7 +153,11 @@ def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
     unless numbers underflow. Without this scaling, the floor of the residual would treat the small gradients of a mean
     over a long batch as zero.
     """
-    given = [np.abs(one).max(tuple(range(1, one.ndim)), initial=0) for one in grads if one is not None]
+    given = [
+        np.abs(one).max(tuple(range(1, one.ndim))) if one.size else np.zeros_like(one, shape=one.shape[:1])
+        for one in grads
+        if one is not None
+    ]
     largest = functools.reduce(np.maximum, given)
     return np.where(np.isfinite(largest), np.frexp(np.where(np.isfinite(largest), largest, 0))[1], 0).astype(np.int32)
 

@@ -184,8 +184,9 @@ class MatrixFixedPoint(Recurrent):
         state, sequential = None, np.zeros_like(parallel)
         for t in range(x.shape[1]):
             sequential[:, t], state = self.step(params, state, x[:, t], weights)
-        size = float(np.max(np.abs(parallel), initial=0.0))
-        return float(np.max(np.abs(parallel - sequential), initial=0.0)) / (size or 1.0)
+        if not parallel.size:
+            return 0.0
+        return float(np.abs(parallel - sequential).max()) / (float(np.abs(parallel).max()) or 1.0)
 
     def _forward(
         self, weights: Weights, inputs: Array, ctx: Context, state: State, start: Array | None = None

@@ -12,7 +12,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.dense import dense, dense_backward, matmul
-from rotrnn.ops.device import beside
+from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.pointwise import mask_padding
@@ -226,7 +226,7 @@ class WropeMemory(Recurrent):
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy
-        dskip = np.einsum("btd,btd->d", dy, x)
+        dskip = einsum("btd,btd->d", dy, x)
         return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
 
     def fold(self, params: Params) -> Folded[Projections]:

@@ -11,7 +11,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import contiguous
+from rotrnn.ops.device import contiguous, einsum
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
@@ -110,10 +110,10 @@ class RotRNN(LinearRecurrence):
 
     def condition(self, value: Array) -> Any:
         """1 / trace(B^T B), summed over heads: B of a head must not be zero, since it is divided by its norm."""
-        return (1 / np.einsum("hwd,hwd->h", value, value)).sum()
+        return (1 / einsum("hwd,hwd->h", value, value)).sum()
 
     def condition_message(self, value: Array) -> str:
-        head = int(np.argmin(np.einsum("hwd,hwd->h", value, value)))
+        head = int(np.argmin(einsum("hwd,hwd->h", value, value)))
         return f"of head {head} is zero, expected a nonzero matrix"
 
     def fold(self, params: Params) -> Folded[System]:
@@ -121,7 +121,7 @@ class RotRNN(LinearRecurrence):
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
         gamma = np.exp(-decay)
-        trace = np.einsum("hwd,hwd->h", B, B)
+        trace = einsum("hwd,hwd->h", B, B)
         if self.normalise == "input":
             xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
             modulus = gamma
@@ -140,7 +140,7 @@ class RotRNN(LinearRecurrence):
         decay = bounded_exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
-        dxi = np.einsum("hwd,hwd->h", dW, PtB)
+        dxi = einsum("hwd,hwd->h", dW, PtB)
         dPtB = xi[:, None, None] * dW
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}

@@ -22,7 +22,7 @@ from rotrnn.nn.layers.continuous import (
 )
 from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
-from rotrnn.ops.device import contiguous
+from rotrnn.ops.device import contiguous, einsum
 
 
 class Bank(NamedTuple):
@@ -197,7 +197,7 @@ class S4D(Recurrent):
         x = x_t[:, None]
         before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype, like=x) if state is None else state
         recent = np.concatenate([before, x], 1)
-        return np.einsum("bld,ld->bd", recent, response), recent[:, 1:]
+        return einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
     def fold(self, params: Params) -> Folded[Bank]:
         """Returns the folded bank."""

@@ -14,7 +14,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside
+from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, checked_system
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.random import philox
@@ -202,7 +202,7 @@ class SelectiveRotRNN(Recurrent):
         into = dense_backward(dv.view(real), u, system.w_in)
         turned = dense_backward(dpolar.imag, u, self._angle_weights(params))
         da = (scan.da * turn.conj()).sum((0, 1)) if decays is None else np.zeros_like(constant)
-        dskip = np.einsum("btd,btd->d", dy, u)
+        dskip = einsum("btd,btd->d", dy, u)
         dparams |= self.base.fold_backward(params, folded, System(into.dw, da, out.dw[None], dskip))
         if decays is not None:
             dparams["gamma_log"] += dgamma_log.sum((0, 1))
