@@ -10,6 +10,9 @@ import numpy as np
 import rotrnn
 from fuzz.mutations import Tensor, unaligned
 from rotrnn import ops
+from rotrnn.nn.blocks.block import ResidualBlock
+from rotrnn.nn.blocks.norm import LayerNorm
+from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.fixed_points.mixer import Orthogonal
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Context
@@ -123,6 +126,32 @@ def stream_with(**parts: Any) -> object:
     return stream.push(np.zeros(1, np.int64))
 
 
+def stream_of_attention(place: int) -> object:
+    """Pushes a token after one array of the state has become texts."""
+    settings = rotrnn.ModelSettings("attention", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"heads": 2}, head="language", n_classes=5, vocab=5)
+    stream, tokens = model.stream(model.init(np.random.default_rng(0))), np.zeros(1, np.int64)
+    stream.push(tokens)
+    (state,), head = stream.state
+    stream.state = ((*state[:place], state[place].astype("U3"), *state[place + 1 :]),), head
+    return stream.push(tokens)
+
+
+def norms_of_retrieval(ctx: Any) -> object:
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"d_state": 3}, head="retrieval", n_classes=2, vocab=5)
+    return model.state_norms(model.init(np.random.default_rng(0)), np.zeros((1, 2, 3), np.int64), ctx)
+
+
+def ragged() -> object:
+    model, params = language_model()
+    return model.state_norms(params, [[1, [2]]])
+
+
+def pooling_gate() -> object:
+    return ResidualBlock(LayerNorm(4), rotrnn.LRU(4, 3), MeanPool())
+
+
 FOUND = [
     Found("tiir_scan, last position", lambda: windowed(2**63 - 1), "tiir_scan: state.position[0] is"),
     Found("tiir_scan, uint64", lambda: windowed(2**64 - 3, np.uint64), "tiir_scan: state.position[0] is"),
@@ -147,6 +176,23 @@ FOUND = [
     Found("Stream.push, another state", lambda: stream_with(state=(1, 2, 3)), "Stream.push: inputs, or the"),
     Found(
         "Stream.push, integers", lambda: stream_of_features(np.zeros((1, 3), np.int32)), "Stream.push: inputs has dtype"
+    ),
+    Found("Stream.push, texts for keys", lambda: stream_of_attention(0), "do not fit: attention: k has dtype <U3"),
+    Found("Stream.push, texts for positions", lambda: stream_of_attention(2), "do not fit: rotary: past has dtype <U3"),
+    Found(
+        "Retrieval.state_norms, foreign lengths",
+        lambda: norms_of_retrieval(Context(Tensor(np.array([[2, 1]])))),  # type: ignore[arg-type]
+        None,
+    ),
+    Found(
+        "Retrieval.state_norms, context", lambda: norms_of_retrieval(None), "Retrieval.state_norms: ctx is a NoneType"
+    ),
+    Found("LanguageModel.state_norms, ragged", ragged, "LanguageModel.state_norms: inputs is a list that is no array"),
+    Found("ResidualBlock, pool as gate", pooling_gate, "ResidualBlock: gate is a MeanPool, expected a layer from"),
+    Found(
+        "learning_rate, infinite in float32",
+        lambda: rotrnn.learning_rate(3, 10, 1.0, np.float32(np.inf)),  # type: ignore[arg-type]
+        "learning_rate: warmup is",
     ),
     Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or the"),
 ]
