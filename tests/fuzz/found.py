@@ -15,7 +15,7 @@ from rotrnn.nn.blocks.norm import LayerNorm
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.fixed_points.mixer import Orthogonal
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Context
+from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 
 UNFUSED = Context(fused=False)
@@ -86,6 +86,23 @@ def states_backwards() -> None:
     ops.linear_layer_backward(y, system, saved._replace(h=np.asfortranarray(saved.h)))
 
 
+def mixed_precision() -> None:
+    """One parameter or the state in double precision: SelectiveRotRNN computes all in it."""
+    layer, rng = rotrnn.SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 7, 3), np.float32)
+    start = layer.forward(params, x)[1].state
+    whole, _ = layer.forward(astype(params, np.float64), x, state=start.astype(np.complex128))
+    for mixed, state in [
+        *[(params | {name: one.astype(np.float64)}, start) for name, one in params.items()],
+        (params, start.astype(np.complex128)),
+    ]:
+        y, saved = layer.forward(mixed, x, state=state)
+        dx, _, _ = layer.backward(mixed, saved, y)
+        assert y.dtype == dx.dtype == np.float64
+        # what is computed from parameters in single precision passes through fewer than 100 roundings, of numbers near 1
+        assert np.allclose(y, whole, rtol=0, atol=100 * 2.0**-24)
+
+
 def prepared_of_objects() -> object:
     layer = rotrnn.SelectiveRotRNN(4, 6)
     params = layer.init(np.random.default_rng(0))
@@ -124,6 +141,11 @@ def stream_with(**parts: Any) -> object:
     stream = model.stream(params)
     vars(stream).update(parts)
     return stream.push(np.zeros(1, np.int64))
+
+
+def missing_length() -> object:
+    settings = rotrnn.ModelSettings("wrope_memory", d_model=4, n_layers=1, norm="layer")
+    return rotrnn.build_model(settings, {"d_state": 3}, n_classes=5, vocab=5)
 
 
 def stream_of_attention(place: int) -> object:
@@ -194,5 +216,7 @@ FOUND = [
         lambda: rotrnn.learning_rate(3, 10, 1.0, np.float32(np.inf)),  # type: ignore[arg-type]
         "learning_rate: warmup is",
     ),
+    Found("SelectiveRotRNN, mixed precision", mixed_precision, None),
+    Found("build_model, no length", missing_length, "WropeMemory: setting 'length' is missing"),
     Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or the"),
 ]
