@@ -99,7 +99,7 @@ def mixed_precision() -> None:
         y, saved = layer.forward(mixed, x, state=state)
         dx, _, _ = layer.backward(mixed, saved, y)
         assert y.dtype == dx.dtype == np.float64
-        # what is computed from parameters in single precision passes through fewer than 100 roundings, of numbers near 1
+        # what is computed from single precision passes through fewer than 100 roundings, of numbers near 1
         assert np.allclose(y, whole, rtol=0, atol=100 * 2.0**-24)
 
 
