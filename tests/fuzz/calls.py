@@ -230,7 +230,7 @@ def _unclear(call: Call, error: Exception, mutations: Sequence[Mutation]) -> str
     for part in call.arguments.values():
         owners |= _inner_modules(part)
         known |= {*getattr(part, "__dict__", ()), *getattr(part, "shapes", ())}
-    if re.search(r"\w=|parameter \w", str(error)):  # a setting or a parameter of a part
+    if re.search(r"\w=|(parameter|setting) '?\w", str(error)):  # a setting or a parameter of a part
         known |= words
     if call.name == "build_model":
         owners.add("model")  # settings of a recipe's section [model]

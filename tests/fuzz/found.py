@@ -10,9 +10,12 @@ import numpy as np
 import rotrnn
 from fuzz.mutations import Tensor, unaligned
 from rotrnn import ops
+from rotrnn.nn.blocks.block import ResidualBlock
+from rotrnn.nn.blocks.norm import LayerNorm
+from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.fixed_points.mixer import Orthogonal
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Context
+from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 
 UNFUSED = Context(fused=False)
@@ -83,6 +86,23 @@ def states_backwards() -> None:
     ops.linear_layer_backward(y, system, saved._replace(h=np.asfortranarray(saved.h)))
 
 
+def mixed_precision() -> None:
+    """One parameter or the state in double precision: SelectiveRotRNN computes all in it."""
+    layer, rng = rotrnn.SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 7, 3), np.float32)
+    start = layer.forward(params, x)[1].state
+    whole, _ = layer.forward(astype(params, np.float64), x, state=start.astype(np.complex128))
+    for mixed, state in [
+        *[(params | {name: one.astype(np.float64)}, start) for name, one in params.items()],
+        (params, start.astype(np.complex128)),
+    ]:
+        y, saved = layer.forward(mixed, x, state=state)
+        dx, _, _ = layer.backward(mixed, saved, y)
+        assert y.dtype == dx.dtype == np.float64
+        # what is computed from single precision passes through fewer than 100 roundings, of numbers near 1
+        assert np.allclose(y, whole, rtol=0, atol=100 * 2.0**-24)
+
+
 def prepared_of_objects() -> object:
     layer = rotrnn.SelectiveRotRNN(4, 6)
     params = layer.init(np.random.default_rng(0))
@@ -123,6 +143,37 @@ def stream_with(**parts: Any) -> object:
     return stream.push(np.zeros(1, np.int64))
 
 
+def missing_length() -> object:
+    settings = rotrnn.ModelSettings("wrope_memory", d_model=4, n_layers=1, norm="layer")
+    return rotrnn.build_model(settings, {"d_state": 3}, n_classes=5, vocab=5)
+
+
+def stream_of_attention(place: int) -> object:
+    """Pushes a token after one array of the state has become texts."""
+    settings = rotrnn.ModelSettings("attention", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"heads": 2}, head="language", n_classes=5, vocab=5)
+    stream, tokens = model.stream(model.init(np.random.default_rng(0))), np.zeros(1, np.int64)
+    stream.push(tokens)
+    (state,), head = stream.state
+    stream.state = ((*state[:place], state[place].astype("U3"), *state[place + 1 :]),), head
+    return stream.push(tokens)
+
+
+def norms_of_retrieval(ctx: Any) -> object:
+    settings = rotrnn.ModelSettings("lru", d_model=4, n_layers=1, norm="layer")
+    model = rotrnn.build_model(settings, {"d_state": 3}, head="retrieval", n_classes=2, vocab=5)
+    return model.state_norms(model.init(np.random.default_rng(0)), np.zeros((1, 2, 3), np.int64), ctx)
+
+
+def ragged() -> object:
+    model, params = language_model()
+    return model.state_norms(params, [[1, [2]]])
+
+
+def pooling_gate() -> object:
+    return ResidualBlock(LayerNorm(4), rotrnn.LRU(4, 3), MeanPool())
+
+
 FOUND = [
     Found("tiir_scan, last position", lambda: windowed(2**63 - 1), "tiir_scan: state.position[0] is"),
     Found("tiir_scan, uint64", lambda: windowed(2**64 - 3, np.uint64), "tiir_scan: state.position[0] is"),
@@ -148,5 +199,24 @@ FOUND = [
     Found(
         "Stream.push, integers", lambda: stream_of_features(np.zeros((1, 3), np.int32)), "Stream.push: inputs has dtype"
     ),
+    Found("Stream.push, texts for keys", lambda: stream_of_attention(0), "do not fit: attention: k has dtype <U3"),
+    Found("Stream.push, texts for positions", lambda: stream_of_attention(2), "do not fit: rotary: past has dtype <U3"),
+    Found(
+        "Retrieval.state_norms, foreign lengths",
+        lambda: norms_of_retrieval(Context(Tensor(np.array([[2, 1]])))),  # type: ignore[arg-type]
+        None,
+    ),
+    Found(
+        "Retrieval.state_norms, context", lambda: norms_of_retrieval(None), "Retrieval.state_norms: ctx is a NoneType"
+    ),
+    Found("LanguageModel.state_norms, ragged", ragged, "LanguageModel.state_norms: inputs is a list that is no array"),
+    Found("ResidualBlock, pool as gate", pooling_gate, "ResidualBlock: gate is a MeanPool, expected a layer from"),
+    Found(
+        "learning_rate, infinite in float32",
+        lambda: rotrnn.learning_rate(3, 10, 1.0, np.float32(np.inf)),  # type: ignore[arg-type]
+        "learning_rate: warmup is",
+    ),
+    Found("SelectiveRotRNN, mixed precision", mixed_precision, None),
+    Found("build_model, no length", missing_length, "WropeMemory: setting 'length' is missing"),
     Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or the"),
 ]

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.models.stream import Stream
-from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved
+from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved, check_parts
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.norm import norm_backward
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, StateForm, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence
-from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
 
@@ -63,6 +63,11 @@ class SequenceModel(Module, ABC):
     encoder: Dense | Embedding
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm is not None:
+            check_parts(self, self.stack.d_model, {"norm": self.norm})
 
     # ---- the head, implemented by subclasses ----
 
@@ -190,17 +195,16 @@ class SequenceModel(Module, ABC):
 
         Only blocks whose layer has one vector h_t have a row (see `Recurrent.state_norms`).
         """
-        if not isinstance(ctx, Context):
-            name = type(self).__name__
-            raise TypeError(f"{name}.state_norms: ctx is a {type(ctx).__name__}, expected a Context")
-        inputs = inputs if is_array(inputs) else np.asarray(inputs)
+        args = Boundary(f"{type(self).__name__}.state_norms")
+        args.one_of("ctx", ctx, Context)
+        inputs = args.any_array("inputs", inputs)
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # the fused pass keeps no states
         found = [block.state_norms(one) for block, one in self._blocks(saved)]
         norms = [one for one in found if one is not None]
         if not norms:
             return np.zeros((0, inputs.shape[-1 - isinstance(self.encoder, Dense)]))
         B, T = norms[0].shape
-        lengths = np.full(B, T) if ctx.lengths is None else np.asarray(self.flat_lengths(ctx.lengths))
+        lengths = np.full(B, T) if ctx.lengths is None else self.flat_lengths(on_host(args.op, "lengths", ctx.lengths))
         reached = (lengths[:, None] > np.arange(T)).sum(0)
         mean: Array = np.stack(norms).sum(1) / beside(np.maximum(reached, 1), norms[0])
         return mean

@@ -14,8 +14,8 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten_state, trusted, unflatten_state
-from rotrnn.nn.module import Unchecked, check_form, in_order, name_inputs
-from rotrnn.ops.boundary import Boundary
+from rotrnn.nn.module import Unchecked, check_form, in_order
+from rotrnn.ops.boundary import Boundary, rename
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -86,7 +86,7 @@ class Stream:
             try:
                 y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
             except (TypeError, ValueError) as error:
-                name_inputs(args.op, "inputs", error)
+                rename(error, "embedding: ids", f"{args.op}: inputs")
                 raise
             logits, head = self.model.read(self.params, head, y, steps)
             tokens = self.tokens + (y.shape[1] if steps is None else steps)

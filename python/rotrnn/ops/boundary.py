@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
+from rotrnn._support.settings import Unfit, fit
 from rotrnn.ops.device import HOST, Device, device_of, is_array, is_plain, is_writeable
 from rotrnn.ops.device import Array as Array
 from rotrnn.ops.recording import RecordedLengths
@@ -22,10 +23,7 @@ REAL = (np.dtype(np.float32), np.dtype(np.float64))
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """Integer dtypes that convert to int64 without loss."""
-_INTEGER, _REAL = (int, np.integer), (int, float, np.integer, np.floating)
-
-
-LARGEST = float(np.finfo(np.float64).max)
+_INTEGER = (int, np.integer)
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
@@ -304,11 +302,14 @@ class Boundary:
 
     def number(self, name: str, value: float, *, positive: bool = False) -> float:
         """Returns a setting that is a finite number, nonnegative or `positive`."""
-        real = type(value) is float or (isinstance(value, _REAL) and not isinstance(value, bool))
-        if not real or not 0 <= value <= LARGEST or (positive and not value):
+        try:
+            plain: float = value if type(value) is float else fit(value, float)
+        except Unfit:
+            plain = math.nan
+        if not 0 <= plain < math.inf or (positive and not plain):
             expected = "a positive number" if positive else "a nonnegative number"
             raise ValueError(f"{self.op}: {name} is {value!r}, expected {expected}")
-        return float(value)
+        return plain
 
     def choice(self, name: str, value: str, known: Iterable[str]) -> str:
         """Returns a setting that is one of the `known` names."""

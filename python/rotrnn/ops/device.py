@@ -113,8 +113,11 @@ def to_host(array: Array) -> Array:
 
 
 def einsum(spec: str, x: Array, y: Array) -> Array:
-    """Returns ``numpy.einsum(spec, x, y)``; on another device than the CPU by a product and a sum, because CuPy's own may
-    call libraries that cannot be recorded in a CUDA graph."""
+    """Returns ``numpy.einsum(spec, x, y)``.
+
+    On another device than the CPU it is a product and a sum, because CuPy's own may call libraries that cannot be
+    recorded in a CUDA graph.
+    """
     if device_of(x) is HOST:
         result: Array = np.einsum(spec, x, y)
         return result

@@ -87,13 +87,17 @@ class Block(Protocol):
     def state_norms(self, saved: Any) -> Array | None: ...
 
 
-def _check_widths(block: Any, parts: dict[str, Layer]) -> None:
-    """Checks that parts with a width have that of the recurrent layer."""
+def check_parts(owner: Any, d_model: int | None, parts: dict[str, Layer]) -> None:
+    """Checks that parts act on each step on its own, and that those with a width have that of the recurrent layer."""
     for name, part in parts.items():
-        width = getattr(part, "d_model", block.d_model)
-        if width != block.d_model:
-            kind = type(block).__name__
-            raise ValueError(f"{kind}: {name} has d_model={width}, expected {block.d_model} as of its layer")
+        form = "B T D"
+        if not all(form in getattr(part, forms, (form,)) for forms in ("input_forms", "output_forms")):
+            got = type(part).__name__
+            raise ValueError(f"{type(owner).__name__}: {name} is a {got}, expected a layer from (B, T, D) to (B, T, D)")
+        width = getattr(part, "d_model", d_model)
+        if d_model not in (None, width):
+            kind = type(owner).__name__
+            raise ValueError(f"{kind}: {name} has d_model={width}, expected {d_model} as of its layer")
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class ResidualBlock(Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_widths(self, {"norm": self.norm, "gate": self.gate})
+        check_parts(self, self.d_model, {"norm": self.norm, "gate": self.gate})
 
     @property
     def d_model(self) -> int:
@@ -260,7 +264,7 @@ class FeedForwardBlock(Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_widths(self, {"norm2": self.norm2, "feed_forward": self.feed_forward})
+        check_parts(self, self.d_model, {"norm2": self.norm2, "feed_forward": self.feed_forward})
 
     @property
     def d_model(self) -> int:

@@ -15,7 +15,7 @@ from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, einsum
-from rotrnn.ops.linear_layer import System, checked_system
+from rotrnn.ops.linear_layer import System, checked_system, complex_of
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -160,9 +160,12 @@ class SelectiveRotRNN(Recurrent):
     def _run(
         self, params: Params, folded: Folded[System], x: Array, ctx: Context, state: State
     ) -> tuple[Array, SelectiveRotRNNSaved]:
-        system, u = folded.weights, mask_padding(x, ctx.lengths)
+        system, given = folded.weights, () if state is None else (state,)
+        # u gets the widest precision of all arrays, so that all that is computed from it has the same
+        real = np.result_type(*[one.real.dtype for one in (x, *params.values(), *system, *given)])
+        u = mask_padding(x.astype(real, copy=False), ctx.lengths)
         angles = dense(u, self._angle_weights(params))
-        v = dense(u, system.w_in).view(np.result_type(angles, np.complex64))
+        v = dense(u, system.w_in).view(complex_of(real))
         turn = np.empty_like(v)
         turn.real, turn.imag = np.cos(angles), np.sin(angles)
         decays, constant = self._decays(params, u, ctx), system.a
@@ -172,7 +175,7 @@ class SelectiveRotRNN(Recurrent):
             self._heads(v)[...] *= decays.gain[..., None]
         how: dict[str, Any] = {"window": self.window, "lengths": ctx.lengths}
         h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
-        y = dense(h.view(angles.dtype), system.w_out[0]) + system.skip * u
+        y = dense(h.view(real), system.w_out[0]) + system.skip * u
         return y, SelectiveRotRNNSaved(folded, ctx.lengths, u, decays, constant, turn, v, state, h, after)
 
     def backward(
