@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,16 @@ def test_an_op_runs_where_its_arrays_are() -> None:
         h = rotrnn.diagonal_scan(fake_cupy.asarray(A), fake_cupy.asarray(X), lengths=np.array([4, 2]))
         assert type(h) is fake_cupy.ndarray
         np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, X, lengths=np.array([4, 2])))
+
+
+def test_the_example_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    lengths = np.array([4, 2])
+    names = {"a": A, "x": X, "lengths": lengths}
+    with fake_cupy.gpu():
+        exec(example, names)
+    np.testing.assert_array_equal(to_host(names["h"]), rotrnn.diagonal_scan(A, X, lengths=lengths))
 
 
 def test_arrays_of_other_libraries_are_read_without_a_copy() -> None:

@@ -64,6 +64,7 @@ def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
     assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
         "README.md",
+        "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
         "own-layers.md",
     }
