@@ -73,11 +73,8 @@ static void multiply(real *c, matrix a, matrix b, int64_t rows, int64_t columns,
     p.a = a.at, p.lda = most(a.apart, 1), p.a_turned = a.turned;
     p.b = b.at, p.ldb = most(b.apart, 1), p.b_turned = b.turned;
     p.c = c, p.ldc = most(columns, 1), p.keep = keep;
-    p.rows = rows, p.columns = columns, p.inner = inner, p.count = 1, p.wide = ROT_DOUBLE;
-    if (inner)
-        runtime_multiply(&p);
-    else if (!keep)
-        runtime_zero(c, rows * columns * (int64_t)sizeof(real));
+    p.rows = rows, p.columns = columns, p.inner = inner, p.count = 1;
+    multiply_matrices(p);
 }
 
 /* y = x w^T for x (M,in), w (out,in) */

@@ -127,6 +127,18 @@ ROT_DEVICE_ONLY bool is_zero(lane x) { return x == 0; }
 /* A number of an array, or zero where there is none */
 ROT_DEVICE_ONLY lane lane_or_zero(const lane *p, int64_t i) { return p ? read_lane(p + i) : no_lane(); }
 
+/* ---- products ---- */
+
+/* c = a b + keep c for matrices of this dtype, c without gaps between its rows; an empty sum is zero, which cuBLAS would
+ * not take. */
+static inline void multiply_matrices(runtime_product p) {
+    p.wide = ROT_DOUBLE;
+    if (p.inner)
+        runtime_multiply(&p);
+    else if (!p.keep)
+        runtime_zero(p.c, p.count * p.rows * p.columns * (int64_t)sizeof(real));
+}
+
 /* ---- loops and sums ---- */
 
 /* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone must not

@@ -9,21 +9,12 @@ enum {
     ENOUGH = 256,   /* such blocks, to use the whole card */
 };
 
-/* c = a b + keep c; an empty sum is zero, which cuBLAS would not take. */
-static void multiply(runtime_product p) {
-    p.wide = sizeof(real) == 8;
-    if (p.inner)
-        runtime_multiply(&p);
-    else if (!p.keep)
-        runtime_zero(p.c, p.count * p.rows * p.columns * (int64_t)sizeof(real));
-}
-
 KERNEL(matmul) {
     runtime_product p = {};
     p.a = x, p.b = w, p.c = y, p.b_turned = transposed, p.count = 1;
     p.rows = M, p.columns = d_out, p.inner = d_in;
     p.lda = d_in, p.ldb = transposed ? d_in : d_out, p.ldc = d_out;
-    multiply(p);
+    multiply_matrices(p);
     if (bias) each(M * d_out, [=] __device__(int64_t i) { y[i] += bias[i % d_out]; });
     return runtime_status();
 }
@@ -42,9 +33,9 @@ KERNEL(matmul_weight_grad) {
     p.rows = d_out, p.columns = d_in, p.inner = rows;
     p.lda = d_out, p.ldb = d_in, p.ldc = d_in;
     p.a_apart = rows * d_out, p.b_apart = rows * d_in, p.c_apart = size;
-    multiply(p);
+    multiply_matrices(p);
     p.a = dy + done * d_out, p.b = x + done * d_in, p.inner = M - done, p.count = 1, p.keep = true; /* what is left */
-    multiply(p);
+    multiply_matrices(p);
     if (groups > 1) sum_rows(dw, sums, groups, size);
     if (dbias) sum_rows(dbias, dy, M, d_out);
     return runtime_status();
@@ -56,6 +47,6 @@ KERNEL(matmul_stack) {
     p.rows = M, p.columns = d_out, p.inner = d_in;
     p.lda = d_in, p.ldb = d_out, p.ldc = d_out;
     p.a_apart = M * d_in, p.b_apart = d_in * d_out, p.c_apart = M * d_out;
-    multiply(p);
+    multiply_matrices(p);
     return runtime_status();
 }

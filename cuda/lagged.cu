@@ -60,8 +60,8 @@ KERNEL(lagged_product) {
     product.a = y, product.b = v, product.c = late;
     product.rows = B * T, product.columns = columns, product.inner = E;
     product.lda = product.ldb = most(E, 1), product.ldc = most(columns, 1);
-    product.b_turned = true, product.count = 1, product.wide = ROT_DOUBLE;
-    runtime_multiply(&product);
+    product.b_turned = true, product.count = 1;
+    multiply_matrices(product);
     const range whole = {base, late, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
     const crew c = crew_of(B * T, columns);
     launch(lagged_ranges, crew_blocks(c), BLOCK, c.shared, c, whole, stride_of(c, T), out, widths, functions, ranges);
