@@ -17,6 +17,19 @@ struct step_of_scan {
     lane a, x;
 };
 
+/* use(t, its transition and input) for the steps of a piece, in the order of its walk */
+template <class Use> ROT_DEVICE_ONLY void walk_forward(cut c, piece p, const lane *a, const lane *x, Use use) {
+    const lane constant = c.varying ? no_lane() : read_lane(a + p.n);
+    pipelined<AHEAD>(
+        p.w.steps,
+        [&](int64_t t) {
+            const int64_t at = p.w.first + t * p.w.stride;
+            const step_of_scan step = {c.varying ? read_lane(a + at) : constant, read_lane(x + at)};
+            return step;
+        },
+        use);
+}
+
 /* What the passes over segments leave: (B, segments, N) each. */
 struct between {
     lane *last, *product;
@@ -28,19 +41,11 @@ GLOBAL(THREADS) ends_forward(cut c, between out, const lane *a, const lane *x, i
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
-    const lane constant = c.varying ? no_lane() : read_lane(a + p.n);
     lane s = no_lane(), product = no_lane();
-    pipelined<AHEAD>(
-        p.w.steps,
-        [&](int64_t t) {
-            const int64_t at = p.w.first + t * p.w.stride;
-            const step_of_scan step = {c.varying ? read_lane(a + at) : constant, read_lane(x + at)};
-            return step;
-        },
-        [&](int64_t t, step_of_scan step) {
-            s = scan_step(step.a, s, step.x);
-            product = t ? lane_mul(step.a, product) : step.a;
-        });
+    walk_forward(c, p, a, x, [&](int64_t t, step_of_scan step) {
+        s = scan_step(step.a, s, step.x);
+        product = t ? lane_mul(step.a, product) : step.a;
+    });
     out.last[i] = s, out.product[i] = product;
 }
 
@@ -48,19 +53,11 @@ GLOBAL(THREADS) run_forward(cut c, lane *h, lane *hT, const lane *a, const lane 
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
-    const lane constant = c.varying ? no_lane() : read_lane(a + p.n);
     lane s = lane_or_zero(start, i);
-    pipelined<AHEAD>(
-        p.w.steps,
-        [&](int64_t t) {
-            const int64_t at = p.w.first + t * p.w.stride;
-            const step_of_scan step = {c.varying ? read_lane(a + at) : constant, read_lane(x + at)};
-            return step;
-        },
-        [&](int64_t t, step_of_scan step) {
-            s = scan_step(step.a, s, step.x);
-            write_lane(h + p.w.first + t * p.w.stride, s);
-        });
+    walk_forward(c, p, a, x, [&](int64_t t, step_of_scan step) {
+        s = scan_step(step.a, s, step.x);
+        write_lane(h + p.w.first + t * p.w.stride, s);
+    });
     if (hT && p.last) write_lane(hT + p.b * c.N + p.n, s);
     zero_padding(h, c, p);
 }
