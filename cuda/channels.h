@@ -6,10 +6,7 @@
 
 #include "device.h"
 
-enum {
-    WIDTH = 32,
-    MOST_SHARED = 99 * 1024 /* bytes that a block may have on every card since sm_80 */
-};
+enum { WIDTH = 32 };
 
 /* Place of a thread. Lanes beyond the last channel are not live: they see zeros, and nothing of theirs is written. */
 struct spot {

@@ -69,12 +69,13 @@ template <class T, class... N> static T *workspace_of(N... sizes) {
     return (T *)runtime_memory(bytes);
 }
 
+enum { MOST_SHARED = 99 * 1024 }; /* bytes of shared memory a block, on every GPU from compute capability 8.0 on */
+
 /* launch(kernel, blocks or dim3, threads, bytes of shared memory, arguments...): nothing if there are no blocks. */
 #ifdef ROT_HOST_DEVICE
 #include "host_launch.h"
 #else
 #include <cuda_runtime.h>
-enum { MOST_SHARED = 99 * 1024 }; /* bytes a block, on every GPU from compute capability 8.0 on */
 bool runtime_can_launch(int64_t blocks);
 void runtime_launched(cudaError_t error, const char *what);
 cudaStream_t runtime_stream(void);

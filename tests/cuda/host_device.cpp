@@ -30,7 +30,7 @@ enum {
     RESIDENT = 3,      /* blocks at a time */
     MEETINGS = 64,     /* after so many warp operations a name of what they order comes again */
     MOST_THREADS = 1024,
-    MOST_SHARED = 227 << 10, /* what sm_90 has; sm_80 has 163 */
+    SHARED_LIMIT = 99 << 10, /* MOST_SHARED of runtime.h */
 };
 
 /* Lanes that wait for each other at a warp operation. */
@@ -334,7 +334,7 @@ const char *refused(dim3 blocks, unsigned threads, size_t shared) {
     if (blocks.y > 65535 || blocks.z > 65535) return "a grid has more than 65535 blocks along y or z";
     if (!threads || threads > MOST_THREADS || threads % WARP)
         return "a block's threads are not a multiple of 32 up to 1024";
-    if (shared > MOST_SHARED) return "a block has more than 227 KiB of shared memory";
+    if (shared > SHARED_LIMIT) return "a block has more than 99 KiB of shared memory";
     return nullptr;
 }
 

@@ -51,7 +51,7 @@ FAULTS = [
     ("shared_memory_not_written", WRONG, "", ""),
     ("workspace_not_written", WRONG, "", ""),
     ("beyond_shared_memory", "", "heap-buffer-overflow", ""),
-    ("too_much_shared_memory", "more than 227 KiB of shared memory", "", ""),
+    ("too_much_shared_memory", "more than 99 KiB of shared memory", "", ""),
     ("misaligned", None, "misaligned address", None),  # as the processor takes it
 ]
 X = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
