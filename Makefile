@@ -63,11 +63,11 @@ demo: .venv/installed
 test: .venv/installed
 	@$(PYTEST)
 
-# Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
 cuda: .venv/installed
 	ROTRNN_CUDA=1 $(BIN)/python setup.py -q build_ext --inplace --build-temp build/inplace
 	$(BIN)/python -c 'from rotrnn import _cuda'
 
+# Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
 harness: .venv/installed
 	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
 

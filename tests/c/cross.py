@@ -5,8 +5,8 @@
     python tests/c/cross.py macosx-11.0-arm64 macosx-11.0-x86_64 win-amd64 [...]  # zig (PyPI: ziglang); not run
 
 Targets have the names of sysconfig.get_platform(), and are compiled for their baseline instruction set. The headers of
-Python and NumPy are those of this machine. On macOS they work with one file added; for Windows they do not, so module.c
-is left out.
+Python and NumPy are those of this machine. On macOS they work with one file added; for Windows they do not, so the
+files that call Python are left out.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ COMPILERS = {
 RUNNERS = {"linux-aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "linux-x86_64": []}
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
 TESTS = Path(__file__).parent / "kernels.c"
+DOOR = ("door", "module")  # C files that call Python
+TABLES = ("entries", "list", "once")  # C files that only the door reads
 
 
 def run(command: list[str]) -> None:
@@ -62,7 +64,7 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
     jobs = [*setup.all_jobs(), setup.Job(str(made / "list.c"), "", [], setup.MACROS)]
     jobs = [job for job in jobs if job.variant == "" or job.variant.endswith(f"_{setup.PLAINEST}")]
     if target.startswith("win"):
-        jobs = [job for job in jobs if not job.source.endswith("module.c")]
+        jobs = [job for job in jobs if Path(job.source).stem not in DOOR]
 
     def place(source: str, variant: str) -> str:
         path = folder / variant / Path(source).with_suffix(".o").name
@@ -84,7 +86,7 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
 def programs(compiler: list[str], target: str, folder: Path, more: list[str], tests: Path) -> dict[str, str]:
     """Compiles every C file for a target, and a program of tests with them for each dtype. Returns the programs."""
     setup, flags, objects = compile_all(compiler, target, folder, more)
-    kernels = [path for path in objects if Path(path).stem not in ("module", "entries", "once", "list")]
+    kernels = [path for path in objects if Path(path).stem not in DOOR + TABLES]
     made = {}
     for dtype in setup.REAL + setup.COMPLEX:
         made[dtype] = str(folder / f"test_{dtype}")
