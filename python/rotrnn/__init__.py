@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rotrnn import plots as plots
     from rotrnn import tasks as tasks
     from rotrnn import training as training
+    from rotrnn.models.files import load
     from rotrnn.training.loop import train
     from rotrnn.training.recipe import load_recipe
 
@@ -52,7 +53,7 @@ def release_memory() -> int:
 
 
 _MODULES = ("models", "nn", "ops", "plots", "tasks", "training")
-_LATE = {"load_recipe": "rotrnn.training.recipe", "train": "rotrnn.training.loop"}
+_LATE = {"load": "rotrnn.models.files", "load_recipe": "rotrnn.training.recipe", "train": "rotrnn.training.loop"}
 """Imported when first asked for: tasks, checkpoints and progress bars are not needed by a layer."""
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Tagger",
     "build_model",
     "learning_rate",
+    "load",
     "load_recipe",
     "release_memory",
     "train",

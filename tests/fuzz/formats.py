@@ -36,6 +36,7 @@ from safetensors.numpy import save
 import toy
 from rotrnn._support.checkpoint import KEY, _digest, write_checkpoint
 from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.files import load as load_model
 from rotrnn.plots.runs import caps_of
 from rotrnn.tasks import AAN, IMDB, ListOps, Pathfinder, SpeechCommands, WordProblem
 from rotrnn.tasks.aan import read_pairs
@@ -562,6 +563,17 @@ def _register_stream(layer: str) -> None:
 
 for _layer in STREAMS:
     _register_stream(_layer)
+
+
+@_format("model", load=load_model, open=_same, close=_sealed, words=SAFE)
+def _(folder: Path) -> Any:
+    path, contents = folder / "model.safetensors", []
+    for layer, own in {**STREAMS, "bedouin": {"d_state": 2}, "min_gru": {"d_state": 2, "bidirectional": True}}.items():
+        model = _model(layer, **own)
+        model.save(path, model.init(np.random.default_rng(0)))
+        contents.append(path.read_bytes())
+    return path, contents
+
 
 # ---- recipes and run folders ----
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -172,6 +173,24 @@ class SequenceModel(Module, ABC):
     def stream(self, params: Params, batch: int = 1) -> Stream:
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
         return Stream(self, params, batch)
+
+    def save(self, path: str | os.PathLike[str], params: Params) -> None:
+        """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.
+
+        It is a safetensors file: the arrays have the names of the flattened parameters, and the metadata the settings
+        of every part (`rotrnn.models.files`). It is written atomically, and verified by a checksum when it is read.
+
+        Raises
+        ------
+        ValueError
+            A parameter is missing, has another shape or is not finite; or a part is a class of your own that `load`
+            could not find. Nothing is written.
+        OSError
+            The file cannot be written.
+        """
+        from rotrnn.models.files import save_model  # it knows every model
+
+        save_model(path, self, params)
 
     def is_recurrent(self, name: str) -> bool:
         """Returns whether a flattened parameter name belongs to a recurrence. Such parameters have their own

@@ -1,0 +1,128 @@
+"""Models as files: one safetensors file with the parameters, and in its metadata the settings of every part.
+
+`SequenceModel.save` writes such a file, `load` reads it, here and in C (include/rotrnn.h). A part is an object of its
+settings with its class as "kind"; parts in parts are nested as in the model:
+
+    {"kind": "SequenceClassifier", "encoder": {"kind": "Dense", "d_in": 1, "d_out": 64}, "stack": {...}, ...}
+
+The arrays have the names of the flattened parameters, "blocks.0.layer.nu_log". There is no code in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.text import alike, nearest
+from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.model import SequenceModel
+from rotrnn.models.retrieval import Retrieval
+from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
+from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
+from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.feed_forward import FeedForward
+from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
+from rotrnn.nn.blocks.norm import NORMS
+from rotrnn.nn.blocks.pool import POOLS
+from rotrnn.nn.layer import Module, Params, flatten, unflatten
+from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.registry import LAYERS
+
+FORMAT = 1
+PARTS = (
+    *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, ResidualStack, ResidualBlock, FeedForwardBlock),
+    *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, *NORMS.values(), *POOLS.values()),
+)
+
+
+class Loaded(NamedTuple):
+    """A model and its parameters, as `load` returns them."""
+
+    model: SequenceModel
+    params: Params
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """Reads a model that `SequenceModel.save` wrote, on this machine or another: ``model, params = rotrnn.load(path)``.
+
+    Layers of your own can be loaded when they are in `rotrnn.nn.registry.LAYERS`, as they must be for recipes.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        The file is damaged, or is not a model's; a part in it is unknown or its settings are wrong; or an array is
+        missing, of another shape, or not finite. The error names the file and the problem.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"load: path is a {type(path).__name__}, expected the path of a file")
+    arrays, facts = read_checkpoint(path)
+    if "model" not in facts:
+        raise ValueError(f"{path}: is not a model, expected a file that a model's save wrote")
+    if facts.get("model_format") != FORMAT:
+        raise ValueError(f"{path}: has model_format {facts.get('model_format')!r:.20}, expected {FORMAT}")
+    try:
+        model = _made(facts["model"], "model")
+        if not isinstance(model, SequenceModel):
+            raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(_heads())}")
+        params = unflatten(arrays)
+        model.check_params(params)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Loaded(model, params)
+
+
+def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
+    """Writes a model and its parameters atomically; see `SequenceModel.save`."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{type(model).__name__}.save: path is a {type(path).__name__}, expected the path of a file")
+    model.check_params(params)
+    write_checkpoint(path, dict(flatten(params)), {"model": described(model), "model_format": FORMAT})
+
+
+def described(part: Any) -> Any:
+    """Returns the settings of a part and of all parts in it, in the form of JSON."""
+    if isinstance(part, tuple | list):
+        return [described(one) for one in part]
+    if not is_dataclass(part):
+        return part
+    kind: Any = type(part)
+    name = kind.__name__
+    if _kinds().get(name) is not kind:
+        raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
+    return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if one.init}}
+
+
+def _made(value: Any, where: str) -> Any:
+    """The inverse of `described`: returns the part of a JSON value, whose place in the file is `where`."""
+    if isinstance(value, list):
+        return tuple(_made(one, f"{where}.{i}") for i, one in enumerate(value))
+    if not isinstance(value, dict):
+        return value
+    kinds, name = _kinds(), value.get("kind")
+    if not isinstance(name, str) or name not in kinds:
+        likely = alike(name, kinds) if isinstance(name, str) else ""
+        raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(kinds)}{likely}")
+    known = [one.name for one in fields(kinds[name]) if one.init]  # type: ignore[arg-type]  # all are dataclasses
+    settings = {key: _made(one, f"{where}.{key}") for key, one in value.items() if key != "kind"}
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"{where}, a {name}, has {key!r:.80}, which is no setting{nearest(key, known)}")
+    try:
+        return kinds[name](**settings)
+    except TypeError as error:  # a setting without a default is missing
+        raise ValueError(f"{where}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _kinds() -> dict[str, type[Module]]:
+    """Returns the classes that a file can name. Layers are looked up at each call: users add their own."""
+    return {kind.__name__: kind for kind in (*PARTS, *LAYERS.values())}
+
+
+def _heads() -> list[str]:
+    return [kind.__name__ for kind in PARTS if issubclass(kind, SequenceModel)]

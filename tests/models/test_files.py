@@ -1,0 +1,167 @@
+"""Models as files: what `save` writes, `load` gives again; what does not fit is refused with its place in the file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+import rotrnn
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.models.build import BLOCKS, HEADS, ModelSettings, build_model
+from rotrnn.models.files import described
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import Params, astype, flatten
+from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.registry import LAYERS
+from small_models import SETTINGS, classifier
+
+RNG = np.random.default_rng(0)
+
+
+@dataclass(frozen=True)
+class OwnGRU(MinGRU):
+    """A layer that is not one of rotrnn's."""
+
+
+def model_of(head: str = "classifier", **settings: Any) -> SequenceModel:
+    chosen = ModelSettings(layer="lru", d_model=6, n_layers=2, **settings)
+    return build_model(chosen, {"d_state": 3}, head=head, n_classes=5, vocab=5)
+
+
+def written(path: Path, model: SequenceModel, change: Any = None) -> Params:
+    """Saves a model; with `change`, a function of the facts, writes the changed file as if it had been saved so."""
+    params = model.init(np.random.default_rng(1))
+    model.save(path, params)
+    if change is not None:
+        arrays, facts = read_checkpoint(path)
+        change(facts)
+        write_checkpoint(path, arrays, facts)
+    return params
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers(layer: str, tmp_path: Path) -> None:
+    model = classifier(layer, 2)
+    params = astype(model.init(np.random.default_rng(1)), np.float64)
+    model.save(tmp_path / "m", params)
+    again, loaded = rotrnn.load(tmp_path / "m")
+    assert again == model
+    for (name, one), (same, other) in zip(sorted(flatten(params)), sorted(flatten(loaded)), strict=True):
+        assert (name, one.dtype) == (same, other.dtype)
+        assert np.array_equal(one, other)
+    x = RNG.integers(0, 5, (2, 7))
+    assert np.array_equal(model.forward(params, x)[0], again.forward(loaded, x)[0])
+
+
+@pytest.mark.parametrize("settings", [
+    *({"head": head} for head in HEADS),
+    *({"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS),
+    {"glu": "half2", "dropout": 0.25, "dropout_over_time": True, "pool": "last", "norm_eps": 1e-3, "prenorm": False},
+    {"glu": "gelu", "norm_momentum": 0.99},
+])  # fmt: skip
+def test_settings(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = model_of(**settings)
+    written(tmp_path / "m", model)
+    assert rotrnn.load(tmp_path / "m").model == model
+
+
+def test_bidirectional(tmp_path: Path) -> None:
+    settings = ModelSettings(layer="min_gru", d_model=4, n_layers=1)
+    model = build_model(settings, {"d_state": 3, "bidirectional": True}, n_classes=2, n_features=3)
+    written(tmp_path / "m", model)
+    assert rotrnn.load(tmp_path / "m").model == model
+
+
+def test_other_readers_see_settings_and_arrays(tmp_path: Path) -> None:
+    model = model_of()
+    params = written(tmp_path / "m", model)
+    with safe_open(tmp_path / "m", framework="numpy") as file:
+        _, _, text = file.metadata()["rotrnn"].partition(" ")
+        names = set(file.keys())
+    layer = json.loads(text)["model"]["stack"]["blocks"][1]["layer"]
+    assert (layer["kind"], layer["d_state"]) == ("LRU", 3)
+    assert names == {name for name, _ in flatten(params)}
+
+
+def test_own_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelSettings(layer="lru", d_model=4, n_layers=1), OwnGRU(4, 3), n_classes=2, n_features=1)
+    params = model.init(np.random.default_rng(0))
+    with pytest.raises(
+        ValueError, match=r"save: could not load a OwnGRU again, expected a part of rotrnn or a layer in LAYERS"
+    ):
+        model.save(tmp_path / "m", params)
+    assert not (tmp_path / "m").exists()
+    monkeypatch.setitem(LAYERS, "own_gru", OwnGRU)
+    model.save(tmp_path / "m", params)
+    assert rotrnn.load(tmp_path / "m").model == model
+    monkeypatch.delitem(LAYERS, "own_gru")
+    with pytest.raises(ValueError, match=r"m: model\.stack\.blocks\.0\.layer has kind 'OwnGRU', expected one of"):
+        rotrnn.load(tmp_path / "m")
+
+
+def _block(facts: Any) -> Any:
+    return facts["model"]["stack"]["blocks"][1]
+
+
+def _layer(**settings: Any) -> Any:
+    """A change of a layer's settings; None removes one."""
+
+    def change(facts: Any) -> None:
+        layer = _block(facts)["layer"]
+        layer.update(settings)
+        for name in [name for name, value in settings.items() if value is None]:
+            del layer[name]
+
+    return change
+
+
+WRONG = {
+    "no model": (lambda facts: facts.pop("model"), "is not a model, expected a file that a model's save wrote"),
+    "format": (lambda facts: facts.update(model_format=2), "has model_format 2, expected 1"),
+    "number": (lambda facts: facts.update(model=3), "model is a int, expected one of SequenceClassifier, Tagger"),
+    "part": (lambda facts: facts.update(model=facts["model"]["encoder"]), "model is a Embedding, expected one of"),
+    "kind": (_layer(kind="LRV"), "layer has kind 'LRV', expected one of .*mean LRU"),
+    "no kind": (_layer(kind=None), "blocks.1.layer has kind None"),
+    "setting": (_layer(dstate=3), "a LRU, has 'dstate', which is no setting.*d_state"),
+    "missing": (_layer(d_state=None), "blocks.1.layer: .*missing.*d_state"),
+    "type": (_layer(d_state="3"), "LRU: d_state='3', expected an integer"),
+    "value": (lambda facts: _block(facts)["gate"].update(form="no"), "blocks.1.gate: .*form"),
+    "plain": (lambda facts: _block(facts).update(layer=3), "layer=3"),
+    "list": (lambda facts: facts["model"].update(stack=[]), "stack=\\(\\)"),
+    "sizes": (_layer(d_state=4), "nu_log of blocks.1.layer has shape \\(3,\\), expected \\(4,\\)"),
+    "fewer": (lambda facts: facts["model"]["stack"]["blocks"].pop(), "blocks has '1', which is no parameter"),
+    "more": (lambda facts: facts["model"]["stack"]["blocks"].append(_block(facts)), "parameter 2 of blocks is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_files(wrong: str, tmp_path: Path) -> None:
+    change, message = WRONG[wrong]
+    written(tmp_path / "m", model_of(), change)
+    with pytest.raises(ValueError, match=message) as raised:
+        rotrnn.load(tmp_path / "m")
+    assert str(raised.value).startswith(str(tmp_path / "m"))
+
+
+def test_missing_and_wrong_paths(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        rotrnn.load(tmp_path / "none")
+    with pytest.raises(TypeError, match="load: path is a int, expected the path of a file"):
+        rotrnn.load(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"SequenceClassifier\.save: path is a dict, expected the path of a file"):
+        model_of().save({}, {})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="encoder is missing"):
+        model_of().save(tmp_path / "m", {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_described_is_json() -> None:
+    for layer in (*SETTINGS, "mamba", "fixed_point", "bedouin", "fpmamba"):
+        table = described(classifier(layer, 1))
+        assert json.loads(json.dumps(table)) == table
