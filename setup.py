@@ -48,7 +48,7 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
-PLAIN = ("module.c", "door.c", "pool.c", "stop.c")  # compiled once, without a variant
+PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c")  # compiled once, without a variant
 
 # The GPUs: Ampere and Hopper, and later ones from PTX. Warnings are errors: nvcc is one compiler
 GPUS = [
@@ -97,7 +97,8 @@ def cuda_jobs(listing):
         dtypes = [None] if source.name == "runtime.cu" else DTYPES_OF.get(f"{source.stem}.c", REAL)
         jobs += [cuda_job(str(source), dtype) for dtype in dtypes]
     jobs += [cuda_job("csrc/module/entries.c", dtype) for dtype in REAL + COMPLEX]
-    return jobs + [Job(source, "", [], MACROS) for source in ("cuda/module.c", "csrc/module/door.c", str(listing))]
+    plain = ("cuda/module.c", "csrc/module/door.c", "csrc/module/precision.c", str(listing))
+    return jobs + [Job(source, "", [], MACROS) for source in plain]
 
 
 def cuda_job(source, dtype):

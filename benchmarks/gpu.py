@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+import rotrnn
 from benchmarks.layers import settings_of
 from benchmarks.measure import block_products, origin, version
 from rotrnn import cuda
@@ -33,6 +34,7 @@ from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.layer import Context, moved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.dense import dense
+from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.ops.recording import NotRecordable
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.training.estimate import trial
@@ -156,8 +158,8 @@ def products(quick: bool) -> Iterator[Row]:
     for shape in shapes(quick):
         M, n, k = shape
         x, w = on_gpu(rng, M, k), on_gpu(rng, n, k)
-        for precision in cuda.PRECISIONS:
-            with cuda.precision(precision):
+        for precision in PRECISIONS:
+            with rotrnn.precision(precision):
                 found = recorded_seconds(lambda x=x, w=w: dense(x, w), 0.05 if quick else 1.0)
             yield product_row("rotrnn", precision, shape, found)
 
@@ -168,7 +170,7 @@ def torch(quick: bool) -> Iterator[Row]:
 
     for shape in shapes(quick):
         M, n, k = shape
-        for precision in cuda.PRECISIONS:
+        for precision in PRECISIONS:
             torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             x, w = (torch.randn(size, k, device="cuda", dtype=dtype) for size in (M, n))
@@ -290,7 +292,7 @@ def layers(quick: bool) -> Iterator[Row]:
 
         one: Row = {"name": name, "by": "rotrnn", "precision": precision, **size}
         try:
-            with cuda.precision(precision):
+            with rotrnn.precision(precision):
                 try:
                     return {**one, "seconds": recorded_seconds(work, window), "graph": True}
                 except NotRecordable:
@@ -302,7 +304,7 @@ def layers(quick: bool) -> Iterator[Row]:
     settings = ModelSettings(layer="lru", d_model=D, n_layers=1)
     block = build_model(settings, {"d_state": N}, n_classes=10, vocab=18).stack.blocks[0]
     flops = sum(3 * 2.0 * B * T * d_in * d_out for d_in, d_out in block_products(D, 2 * N))
-    for precision in cuda.PRECISIONS:
+    for precision in PRECISIONS:
         yield row_of(f"block of LRU, N {N}", block, precision) | {"flops": flops}
     for name in LAYERS:
         yield row_of(name, make_layer(name, D, settings_of(name, D)), "float32")
@@ -435,7 +437,7 @@ def steps_table(folder: Path) -> str:
     body = []
     for one in rows_of(folder, "steps"):
         name, rate = one["name"], one["steps/s"]
-        ceiling = CEILINGS[name][cuda.PRECISIONS.index(one["precision"])]
+        ceiling = CEILINGS[name][PRECISIONS.index(one["precision"])]
         beside = [f"{rate:.1f}", f"{rate / TABLE_4[name]:.1f}", str(ceiling), f"{rate / ceiling:.0%}"]
         memory, shape = f"{one['gpu_bytes'] / 2**30:.1f} GiB", str(one.get("shape", "op by op"))
         body.append([name, one["precision"], *beside, ms(one), ms(one, "graph_seconds"), memory, shape])
@@ -505,7 +507,7 @@ def chart(folder: Path) -> None:
         left.set(xscale="log", yscale="log")
     left.legend(fontsize=8)
     rows = rows_of(folder, "steps")
-    for k, precision in enumerate(cuda.PRECISIONS):
+    for k, precision in enumerate(PRECISIONS):
         mine = [one for one in rows if one["precision"] == precision]
         places = [list(TABLE_4).index(one["name"]) + 0.27 * (k - 1) for one in mine]
         right.bar(places, [one["steps/s"] / TABLE_4[one["name"]] for one in mine], 0.25, label=precision)

@@ -25,7 +25,6 @@ static const rot_call *const CALLS[DTYPES] = {rot_calls_f32_cuda, rot_calls_f64_
 static PyObject *device, *allocate, *stream;
 static PyObject *name_data, *name_ptr, *name_dtype, *name_size, *name_nbytes, *name_flags, *name_contiguous,
     *name_device, *name_id, *name_on;
-static int precision = PRECISION_FLOAT32;
 
 rot_call find_call(PyObject *module, int place, int dtype) {
     (void)module;
@@ -101,7 +100,7 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
     PyObject *const on = PyObject_CallNoArgs(stream), *const kept = PyList_New(0);
     const long long at = on ? PyLong_AsLongLong(on) : -1;
     if (kept && !(at == -1 && PyErr_Occurred())) {
-        runtime_begin((void *)(intptr_t)at, precision, allocate_memory, kept);
+        runtime_begin((void *)(intptr_t)at, precision_of_call(), allocate_memory, kept);
         *status = call(args);
         if (*status == ROT_DEVICE_FAILED) PyErr_Format(PyExc_RuntimeError, "%s: %s", name, runtime_error());
     }
@@ -119,21 +118,6 @@ static PyObject *connect(PyObject *module, PyObject *arguments) {
     Py_XSETREF(stream, Py_NewRef(given_stream));
     runtime_use_blas(blas);
     Py_RETURN_NONE;
-}
-
-static const char *const PRECISION_NAMES[PRECISIONS] = {"float32", "tf32", "bf16"};
-
-static PyObject *use_precision(PyObject *module, PyObject *argument) {
-    (void)module;
-    const char *const name = PyUnicode_AsUTF8(argument);
-    if (!name) return NULL;
-    for (int i = 0; i < PRECISIONS; i++)
-        if (strcmp(name, PRECISION_NAMES[i]) == 0) {
-            PyObject *const before = PyUnicode_FromString(PRECISION_NAMES[precision]);
-            precision = i;
-            return before;
-        }
-    return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }
 
 static PyObject *use_counter(PyObject *module, PyObject *argument) {
@@ -158,8 +142,7 @@ static PyMethodDef METHODS[] = {
      "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The "
      "caller "
      "keeps the array."},
-    {"use_precision", use_precision, METH_O,
-     "use_precision(name): how products of float32 matrices round their operands; returns the precision before."},
+    {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {NULL, NULL, 0, NULL},
 };
 

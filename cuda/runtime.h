@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "precision.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,10 +19,8 @@ extern "C" {
 /* Gives `bytes` of device memory, which stays until the call ends, or NULL with an exception set. */
 typedef void *(*runtime_allocate)(void *context, size_t bytes);
 
-/* How products of float32 matrices round their operands: not at all, to TF32, or to bfloat16. Sums are float32. */
-enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16, PRECISIONS };
-
-/* Begins a call of this thread on a stream, on the current device; runtime_status is that of the call so far. */
+/* Begins a call of this thread on a stream, on the current device, in a precision (precision.h); runtime_status is that
+ * of the call so far. */
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context);
 int runtime_status(void);
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "precision.h"
+
 const int TYPE_NUMBERS[DTYPES] = {NPY_FLOAT32, NPY_FLOAT64, NPY_COMPLEX64, NPY_COMPLEX128};
 static const char *const TYPE_NAMES[DTYPES] = {"float32", "float64", "complex64", "complex128"};
 
@@ -328,4 +330,15 @@ int add_numbers(PyObject *module) {
         if (status < 0) return -1;
     }
     return 0;
+}
+
+PyObject *use_precision_by_name(PyObject *module, PyObject *argument) {
+    static const char *const NAMES[PRECISIONS] = {
+        [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
+    (void)module;
+    const char *const name = PyUnicode_AsUTF8(argument);
+    if (!name) return NULL;
+    for (int i = 0; i < PRECISIONS; i++)
+        if (strcmp(name, NAMES[i]) == 0) return PyUnicode_FromString(NAMES[use_precision(i)]);
+    return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }

@@ -236,6 +236,7 @@ static PyMethodDef METHODS[] = {
      "release_memory(): returns memory kept for reuse to the system; how many bytes that was."},
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
     {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
+    {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
     {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
     {NULL, NULL, 0, NULL},

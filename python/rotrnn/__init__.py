@@ -21,6 +21,7 @@ from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
+from rotrnn.ops.precisions import precision
 from rotrnn.training.optimiser import AdamW
 from rotrnn.training.schedule import learning_rate
 
@@ -71,6 +72,7 @@ __all__ = [
     "learning_rate",
     "load",
     "load_recipe",
+    "precision",
     "release_memory",
     "train",
     *nn.__all__,

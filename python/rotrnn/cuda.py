@@ -13,8 +13,8 @@ Nothing here is imported before it is needed: the package works without CuPy, wi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,6 @@ import numpy.typing as npt
 from rotrnn.ops import device as devices
 from rotrnn.ops.device import Array, Device
 from rotrnn.ops.recording import NotRecordable, Recording, recorded, recording
-
-PRECISIONS = ("float32", "tf32", "bf16")
-"""How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
 
 LEAST_GPU = (8, 0)
 """Compute capability of the oldest GPU that the kernels are built for (setup.py)."""
@@ -197,19 +194,3 @@ def describe() -> str:
     version = cupy.cuda.runtime.driverGetVersion()
     text = name.decode() if isinstance(name, bytes) else str(name)
     return f"{text}, CUDA {version // 1000}.{version % 1000 // 10} and CuPy {cupy.__version__}"
-
-
-@contextmanager
-def precision(name: str) -> Iterator[None]:
-    """Within the block, products of float32 matrices on a GPU round their operands to `name`, one of `PRECISIONS`:
-    "float32" does not round, "tf32" keeps 10 bits of the mantissa and "bf16" 7. ValueError for another name."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
-    device()
-    from rotrnn import _cuda
-
-    before = _cuda.use_precision(name)
-    try:
-        yield
-    finally:
-        _cuda.use_precision(before)

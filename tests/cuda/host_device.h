@@ -23,6 +23,8 @@
 
 #include <tuple>
 
+#include "precision.h"
+
 #define __host__
 #define __device__
 #define __global__
@@ -210,26 +212,8 @@ template <int N> static inline void copy_wait() { host_device::copy_finish(N); }
 
 /* ---- tensor cores ---- */
 
-static inline float to_tf32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & ~0x1fffu;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-static inline uint32_t bf16_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    if (x != x) return 0x7fff;
-    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
+static inline float to_tf32(float x) { return tf32_of(x); }
 static inline uint32_t to_bf16(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
-static inline float bf16_value(uint32_t bits) {
-    float x;
-    bits <<= 16;
-    memcpy(&x, &bits, 4);
-    return x;
-}
 
 namespace host_device {
 static inline float tf32_operand(float x) { /* the unit ignores the low 13 bits */

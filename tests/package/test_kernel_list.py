@@ -124,7 +124,7 @@ def common(tmp_path_factory):
     """A folder with the objects that do not depend on the planted row."""
     folder = tmp_path_factory.mktemp("common")
     write(folder, {name: name for name in NAMES})
-    names = ("module.c", "door.c", "pool.c", "stop.c", "once.c")
+    names = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "once.c")
     made = compile_objects(folder, [CSRC / "module" / name for name in names])
     assert not made.returncode, made.stderr
     for dtype in ("f32", "f64", "c64", "c128"):

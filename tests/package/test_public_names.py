@@ -13,7 +13,7 @@ import rotrnn
 MODULES = "models nn ops plots tasks training"
 
 MODELS = "BitTagger LanguageModel ModelSettings Retrieval SequenceClassifier Stream Tagger build_model"
-TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe release_memory train"
+TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe precision release_memory train"
 
 NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Dense Dropout Embedding FPMamba FeedForward

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn import cuda
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import HOST, named
+from rotrnn.ops.device import named
+from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
@@ -121,10 +121,8 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
 def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> Iterator[tuple[Trainer, State]]:
     """Within the block, there are a trainer of the recipe, in its precision, and the state before its first step.
     Arguments as of `estimate`."""
-    place, precision = named(device), recipe.training.precision
-    if place is HOST and precision != "float32":
-        raise ValueError(f"estimate: training.precision is {precision}, which needs device cuda")
-    with tempfile.TemporaryDirectory() as folder, nullcontext() if place is HOST else cuda.precision(precision):
+    place = named(device)
+    with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:
             recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))
         trainer = Trainer(recipe, Run(Path(folder)), False, device=place)

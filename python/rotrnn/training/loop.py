@@ -34,6 +34,7 @@ from rotrnn.cuda import DeviceError
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
+from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
 from rotrnn.training.graph import Recorder
@@ -119,8 +120,6 @@ def train(
     run, among = Run(Path(folder)), world() if among is None else among
     if place is not HOST and among.size > 1:
         raise ValueError(f"train: device is {device} on {among.size} processes, expected one process with a GPU")
-    if place is HOST and recipe.training.precision != "float32":
-        raise ValueError(f"train: training.precision is {recipe.training.precision}, which needs device cuda")
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None
         if there is not None:
@@ -134,9 +133,10 @@ def train(
         trainer = Trainer(recipe, run, progress and among.first, among, place)
         if among.first:
             run.put(recipe, there)
-            gpu = {} if place is HOST else {"gpu": cuda.describe(), "precision": recipe.training.precision}
-            run.add_session({**session(), "processes": among.size, **gpu})
-        with nullcontext() if place is HOST else cuda.precision(recipe.training.precision):
+            facts = {"processes": among.size, "precision": recipe.training.precision}
+            gpu = {} if place is HOST else {"gpu": cuda.describe()}
+            run.add_session({**session(), **facts, **gpu})
+        with precision(recipe.training.precision):
             return trainer.train()
 
 

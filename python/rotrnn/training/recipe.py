@@ -19,12 +19,12 @@ from rotrnn._support.nested import DEEPEST
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest
 from rotrnn._support.toml import LARGEST, from_toml
-from rotrnn.cuda import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.training.modules import load, locate
 from rotrnn.training.optimiser import AdamW
@@ -55,8 +55,8 @@ class Training:
     dtype : str
         Dtype of parameters and arithmetic: "float32" or "float64".
     precision : str
-        How products of float32 matrices round their operands on a GPU (`rotrnn.cuda.precision`): "float32" (not at
-        all), "tf32" or "bf16". On the CPU only the first.
+        How products of float32 matrices round their operands (`rotrnn.precision`): "float32" (not at all), "tf32" or
+        "bf16".
     """
 
     batch: int

@@ -9,6 +9,7 @@ from typing import Any
 from rotrnn._support.json import to_json
 from rotrnn.nn.layer import moved
 from rotrnn.ops.device import named
+from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
@@ -95,7 +96,8 @@ def reevaluate(
         initial = initial_state(model, recipe)
         params = moved(run.load_params(checkpoint, initial.params), home)
         training = recipe.training
-        one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
+        with precision(training.precision):
+            one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
         found.append((name, one))
         started.append(checksum(initial))
     if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):
