@@ -38,6 +38,7 @@ STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") els
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
+PAIRS = "avx512_bf16"  # beside avx512, for products of bfloat16; what pairs_supported checks
 PLAINEST = next(iter(INSTRUCTION_SETS))
 MACROS = [("ROT_X86", "1")] * X86 + [("ROT_NEON", "1")] * ARM
 
@@ -87,6 +88,9 @@ def all_jobs():
         for dtype, isa in variants(source):
             macros = [*MACROS, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
             jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))
+        if X86 and source.name == "gemm_tile.c":
+            macros = [*MACROS, ("ROT_DTYPE", "f32"), ("ROT_ISA", PAIRS), ("ROT_PAIRS", "1")]
+            jobs.append(Job(str(source), f"f32_{PAIRS}", [*AVX512, "-mavx512bf16"], macros))
     return jobs
 
 

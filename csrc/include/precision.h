@@ -24,6 +24,11 @@ int precision_of_call(void);
 /* Sets it, and returns the one before. */
 int use_precision(int precision);
 
+/* Whether products of bfloat16 may use the processor's instructions for them (AVX512-BF16), in all threads: not before
+ * it is set. use_bf16_pairs returns what was before. */
+bool bf16_pairs(void);
+bool use_bf16_pairs(bool use);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,9 @@
  * as rows and queries as columns, in the panels of gemm_tile.h. So a tile of probabilities is already the packed matrix
  * of the next product, keys and values are read in place, and the loop over a row is a loop over queries.
  *
+ * The call's precision rounds q, k, v, dy and the tiles of probabilities and of their gradients as operands of products
+ * (gemm_tile.h). The scale of the scores, on the queries otherwise, is then applied after the products.
+ *
  * A query visits its keys from its own backwards, so that its first tile always has a key that it sees. Query t of
  * sequence b is at position past[b] + t of its keys, and sees those up to its own position, the last `window` of them.
  */
@@ -29,13 +32,17 @@ static_assert(QUERIES % NR == 0 && KEYS >= QUERIES, "a tile is whole panels, and
 typedef struct {
     const int64_t *lengths, *past;
     int64_t B, T, S, H, D, Dh, window;
-    real scale;
+    rounding how;
+    real before, after; /* factors of the queries and of their products: one is 1/sqrt(Dh), the other 1 */
 } shape;
 
 static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, int64_t T, int64_t S, int64_t D,
                       int64_t H, int64_t window) {
     const int64_t Dh = D / H;
-    const shape s = {lengths, past, B, T, S, H, D, Dh, window, (real)(1 / sqrt((double)Dh))};
+    const real scale = (real)(1 / sqrt((double)Dh));
+    const rounding how = rounding_of_call();
+    const bool after = how != ROUND_NONE; /* a rounded number times the scale would not be a rounded one */
+    const shape s = {lengths, past, B, T, S, H, D, Dh, window, how, after ? 1 : scale, after ? scale : 1};
     return s;
 }
 
@@ -68,10 +75,14 @@ static int64_t key_row(const shape *s, queries q, int64_t key) { return (q.b * s
 static int64_t panels_of(int64_t count) { return pieces_of(count, NR); }
 static int64_t lanes_of(int64_t count, int64_t p) { return vectors_for(least(count - p * NR, NR)) * LANES; }
 
+static void times(real *x, real factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] *= factor;
+}
+
 /* panels[p][k][NR]: column j of rows (depth, QUERIES) is x(j, k) = x[j*D + k], zero beyond `count`; times scale. */
 static void pack_queries(real *panels, const real *x, const shape *s, int64_t count, real scale) {
     pack(panels, x, s->Dh, count, 1, s->D);
-    for (int64_t i = 0; i < panels_of(count) * NR * s->Dh; i++) panels[i] *= scale;
+    times(panels, scale, panels_of(count) * NR * s->Dh);
 }
 
 /* x(j, k) = panels' column j times factor[j]: the inverse of pack_queries. */
@@ -86,14 +97,22 @@ static void unpack_queries(real *x, const real *panels, const real *factor, cons
 static void tile_product(real *tile, const real *x, const real *packed, const shape *s, int64_t keys, int64_t count) {
     for (int64_t p = 0; p < panels_of(count); p++)
         product(tile + p * KEYS * NR, NR, NULL, 0, (gemm_view){x, s->D, 1}, packed + p * NR * s->Dh, keys, s->Dh,
-                lanes_of(count, p));
+                lanes_of(count, p), s->how);
 }
 
-/* sum (panel, Dh, NR) += x (keys, Dh)^T times the tile. */
-static void add_tile_product(real *sum, const real *x, const real *tile, const shape *s, int64_t keys, int64_t count) {
+/* The tile of scores, from the packed queries. */
+static void scores_of(real *tile, const real *k, const real *packed, const shape *s, int64_t keys, int64_t count) {
+    tile_product(tile, k, packed, s, keys, count);
+    for (int64_t p = 0; s->after != 1 && p < panels_of(count); p++) times(tile + p * KEYS * NR, s->after, keys * NR);
+}
+
+/* sum (panel, Dh, NR) += x (keys, Dh)^T times the tile, which is rounded in place. */
+static void add_tile_product(real *sum, const real *x, real *tile, const shape *s, int64_t keys, int64_t count) {
     for (int64_t p = 0; p < panels_of(count); p++) {
+        round_packed(tile + p * KEYS * NR, keys, NR, s->how);
         real *const part = sum + p * NR * s->Dh;
-        product(part, NR, part, NR, (gemm_view){x, 1, s->D}, tile + p * KEYS * NR, s->Dh, keys, lanes_of(count, p));
+        product(part, NR, part, NR, (gemm_view){x, 1, s->D}, tile + p * KEYS * NR, s->Dh, keys, lanes_of(count, p),
+                s->how);
     }
 }
 
@@ -103,14 +122,15 @@ static void add_transposed_product(real *dx, const real *tile, const real *packe
     const int64_t size = NR * packed_columns(s->Dh);
     for (int64_t p = 0; p < panels_of(count); p++)
         product(dx, s->D, dx, s->D, (gemm_view){tile + p * KEYS * NR, NR, 1}, packed + p * size, keys,
-                least(count - p * NR, NR), s->Dh);
+                least(count - p * NR, NR), s->Dh, s->how);
 }
 
 static void pack_rows(real *packed, const real *x, const shape *s, int64_t count, real scale) {
     const int64_t size = NR * packed_columns(s->Dh);
     for (int64_t p = 0; p < panels_of(count); p++) {
         pack(packed + p * size, x + p * NR * s->D, least(count - p * NR, NR), s->Dh, s->D, 1);
-        for (int64_t i = 0; i < size; i++) packed[p * size + i] *= scale;
+        times(packed + p * size, scale, size);
+        round_packed(packed + p * size, least(count - p * NR, NR), s->Dh, s->how);
     }
 }
 
@@ -180,10 +200,11 @@ static void forward_tile(real *y, real *norm, const real *q, const real *k, cons
                          room r) {
     for (int64_t j = 0; j < QUERIES; j++) r.norm[j] = -(real)INFINITY, r.total[j] = 0;
     memset(r.sum, 0, (size_t)(QUERIES * s->Dh) * sizeof(real));
-    pack_queries(r.q, q + query_row(s, at), s, at.count, s->scale);
+    pack_queries(r.q, q + query_row(s, at), s, at.count, s->before);
+    round_packed(r.q, s->Dh, at.count, s->how);
     for (int64_t end = end_key(at), keys; end > first_key(s, at); end -= keys) {
         keys = least(end - first_key(s, at), KEYS);
-        tile_product(r.tile, k + key_row(s, at, end - keys), r.q, s, keys, at.count);
+        scores_of(r.tile, k + key_row(s, at, end - keys), r.q, s, keys, at.count);
         mask(r.tile, s, at, end - keys, keys);
         for (int64_t p = 0; p < panels_of(at.count); p++) {
             const int64_t lo = p * NR;
@@ -256,30 +277,32 @@ static void dot_columns(real *restrict dot, const real *restrict x, const real *
 static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const real *q, const real *k, const real *v,
                           const real *y, const real *norm, const shape *s, queries at, room r) {
     const int64_t row = query_row(s, at);
-    pack_queries(r.q, q + row, s, at.count, s->scale);
+    pack_queries(r.q, q + row, s, at.count, s->before);
+    round_packed(r.q, s->Dh, at.count, s->how);
     pack_queries(r.dy, dy + row, s, at.count, 1);
     pack_queries(r.sum, y + row, s, at.count, 1);
     for (int64_t j = 0; j < QUERIES; j++) { /* beyond the last query, probabilities are 0 */
         r.norm[j] = j < at.count ? norm[j] : (real)INFINITY;
-        r.factor[j] = s->scale;
+        r.factor[j] = s->before * s->after;
     }
     for (int64_t p = 0; p < panels_of(at.count); p++)
         dot_columns(r.total + p * NR, r.dy + p * NR * s->Dh, r.sum + p * NR * s->Dh, s->Dh);
+    round_packed(r.dy, s->Dh, at.count, s->how);
     memset(r.sum, 0, (size_t)(QUERIES * s->Dh) * sizeof(real));
-    pack_rows(r.q_rows, q + row, s, at.count, s->scale);
+    pack_rows(r.q_rows, q + row, s, at.count, s->before);
     pack_rows(r.dy_rows, dy + row, s, at.count, 1);
     for (int64_t end = end_key(at), keys; end > first_key(s, at); end -= keys) {
         keys = least(end - first_key(s, at), KEYS);
         const int64_t key = key_row(s, at, end - keys);
-        tile_product(r.tile, k + key, r.q, s, keys, at.count);
+        scores_of(r.tile, k + key, r.q, s, keys, at.count);
         mask(r.tile, s, at, end - keys, keys);
         tile_product(r.dtile, v + key, r.dy, s, keys, at.count);
         for (int64_t p = 0; p < panels_of(at.count); p++)
             softmax_adjoint(r.tile + p * KEYS * NR, r.dtile + p * KEYS * NR, r.norm + p * NR, r.total + p * NR, keys,
                             lanes_of(at.count, p));
-        add_tile_product(r.sum, k + key, r.dtile, s, keys, at.count);
         add_transposed_product(dk + key, r.dtile, r.q_rows, s, keys, at.count);
         add_transposed_product(dv + key, r.tile, r.dy_rows, s, keys, at.count);
+        add_tile_product(r.sum, k + key, r.dtile, s, keys, at.count);
     }
     unpack_queries(dq + row, r.sum, r.factor, s, at.count);
 }
@@ -310,6 +333,7 @@ KERNEL(attention_backward) {
                 for (int64_t j = at.count; j < least(T - t, QUERIES); j++)
                     memset(dq + query_row(&s, at) + j * D, 0, (size_t)s.Dh * sizeof(real));
             }
+            for (int64_t key = 0; s.after != 1 && key < S; key++) times(dk + key_row(&s, head, key), s.after, s.Dh);
         }
     }
     pool_give(rooms);

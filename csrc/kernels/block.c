@@ -12,6 +12,10 @@
  * of the two is used, and where each partial sum goes, depends on the shapes alone: results have the same bits for any
  * number of threads.
  *
+ * Precision (precision.h): operands of products are rounded. In bf16, activations between products are stored rounded,
+ * the states h after their scan, y where a gate follows, z, and in backward the gradient of y; all that reads them
+ * reads them so. The scan itself, its carries, x, out, the norm and all sums are float32.
+ *
  * csrc/kernels.list describes the arguments.
  */
 
@@ -42,6 +46,7 @@ typedef struct {
  * for their own gradients, z for the gradient of xn. */
 typedef struct {
     real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
+    real *before;         /* (L), the state before the tile, as stored; in bf16 */
     real *forced;         /* (L), the last state of a tile from zero; with exact transitions */
     double *carry;        /* (L), the state between tiles; with exact transitions, of a sequence's first room */
     row_moments *moments; /* (tile), of the row norm */
@@ -60,6 +65,7 @@ typedef struct {
     int64_t tiles, slots;      /* of T steps; of partial sums */
     int64_t tasks, threads;    /* sequences, slots or tiles that can run in parallel, and threads used */
     bool backward, full, drop; /* full: the gate has its `value` */
+    rounding how;              /* of operands of products */
     bool few;                  /* the tiles of a sequence run in parallel, instead of sequences */
     dropout_key keys[2];
     panels w;
@@ -105,6 +111,7 @@ static room take_room(const call *c, pieces *p) {
     const int64_t wide_d = packed_columns(c->b->D), wide_l = packed_columns(c->b->L);
     room r = {.norm = take_reals(p, c->b->norm ? D : 0), .moments = take(p, rows, sizeof(row_moments))};
     for (int64_t k = 0; k < c->b->directions; k++) r.h[k] = take_reals(p, L);
+    if (c->backward && stores_bf16(c->how)) r.before = take_reals(p, c->b->L);
     r.y = take_reals(p, D);
     if (c->b->exact) r.forced = take_reals(p, c->b->L), r.carry = take(p, c->b->L, sizeof(double));
     if (c->b->gate) r.z = take_reals(p, D), r.value = take_reals(p, D), r.gate = take_reals(p, D);
@@ -134,10 +141,10 @@ static partial take_partial(const call *c, pieces *p) {
 static void take_panels(const call *c, pieces *p, const real *w, int64_t in, int64_t out, real **panel,
                         real **panel_t) {
     *panel = take_reals(p, in * packed_columns(out));
-    if (p->memory) pack(*panel, w, in, out, 1, in);
+    if (p->memory) pack_rounded(*panel, w, in, out, 1, in, c->how);
     if (!c->backward) return;
     *panel_t = take_reals(p, out * packed_columns(in));
-    if (p->memory) pack(*panel_t, w, out, in, in, 1);
+    if (p->memory) pack_rounded(*panel_t, w, out, in, in, 1, c->how);
 }
 
 /* Lays out the call's workspace in `memory`, and returns its size; NULL computes the size only. */
@@ -172,6 +179,7 @@ static bool open_call(call *c, const block_in *b, bool backward) {
     const int64_t tiles = pieces_of(b->T, b->tile);
     *c = (call){.b = b, .tiles = tiles, .backward = backward, .full = b->gate == GATE_FULL, .drop = b->rate > 0};
     c->few = b->B < SLOTS && b->B < tiles;
+    c->how = rounding_of_call();
     c->stop = stop_of_call();
     c->slots = least(c->few ? tiles : b->B, SLOTS);
     c->tasks = c->few ? tiles : backward ? c->slots : b->B;
@@ -237,6 +245,12 @@ static void add_product_rows(double *restrict sum, real *restrict scratch, const
             for (int64_t d = 0; d < D; d++) scratch[d] += x[r * D + d] * y[r * D + d];
     }
     add_to_double(sum, scratch, D);
+}
+
+/* x as bfloat16 stores it, in a call that does */
+static void store_rounded(const call *c, real *x, int64_t n) {
+    if (stores_bf16(c->how))
+        for (int64_t i = 0; i < n; i++) x[i] = (real)bf16_of((float)x[i]);
 }
 
 static void gelu_rows(real *restrict z, const real *restrict y, int64_t n) {
@@ -359,7 +373,7 @@ static void enter_tile(const call *c, tile_of t, const room *r) {
     else if (b->norm == NORM_ROW)
         for (int64_t i = 0; i < t.rows; i++)
             r->moments[i] = layer_norm_row(r->norm + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
-    product(r->h[0], b->L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, b->L);
+    product(r->h[0], b->L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, b->L, c->how);
 }
 
 /* Where in `carries` the state lies that enters a tile in direction k. */
@@ -379,15 +393,16 @@ static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
     scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
     for (int64_t k = b->directions - 1; k >= 0; k--)
-        product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D);
+        product(k ? r->y : y, b->D, r->y, b->D, (gemm_view){r->h[k], b->L, 1}, c->w.out[k], t.rows, b->L, b->D, c->how);
+    if (b->gate) store_rounded(c, y, t.rows * b->D);
 }
 
 /* gate = W_g z + b_g, and for the full form value = W_v z + b_v */
 static void gate_products(const call *c, tile_of t, const room *r) {
     const int64_t D = c->b->D;
     const gemm_view z = {r->z, D, 1};
-    product(r->gate, D, c->b->b_gate, 0, z, c->w.gate, t.rows, D, D);
-    if (c->full) product(r->value, D, c->b->b_value, 0, z, c->w.value, t.rows, D, D);
+    product(r->gate, D, c->b->b_gate, 0, z, c->w.gate, t.rows, D, D, c->how);
+    if (c->full) product(r->value, D, c->b->b_value, 0, z, c->w.value, t.rows, D, D, c->how);
 }
 
 /* From the states to the rows of the output, and their moments. */
@@ -403,6 +418,7 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
     layer_output(c, t, r, layer);
     gelu_rows(r->z, layer, n);
     drop(c, t, 0, r->z);
+    store_rounded(c, r->z, n);
     gate_products(c, t, r);
     const real *const value = b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer;
     const real *const x = b->x + t.first * D;
@@ -436,6 +452,7 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     if (b->gate == GATE_HALF2) copy_row(r->value, layer, n);
     gelu_and_slope_rows(r->z, r->y, layer, n);
     drop(c, t, 0, r->z);
+    store_rounded(c, r->z, n);
     gate_products(c, t, r);
     if (c->drop) {
         copy_row(r->dz, dy, n);
@@ -445,20 +462,21 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     if (b->gate == GATE_HALF1) copy_row(r->value, r->z, n);
     glu_adjoint_rows(r->value, r->gate, dy, n);
 
-    pack(r->packed, r->z, t.rows, D, D, 1);
-    add_weight_grad(sums->dw_gate, r->gate, r->packed, t.rows, D, D);
+    pack_rounded(r->packed, r->z, t.rows, D, D, 1, c->how);
+    add_weight_grad(sums->dw_gate, r->gate, r->packed, t.rows, D, D, c->how);
     add_rows(sums->db_gate, sums->scratch, r->gate, t.rows, D);
-    product(r->dz, D, NULL, 0, (gemm_view){r->gate, D, 1}, c->w.gate_t, t.rows, D, D);
+    product(r->dz, D, NULL, 0, (gemm_view){r->gate, D, 1}, c->w.gate_t, t.rows, D, D, c->how);
     if (c->full) {
-        add_weight_grad(sums->dw_value, r->value, r->packed, t.rows, D, D);
+        add_weight_grad(sums->dw_value, r->value, r->packed, t.rows, D, D, c->how);
         add_rows(sums->db_value, sums->scratch, r->value, t.rows, D);
-        product(r->dz, D, r->dz, D, (gemm_view){r->value, D, 1}, c->w.value_t, t.rows, D, D);
+        product(r->dz, D, r->dz, D, (gemm_view){r->value, D, 1}, c->w.value_t, t.rows, D, D, c->how);
     } else if (b->gate == GATE_HALF1) {
         add_row(r->dz, r->value, n);
     }
     drop(c, t, 0, r->dz);
     times(r->dz, r->y, n);
     if (b->gate == GATE_HALF2) add_row(r->dz, r->value, n);
+    store_rounded(c, r->dz, n);
 }
 
 /* From dy to g = W_out^T dz of direction 0; adds the tile's terms of the gradients of W_out and skip. */
@@ -472,10 +490,10 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
         copy_row(r->dz, dy, t.rows * D);
     add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
     for (int64_t k = 0; k < b->directions; k++) {
-        pack(r->packed, r->h[k], t.rows, L, L, 1);
-        add_weight_grad(sums->dw_out + k * D * L, r->dz, r->packed, t.rows, L, D);
+        pack_rounded(r->packed, r->h[k], t.rows, L, L, 1, c->how);
+        add_weight_grad(sums->dw_out + k * D * L, r->dz, r->packed, t.rows, L, D, c->how);
     }
-    product(r->g, L, NULL, 0, (gemm_view){r->dz, D, 1}, c->w.out_t[0], t.rows, D, L);
+    product(r->g, L, NULL, 0, (gemm_view){r->dz, D, 1}, c->w.out_t[0], t.rows, D, L, c->how);
 }
 
 /* dxn = before + W_in^T g, with g the gradient of v in one direction; adds the tile's term of W_in's gradient. */
@@ -483,9 +501,17 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
                               const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, L = b->L;
-    pack(r->packed, normed(c, t, r), t.rows, D, D, 1);
-    add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L);
-    product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D);
+    pack_rounded(r->packed, normed(c, t, r), t.rows, D, D, 1, c->how);
+    add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L, c->how);
+    product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D, c->how);
+}
+
+/* The state before a tile as that of the tile before it is stored. */
+static const real *stored_state(const call *c, const room *r, const real *start) {
+    if (!stores_bf16(c->how)) return start;
+    copy_row(r->before, start, c->b->L);
+    store_rounded(c, r->before, c->b->L);
+    return r->before;
 }
 
 /* The rows of dx from dxn, the gradient of xn, and dy */
@@ -584,13 +610,15 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
             if (b->directions == 2) reverse_states(c, t, r, in->carries);
             if (k == 0) {
                 scan_tile(b, r->h[0], start, t.rows, false);
+                for (int64_t j = 0; j < b->directions; j++) store_rounded(c, r->h[j], t.rows * L);
                 enter_adjoint(c, t, r, in, sums);
             } else {
                 incoming(c, t, r, in);
-                product(r->g, L, NULL, 0, (gemm_view){between, D, 1}, c->w.out_t[1], t.rows, D, L);
+                store_rounded(c, r->h[1], t.rows * L);
+                product(r->g, L, NULL, 0, (gemm_view){between, D, 1}, c->w.out_t[1], t.rows, D, L, c->how);
             }
             await(&turn, q);
-            adjoint_tile(b, r->g, r->h[k], start, carry, sums, t.rows, k);
+            adjoint_tile(b, r->g, r->h[k], q < tiles - 1 ? stored_state(c, r, start) : start, carry, sums, t.rows, k);
             pass_turn(&turn, q + 1);
             if (k == 0) scale_channels(r->y, r->dz, b->skip, t.rows, D);
             if (k == 0 && between) copy_row(between, r->dz, t.rows * D);

@@ -1,5 +1,7 @@
 /* Products of activations with weights: y = x w^T + bias, and dw = dy^T x, dbias = sum of dy.
  *
+ * Operands are rounded as the call's precision says (gemm_tile.h); sums of dy are not.
+ *
  * Not a general BLAS. Weights are packed once per call (gemm_tile.h); the division of rows into blocks depends on the
  * shapes alone and every sum has one order, so that, unlike a BLAS, results have the same bits for any number of
  * threads.
@@ -37,20 +39,21 @@ static void matvec(real *restrict y, const real *restrict x, const real *restric
 
 /* y (M,d_out) = x (M,d_in) w + bias (d_out) or NULL; w is (d_in,d_out), or (d_out,d_in) when `transposed`. */
 KERNEL(matmul) {
-    if (M == 1 && transposed) {
+    const rounding how = rounding_of_call();
+    if (M == 1 && transposed && how == ROUND_NONE) {
         matvec(y, x, w, bias, d_in, d_out);
         return ROT_OK;
     }
     const int64_t blocks = pieces_of(M, ROWS);
     real *const packed = WORKSPACE(real, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
-    pack(packed, w, d_in, d_out, transposed ? 1 : d_out, transposed ? d_in : 1);
+    pack_rounded(packed, w, d_in, d_out, transposed ? 1 : d_out, transposed ? d_in : 1, how);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         if (stopped(stop)) continue;
         const int64_t m = block * ROWS, rows = least(M - m, ROWS);
-        product(y + m * d_out, d_out, bias, 0, (gemm_view){x + m * d_in, d_in, 1}, packed, rows, d_in, d_out);
+        product(y + m * d_out, d_out, bias, 0, (gemm_view){x + m * d_in, d_in, 1}, packed, rows, d_in, d_out, how);
     }
     pool_give(packed);
     return ROT_OK;
@@ -69,6 +72,7 @@ KERNEL(matmul_weight_grad) {
         return ROT_NO_MEMORY;
     }
     const int64_t size = (d_in + 1) * d_out;
+    const rounding how = rounding_of_call();
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(static) if (M * d_in * d_out > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
@@ -77,8 +81,8 @@ KERNEL(matmul_weight_grad) {
         zero_row(dw_sum, size);
         for (int64_t m = group * per_group; m < end && !stopped(stop); m += CHUNK) {
             const int64_t rows = least(end - m, CHUNK);
-            pack(packed + group * room, x + m * d_in, rows, d_in, d_in, 1);
-            add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out);
+            pack_rounded(packed + group * room, x + m * d_in, rows, d_in, d_in, 1, how);
+            add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out, how);
             for (int64_t i = m; i < m + rows; i++) add_row(dbias_sum, dy + i * d_out, d_out);
         }
     }
@@ -100,7 +104,8 @@ KERNEL(matmul_stack) {
     const int64_t size = packed_columns(d_out) * d_in, blocks = pieces_of(M, ROWS);
     real *const packed = WORKSPACE(real, G, packed_columns(d_out), d_in);
     if (!packed) return ROT_NO_MEMORY;
-    for (int64_t g = 0; g < G; g++) pack(packed + g * size, w + g * d_in * d_out, d_in, d_out, d_out, 1);
+    const rounding how = rounding_of_call();
+    for (int64_t g = 0; g < G; g++) pack_rounded(packed + g * size, w + g * d_in * d_out, d_in, d_out, d_out, 1, how);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for collapse(2) schedule(static) if (G * M * d_in * d_out > SERIAL)
     for (int64_t g = 0; g < G; g++) {
@@ -108,7 +113,7 @@ KERNEL(matmul_stack) {
             if (stopped(stop)) continue;
             const int64_t m = block * ROWS, rows = least(M - m, ROWS);
             product(y + (g * M + m) * d_out, d_out, NULL, 0, (gemm_view){x + (g * M + m) * d_in, d_in, 1},
-                    packed + g * size, rows, d_in, d_out);
+                    packed + g * size, rows, d_in, d_out, how);
         }
     }
     pool_give(packed);

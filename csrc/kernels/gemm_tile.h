@@ -2,6 +2,10 @@
  *
  * y = start + x w, where w (depth, columns) was packed into panels of NR columns. Every element of y is one sum in the
  * order of depth, whatever rows and columns are computed together, so results do not depend on the division of work.
+ *
+ * Where a precision rounds operands (precision.h), w is rounded in its panels, and x a few rows at a time in a buffer.
+ * Processors with AVX512-BF16 multiply pairs of bfloat16, for which this kernel has a variant of its own; others
+ * multiply the rounded numbers as float32.
  */
 #ifndef ROT_GEMM_TILE_H
 #define ROT_GEMM_TILE_H
@@ -9,6 +13,7 @@
 #include <string.h>
 
 #include "cuts.h"
+#include "precision.h"
 #include "vector.h"
 
 /* Vectors of a panel, with MR rows of them in registers. */
@@ -44,7 +49,31 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
     }
 }
 
-/* A view of x: x(i, k) = at[i*row + k*step]. */
+/* How products round their operands. With ROUND_BF16_PAIRS, numbers k and k+1 of a row of x, and of a column of w, lie
+ * together in one word as large as a float32, the first in its low half; a last one alone has a zero beside it. */
+typedef enum { ROUND_NONE, ROUND_TF32, ROUND_BF16, ROUND_BF16_PAIRS } rounding;
+
+/* That of the calling thread's products in this variant. An entry asks once, since threads that help it have others. */
+rounding K(gemm_rounding)(void);
+static inline rounding rounding_of_call(void) { return ROT_DOUBLE ? ROUND_NONE : K(gemm_rounding)(); }
+
+/* Whether blocks store their activations in bfloat16. */
+static inline bool stores_bf16(rounding how) { return how >= ROUND_BF16; }
+
+/* Rounds `columns` packed columns in place, as products with `how` expect them. */
+void K(gemm_round)(real *panels, int64_t depth, int64_t columns, rounding how);
+static inline void round_packed(real *panels, int64_t depth, int64_t columns, rounding how) {
+    if (how != ROUND_NONE) K(gemm_round)(panels, depth, columns, how);
+}
+
+/* The panels of w for products with `how`. */
+static inline void pack_rounded(real *restrict panels, const real *restrict w, int64_t depth, int64_t columns,
+                                int64_t row, int64_t column, rounding how) {
+    pack(panels, w, depth, columns, row, column);
+    round_packed(panels, depth, columns, how);
+}
+
+/* A view of x: x(i, k) = at[i*row + k*step], where row or step is 1. */
 typedef struct {
     const real *at;
     int64_t row, step;
@@ -53,21 +82,31 @@ typedef struct {
 /* Number of vectors to compute for `columns` <= NR of a panel: all, half or one, whichever is enough. */
 static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
-/* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y, w packed. `start` is y
- * itself, or one row for all (start_row 0), or NULL for zero. */
-void K(gemm_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *packed,
-                     int64_t rows, int64_t depth, int64_t columns);
+/* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y. w is packed, in panels that
+ * begin `panel` numbers apart. `start` is y itself, or one row for all (start_row 0), or NULL for zero. In the variant
+ * for pairs, x and w hold pairs, and depth counts them. */
+#define GEMM_PRODUCT(name)                                                                                             \
+    void name(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *packed,           \
+              int64_t panel, int64_t rows, int64_t depth, int64_t columns)
+GEMM_PRODUCT(K(gemm_product));
+
+/* The same for numbers that `how` rounds, and w packed by pack_rounded. */
+void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                             const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how);
 
 static inline void product(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                           const real *packed, int64_t rows, int64_t depth, int64_t columns) {
-    K(gemm_product)(y, y_row, start, start_row, x, packed, rows, depth, columns);
+                           const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how) {
+    if (how == ROUND_NONE)
+        K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
+    else
+        K(gemm_rounded_product)(y, y_row, start, start_row, x, packed, rows, depth, columns, how);
 }
 
 /* dw (out,in) += dy^T x over `rows` rows of dy (rows,out) and x (rows,in), x packed. */
 static inline void add_weight_grad(real *dw, const real *dy, const real *packed_x, int64_t rows, int64_t in,
-                                   int64_t out) {
+                                   int64_t out, rounding how) {
     const gemm_view transposed = {dy, 1, out};
-    product(dw, in, dw, in, transposed, packed_x, out, rows, in);
+    product(dw, in, dw, in, transposed, packed_x, out, rows, in, how);
 }
 
 #endif

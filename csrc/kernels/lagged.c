@@ -57,7 +57,8 @@ KERNEL(lagged_product) {
         pool_give(scratch);
         return ROT_NO_MEMORY;
     }
-    pack(packed, v, E, columns, 1, E);
+    const rounding how = rounding_of_call();
+    pack_rounded(packed, v, E, columns, 1, E, how);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B * T * columns > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
@@ -70,7 +71,7 @@ KERNEL(lagged_product) {
         if (some > skip) {
             const gemm_view before = {y + (b * T + from + skip - 1) * E, E, 1};
             product(p + skip * columns, columns, base + (b * T + from + skip) * columns, columns, before, packed,
-                    some - skip, E, columns);
+                    some - skip, E, columns, how);
         }
         int64_t lo = 0;
         for (int64_t i = 0; i < ranges; lo += widths[i], i++) {

@@ -4,6 +4,8 @@
  * their states with packed weights; threads work on blocks. Sequences of a block are sorted by length, longest first,
  * so that those with a k-th step come first. A sequence's result does not depend on the others in its block.
  *
+ * The products round w and the states, in backward dz, as the call's precision says; states stay float32.
+ *
  * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)) or 4 (the LSTM's gates).
  */
 #include <string.h>
@@ -110,7 +112,8 @@ KERNEL(rnn_forward) {
         pool_give(room);
         return ROT_NO_MEMORY;
     }
-    pack(packed, w, N, G * N, 1, N);
+    const rounding how = rounding_of_call();
+    pack_rounded(packed, w, N, G * N, 1, N, how);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (blocks > 1 && B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
@@ -124,7 +127,7 @@ KERNEL(rnn_forward) {
         for (int64_t k = 0; k < s.steps[0] && !(k % STOP_STEPS == 0 && stopped(stop)); k++) {
             const int64_t n = active_at(&s, k);
             for (int64_t r = 0; r < n; r++) copy_row(z + r * G * N, x + place_of(&s, r, k, T, reverse) * G * N, G * N);
-            product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N);
+            product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N, how);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
                 if (cell == CELL_LSTM) {
@@ -163,7 +166,8 @@ KERNEL(rnn_backward) {
         pool_give(room);
         return ROT_NO_MEMORY;
     }
-    pack(packed, w, G * N, N, N, 1);
+    const rounding how = rounding_of_call();
+    pack_rounded(packed, w, G * N, N, N, 1, how);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (blocks > 1 && B * T * G * N * N > SERIAL)
     for (int64_t index = 0; index < blocks; index++) {
@@ -176,7 +180,7 @@ KERNEL(rnn_backward) {
                 copy_row(g + r * N, dh + place_of(&s, r, k, T, reverse) * N, N);
                 if (r >= later && dhT) add_row(g + r * N, dhT + s.b[r] * N, N);
             }
-            product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N);
+            product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N, how);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
                 if (cell == CELL_LSTM) {
@@ -189,7 +193,7 @@ KERNEL(rnn_backward) {
             }
         }
         const int64_t n = active_at(&s, 0);
-        product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N);
+        product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N, how);
         for (int64_t r = 0; r < s.count; r++) {
             copy_or_zero_row(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
             if (cell == CELL_LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);

@@ -13,6 +13,7 @@
 #include "float_mode.h"
 #include "platform.h"
 #include "pool.h"
+#include "precision.h"
 #include "stop.h"
 
 #define TABLES(isa)                                                                                                    \
@@ -55,6 +56,15 @@ static bool simd_supported(int level) {
         return false;
 #endif
     return level < SIMD_COUNT;
+}
+
+/* Whether the processor has AVX512-BF16, which products of bfloat16 use beside avx512. */
+static bool pairs_supported(void) {
+#ifdef ROT_X86
+    return simd_supported(2) && __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
 }
 
 typedef struct {
@@ -148,6 +158,18 @@ static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
     return PyUnicode_FromString(SIMDS[state->level].name);
 }
 
+static PyObject *use_pairs(PyObject *module, PyObject *argument) {
+    (void)module;
+    const int use = PyObject_IsTrue(argument);
+    return use < 0 ? NULL : PyBool_FromLong(use_bf16_pairs(use && pairs_supported()));
+}
+
+static PyObject *pairs_in_use(PyObject *module, PyObject *ignored) {
+    (void)ignored;
+    const module_state *const state = PyModule_GetState(module);
+    return PyBool_FromLong(state->level >= 2 && bf16_pairs());
+}
+
 static PyObject *threads(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
 #ifdef _OPENMP
@@ -236,6 +258,9 @@ static PyMethodDef METHODS[] = {
      "release_memory(): returns memory kept for reuse to the system; how many bytes that was."},
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
     {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
+    {"use_bf16_pairs", use_pairs, METH_O,
+     "use_bf16_pairs(flag): whether products of bfloat16 use AVX512-BF16, if the processor has it; returns as before."},
+    {"bf16_pairs", pairs_in_use, METH_NOARGS, "bf16_pairs(): whether the next product of bfloat16 uses AVX512-BF16."},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
     {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
@@ -258,6 +283,7 @@ static int exec_module(PyObject *module) {
     if (!available) return -1;
     module_state *const state = PyModule_GetState(module);
     pool_survive_fork();
+    use_bf16_pairs(pairs_supported());
     state->main_thread = main_thread();
     if (PyErr_Occurred()) goto fail;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
