@@ -74,6 +74,7 @@ typedef struct {
     int64_t partial_bytes;
     rot_stop *stop;
     real *dlayer; /* (slots, or 1 with few,T,D), gradients of y between the passes of two directions */
+    real *g;      /* (the same,T,L), gradients of v; where products round g, they take that of both directions */
     char *memory; /* of all these */
 } call;
 
@@ -170,7 +171,9 @@ static int64_t lay_out(call *c, char *memory) {
         c->partial_bytes = p.bytes - before;
         if (memory) c->partials[i] = s;
     }
-    if (b->directions == 2) c->dlayer = take_reals(&p, (c->few ? 1 : c->slots) * b->T * D);
+    const int64_t kept = b->directions == 2 ? (c->few ? 1 : c->slots) * b->T : 0;
+    if (kept) c->dlayer = take_reals(&p, kept * D);
+    if (kept && c->how != ROUND_NONE) c->g = take_reals(&p, kept * L);
     return p.bytes;
 }
 
@@ -476,7 +479,6 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     drop(c, t, 0, r->dz);
     times(r->dz, r->y, n);
     if (b->gate == GATE_HALF2) add_row(r->dz, r->value, n);
-    store_rounded(c, r->dz, n);
 }
 
 /* From dy to g = W_out^T dz of direction 0; adds the tile's terms of the gradients of W_out and skip. */
@@ -488,6 +490,7 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
         gate_adjoint(c, t, r, dy, in->layer, sums);
     else
         copy_row(r->dz, dy, t.rows * D);
+    store_rounded(c, r->dz, t.rows * D);
     add_product_rows(sums->dskip, sums->scratch, r->dz, normed(c, t, r), NULL, t.rows, D);
     for (int64_t k = 0; k < b->directions; k++) {
         pack_rounded(r->packed, r->h[k], t.rows, L, L, 1, c->how);
@@ -506,7 +509,7 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
     product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D, c->how);
 }
 
-/* The state before a tile as that of the tile before it is stored. */
+/* The state before a tile, as others are stored. */
 static const real *stored_state(const call *c, const room *r, const real *start) {
     if (!stores_bf16(c->how)) return start;
     copy_row(r->before, start, c->b->L);
@@ -582,7 +585,8 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
                               const block_adjoint_in *in, const block_adjoint_out *out) {
     const block_in *const b = c->b;
     const int64_t tiles = valid_tiles(b, sequence), D = b->D, L = b->L;
-    real *const dlayer = b->directions == 2 ? c->dlayer + (c->few ? 0 : slot) * b->T * D : NULL;
+    const int64_t kept = (c->few ? 0 : slot) * b->T;
+    real *const dlayer = c->dlayer ? c->dlayer + kept * D : NULL, *const both = c->g ? c->g + kept * L : NULL;
     for (int64_t k = 0; k < b->directions; k++) {
         const int64_t at = (k * b->B + sequence) * L;
         const bool last = k == b->directions - 1;
@@ -598,6 +602,7 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
             const real *const start = in->carries + carry_at(c, k, t);
             real *const dx = out->dx + t.first * D, *const dxn = b->gate && last ? r->z : dx;
             real *const between = dlayer ? dlayer + t.i * b->tile * D : NULL;
+            real *const g = both ? both + t.i * b->tile * L : NULL;
 
             await(&done[own], round);
             if (stopped(c->stop)) {
@@ -618,11 +623,17 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
                 product(r->g, L, NULL, 0, (gemm_view){between, D, 1}, c->w.out_t[1], t.rows, D, L, c->how);
             }
             await(&turn, q);
-            adjoint_tile(b, r->g, r->h[k], q < tiles - 1 ? stored_state(c, r, start) : start, carry, sums, t.rows, k);
+            adjoint_tile(b, r->g, r->h[k], stored_state(c, r, start), carry, sums, t.rows, k);
             pass_turn(&turn, q + 1);
             if (k == 0) scale_channels(r->y, r->dz, b->skip, t.rows, D);
             if (k == 0 && between) copy_row(between, r->dz, t.rows * D);
-            add_input_adjoint(c, t, r, k ? dx : r->y, dxn, sums);
+            if (k == 0 && g) {
+                copy_row(g, r->g, t.rows * L);
+                copy_row(dx, r->y, t.rows * D);
+            } else {
+                if (g) add_row(r->g, g, t.rows * L);
+                add_input_adjoint(c, t, r, k ? dx : r->y, dxn, sums);
+            }
             if (b->gate && last) leave_adjoint(c, t, r, in, dxn, dx, sums);
             pass_turn(&done[own], round + 1);
         }

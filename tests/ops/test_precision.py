@@ -1,20 +1,56 @@
-"""Precision: which products round their operands, and how."""
+"""Precision on the CPU: which products round their operands, and how, on every instruction set."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 import rotrnn
+import rounded
 from rotrnn import _cpu
+from rotrnn._cpu import CELL
+from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
+from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
+from rotrnn.ops.pointwise import dropout
 from rotrnn.ops.precisions import PRECISIONS
+
+ROUND = {"float32": lambda x: np.asarray(x, np.float64), "tf32": rounded.to_tf32, "bf16": rounded.to_bf16}
+WAYS = [(simd, False) for simd in _cpu.SIMD_AVAILABLE] + [(_cpu.simd(), True)] * _cpu.bf16_pairs()
+"""Instruction sets, and whether products of bfloat16 use the processor's instructions for them."""
+
+ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0] + "_bf16" * way[1])
+rounding = pytest.mark.parametrize("precision", ["tf32", "bf16"])
+
+Arrays = dict[str, Any]
+
+
+@contextlib.contextmanager
+def computing(precision: str, way: tuple[str, bool]) -> Iterator[None]:
+    simd, pairs = _cpu.use_simd(way[0]), _cpu.use_bf16_pairs(way[1])
+    try:
+        with rotrnn.precision(precision):
+            yield
+    finally:
+        _cpu.use_simd(simd)
+        _cpu.use_bf16_pairs(pairs)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def in_use() -> str:
     name = _cpu.use_precision("float32")
     _cpu.use_precision(name)
     return name
+
+
+# ---- names and threads ----
 
 
 def test_precision_holds_within_its_block() -> None:
@@ -40,14 +76,20 @@ def test_other_names_are_refused() -> None:
 
 
 def test_each_thread_has_its_own() -> None:
-    together = threading.Barrier(len(PRECISIONS))
-    seen = dict.fromkeys(PRECISIONS, "")
+    """Products in several threads at once, each large enough for helpers of its own: the bits of one thread alone."""
+    rng = np.random.default_rng(0)
+    x, w = normal(rng, 500, 64), normal(rng, 64, 64)
+    together, seen, alone = threading.Barrier(len(PRECISIONS)), {}, {}
+    for name in PRECISIONS:
+        with rotrnn.precision(name):
+            alone[name] = rotrnn.dense(x, w).tobytes()
+    assert len(set(alone.values())) == len(PRECISIONS)
 
     def work(name: str) -> None:
         assert in_use() == "float32"
         with rotrnn.precision(name):
             together.wait(10)
-            seen[name] = in_use()
+            seen[name] = {rotrnn.dense(x, w).tobytes() for _ in range(20)}
             together.wait(10)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in PRECISIONS]
@@ -55,4 +97,308 @@ def test_each_thread_has_its_own() -> None:
         one.start()
     for one in threads:
         one.join()
-    assert seen == {name: name for name in PRECISIONS}
+    assert seen == {name: {alone[name]} for name in PRECISIONS}
+
+
+# ---- products ----
+
+
+@ways
+@rounding
+def test_operands_are_rounded_to_nearest(precision: str, way: tuple[str, bool]) -> None:
+    """Products with one: ties, both signs, the largest numbers, infinity and NaN; on either side."""
+    bits = np.random.default_rng(0).integers(1 << 23, 0x7F000000, 4001).astype(np.uint32)
+    halves = bits & 0xFFFF8000 | 0x8000, bits & 0xFFFFF000 | 0x1000
+    special = np.array([0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F801000, 0x7F7FFFFF], np.uint32)
+    x = np.concatenate([bits, bits | 0x80000000, *halves, special]).view(np.float32)
+    one = np.ones((1, 1), np.float32)
+    want = np.where(np.isfinite(x), ROUND[precision](x).astype(np.float32), x)
+    with computing(precision, way):
+        for got in (rotrnn.dense(x[:, None], one)[:, 0], rotrnn.dense(one, x[:, None])[0]):
+            np.testing.assert_array_equal(got, want)
+
+
+SIZES = [(1, 7, 5), (5, 1, 3), (3, 2, 70), (130, 300, 70), (24, 128, 64), (300, 257, 17), (4, 0, 3), (0, 3, 2)]
+
+
+@ways
+@rounding
+@pytest.mark.parametrize(("M", "K", "N"), SIZES)
+def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, bool]) -> None:
+    """Products of rounded numbers have at most 22 bits, and are exact in float32. A sum of n terms, in any order, is
+    then within (n - 1) 2^-24 of the sum of magnitudes, to first order; numbers below 2^-126 may be lost in each."""
+    rng, r = np.random.default_rng(M + K), ROUND[precision]
+    x, w, dy = normal(rng, M, K), normal(rng, N, K), normal(rng, M, N)
+    bias = normal(rng, N)
+    with computing(precision, way):
+        y = rotrnn.dense(x, w, bias)
+        grads = rotrnn.dense_backward(dy, x, w)
+        stacked = np.empty((2, M, K), np.float32)
+        _cpu.kernels.matmul_stack(y=stacked, x=np.stack([dy, -dy]), w=np.stack([w, w]), G=2, M=M, d_in=N, d_out=K)
+    products = [(y, r(x), r(w).T, bias), (grads.dx, r(dy), r(w), 0), (grads.dw, r(dy).T, r(x), 0)]
+    products += [(stacked[0], r(dy), r(w), 0), (-stacked[1], r(dy), r(w), 0)]
+    for got, left, right, more in products:
+        terms = left.shape[1] + 1
+        bound = 1.01 * terms * 2.0**-24 * (np.abs(left) @ np.abs(right) + np.abs(more)) + terms * 2.0**-126
+        assert (np.abs(got - (left @ right + more)) <= bound).all()
+    sums = 1.01 * M * 2.0**-24 * np.abs(dy).sum(0)  # of dy as it is
+    assert (np.abs(grads.dbias - dy.sum(0, np.float64)) <= sums).all()
+
+
+@ways
+@rounding
+def test_products_and_their_adjoints(precision: str, way: tuple[str, bool]) -> None:
+    """<dy, x w^T> = <dy w, x> = <dy^T x, w> for rounded numbers. Each inner product is within 2^-24 times the terms of
+    its longest sum of that of magnitudes."""
+    rng, r = np.random.default_rng(0), ROUND[precision]
+    x, w, dy = normal(rng, 90, 70), normal(rng, 50, 70), normal(rng, 90, 50)
+    with computing(precision, way):
+        y, (dx, dw, _) = rotrnn.dense(x, w), rotrnn.dense_backward(dy, x, w)
+    inner = [float((a * b).sum()) for a, b in ((r(dy), y), (dx, r(x)), (dw, r(w)))]
+    magnitude = float(np.einsum("mo,mi,oi->", *(np.abs(r(one)) for one in (dy, x, w)), optimize=True))
+    assert max(inner) - min(inner) <= 2 * 1.01 * 90 * 2.0**-24 * magnitude
+
+
+@rounding
+def test_float64_is_not_rounded(precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((20, 30)), rng.standard_normal((10, 30))
+    plain = rotrnn.dense(x, w)
+    with rotrnn.precision(precision):
+        np.testing.assert_array_equal(rotrnn.dense(x, w), plain)
+
+
+# ---- blocks ----
+
+SUMS = 200 * 2.0**-24
+"""The error of float32: sums of some hundred terms follow each other."""
+
+
+def apart(got: Arrays, want: Arrays) -> float:
+    """The largest distance of two arrays of one name, relative to the second one's norm."""
+    assert got.keys() == want.keys()
+    distances = []
+    for name, one in want.items():
+        assert got[name].shape == one.shape, name
+        distances.append(np.linalg.norm((got[name] - one).ravel()) / max(float(np.linalg.norm(one.ravel())), 1e-30))
+    return float(max(distances))
+
+
+def assert_near(distances: list[float], precision: str) -> None:
+    """Holds results of several draws of the inputs against references with the same roundings.
+
+    Where the errors of float32 carry a number across a tie between two neighbours, a rounding goes to the other one: at
+    most two units (`rounded.UNIT`) of the number, and some units of a result. That is rare: a number is within 2^-22 of
+    a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, and a draw has some 2^11 that count. So some draw has
+    none, and is as near as float32 allows. A rounding that is missing moves every draw.
+    """
+    assert max(distances) < 4 * rounded.UNIT[precision], distances
+    assert min(distances) < SUMS, distances
+
+
+def numbers(B: int, T: int, D: int, N: int, K: int, seed: int) -> Arrays:
+    """The arrays of a block in float32, of size about one."""
+    rng = np.random.default_rng(seed)
+
+    def states() -> Any:
+        return (normal(rng, K, B, N) + 1j * normal(rng, K, B, N)).astype(np.complex64)
+
+    a = (rng.uniform(0.8, 1, N) * np.exp(1j * rng.uniform(-np.pi, np.pi, N))).astype(np.complex64)
+    w_in, w_out = normal(rng, 2 * N, D) / np.float32(D**0.5), normal(rng, K, D, 2 * N) / np.float32((2 * N) ** 0.5)
+    return {
+        "x": normal(rng, B, T, D) + 1,
+        "h0": states(),
+        "system": System(w_in, a, w_out, normal(rng, D)),
+        "norm": (1 + normal(rng, D) / 10, normal(rng, D), normal(rng, D)),
+        "gate": [normal(rng, *size) / np.float32(D**0.5) for size in ((D, D), (D,), (D, D), (D,))],
+        "dy": normal(rng, B, T, D),
+        "dhT": states(),
+        "later": (normal(rng, B, T, D), *(normal(rng, D) for _ in range(3))),
+    }
+
+
+DROPOUT: dict[str, Any] = {"rate": 0.3, "seed": 3, "step": 5}
+
+
+def block(n: Arrays, lengths: Any, norm: str, form: str, keep: bool = False) -> Arrays:
+    """A block, or a linear layer if the form is "none", forward and backward: results by name."""
+    if form == "none":
+        y, hT, saved = linear_layer(n["system"], n["x"], n["h0"], lengths=lengths)
+        layer = linear_layer_backward(n["dy"], n["system"], saved, n["dhT"])
+        grads = {"x": layer.du, "h0": layer.dh0, **layer.system._asdict()}
+    else:
+        part = ChannelNorm(*n["norm"]) if norm == "channel" else RowNorm(*n["norm"][1:])
+        gating = Gating(form, *n["gate"][: 4 if form == "full" else 2], site=2, **DROPOUT)
+        y, hT, _, kept = residual_block(n["x"], part, n["system"], gating, n["h0"], lengths=lengths, keep=keep)
+        g = residual_block_backward(n["dy"], part, n["system"], gating, kept, n["dhT"], Later(*n["later"]))
+        grads = {"x": g.dx, "h0": g.dh0, "norm_sum": g.norm_sum, "norm_product": g.norm_product, **g.system._asdict()}
+        grads |= {name: one for name, one in g.gating._asdict().items() if isinstance(one, np.ndarray)}
+    return {"y": y, "hT": hT, **{f"d{name}": one for name, one in grads.items()}}
+
+
+def wide(value: Any) -> Any:
+    """Nested arrays in double precision."""
+    if isinstance(value, list | tuple):
+        parts = [wide(one) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
+
+
+def expected(n: Arrays, lengths: Any, norm: str, form: str, precision: str) -> Arrays:
+    """What `block` is to return."""
+    n = {name: wide(one) for name, one in n.items()}
+    masks = tuple(dropout(np.ones(n["x"].shape), site=site, **DROPOUT) for site in (2, 3))
+    kind = "none" if form == "none" else norm
+    b = rounded.Block(n["x"], n["h0"], n["system"], n["norm"], n["gate"], lengths, kind, form, masks)
+    r = rounded.Rounding(precision)
+    kept = rounded.block_forward(b, r)
+    grads = rounded.block_backward(b, r, kept, n["dy"], n["dhT"], None if form == "none" else n["later"])
+    return {"y": kept.y, "hT": kept.hT, **{f"d{name}": one for name, one in grads.items()}}
+
+
+KINDS = [("channel", "full"), ("channel", "half1"), ("row", "half2"), ("row", "full"), ("channel", "none")]
+
+
+@pytest.fixture
+def _not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU does not fold a norm into W_in."""
+    monkeypatch.setattr(rounded, "folds", lambda b, r: False)
+
+
+@pytest.mark.usefixtures("_not_folded")
+@ways
+@rounding
+@pytest.mark.parametrize(("norm", "form"), KINDS)
+def test_blocks(norm: str, form: str, precision: str, way: tuple[str, bool]) -> None:
+    """One and both directions, ragged, with dropout and `later`, and with the layer's output kept or computed again."""
+    distances = []
+    for draw in range(3):
+        n = numbers(2, 20, 8 if draw else 7, 3, 1 + draw % 2, draw)
+        with computing(precision, way):
+            got = block(n, (20, 9), norm, form, keep=draw % 2 == 0)
+        distances.append(apart(got, expected(n, (20, 9), norm, form, precision)))
+    assert_near(distances, precision)
+
+
+@pytest.mark.usefixtures("_not_folded")
+@ways
+@pytest.mark.parametrize("lengths", [(230,), (100,) * 17], ids=["few", "many"])
+def test_blocks_of_several_tiles(lengths: tuple[int, ...], way: tuple[str, bool]) -> None:
+    """Roundings are the same wherever tiles end. Here some go to another neighbour, but these are few: what is left of
+    the distance to results without rounding is less than an eighth."""
+    n = numbers(len(lengths), max(lengths), 8, 4, 2, 0)
+    want, plain = (expected(n, lengths, "row", "full", name) for name in ("bf16", "float32"))
+    with computing("bf16", way):
+        got = block(n, lengths, "row", "full")
+    for name in want.keys() - {"hT"}:
+        here, there = (np.linalg.norm(one[name] - want[name]) for one in (got, plain))
+        assert here < there / 8, name
+
+
+def test_blocks_of_any_number_of_threads() -> None:
+    n, found, before = numbers(3, 300, 24, 16, 2, 0), [], _cpu.threads()
+    try:
+        for threads in (1, 2, 7):
+            _cpu.use_threads(threads)
+            with rotrnn.precision("bf16"):
+                found.append([one.tobytes() for one in block(n, (300, 0, 151), "channel", "full").values()])
+    finally:
+        _cpu.use_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
+@ways
+def test_padding_is_not_used(way: tuple[str, bool]) -> None:
+    n, lengths = numbers(3, 9, 8, 2, 2, 0), (9, 0, 4)
+    with computing("bf16", way):
+        clean = block(n, lengths, "row", "full")
+        for b, steps in enumerate(lengths):
+            for one in (n["x"], n["dy"], n["later"][0]):
+                one[b, steps:] = np.nan
+        dirty = block(n, lengths, "row", "full")
+    for name, one in clean.items():
+        np.testing.assert_array_equal(dirty[name], one, err_msg=name)
+
+
+# ---- recurrences and attention ----
+
+
+@ways
+@rounding
+@pytest.mark.parametrize("cell", ["tanh", "lstm"])
+def test_recurrences(cell: str, precision: str, way: tuple[str, bool]) -> None:
+    B, T, N, lengths, distances = 3, 6, 35, (6, 0, 4), []
+    G = 4 if cell == "lstm" else 1
+    for draw in range(3):
+        rng = np.random.default_rng(draw)
+        w = (0.9 * np.linalg.qr(rng.standard_normal((G * N, N)))[0]).astype(np.float32)
+        sizes = [(B, T, G * N), (B, N), (B, N), (B, T, N), (B, N), (B, N)]
+        x, h0, c0, dh, dhT, dcT = (normal(rng, *size) for size in sizes)
+        n = rounded.Recurrence(*map(wide, (w, x, h0, c0)), lengths, bool(draw % 2), cell)
+        r = rounded.Rounding(precision)
+        want = rounded.rnn_forward(n, r)
+        of_lstm = ("c0", "dcT", "c", "gates", "cT", "dc0")
+        given = {"w": w, "lengths": np.array(lengths, np.int64), "c0": c0, "B": B, "T": T, "N": N, "cell": CELL[cell]}
+        given["reverse"] = n.reverse
+
+        def call(name: str, like: Arrays, inputs: Arrays, none: tuple[str, ...] = of_lstm if G == 1 else ()) -> Arrays:
+            outputs = {key: np.empty(one.shape, np.float32) for key, one in like.items()}
+            arguments = {**outputs, **inputs}
+            getattr(_cpu.kernels, name)(
+                **arguments | {key: None for key in none if key in arguments or key in MISSING[name]}
+            )
+            return outputs
+
+        with computing(precision, way):
+            got = call("rnn_forward", want, {**given, "x": x, "h0": h0})
+            saved = {name: got.get(name) for name in ("h", "c", "gates")}
+            reference = {name: None if one is None else wide(one) for name, one in saved.items()}
+            back = rounded.rnn_backward(n, r, reference, *map(wide, (dh, dhT, dcT)))
+            found = call("rnn_backward", back, {**given, **saved, "dh": dh, "dhT": dhT, "dcT": dcT})
+        distances.append(max(apart(got, want), apart(found, back)))
+    assert_near(distances, precision)
+
+
+MISSING = {"rnn_forward": ("c", "cT", "gates"), "rnn_backward": ("dc0",)}
+"""Outputs of an LSTM alone."""
+
+
+@ways
+@rounding
+def test_attention(precision: str, way: tuple[str, bool]) -> None:
+    distances = []
+    for draw in range(3):
+        rng = np.random.default_rng(draw)
+        dy, q, k, v = (normal(rng, 2, 20, 6) for _ in range(4))
+        r = rounded.Rounding(precision)
+        y, norm = rounded.attention_forward(*map(wide, (q, k, v)), r)
+        with computing(precision, way):
+            got, got_norm = rotrnn.attention(q, k, v, heads=1)
+            grads = rotrnn.attention_backward(dy, q, k, v, got, got_norm, heads=1)
+        back = rounded.attention_backward(*map(wide, (dy, q, k, v, got, got_norm)), r)
+        found = {"y": got, "norm": got_norm, **grads._asdict()}
+        distances.append(apart(found, {"y": y, "norm": norm, **back}))
+    assert_near(distances, precision)
+
+
+@ways
+def test_attention_of_several_tiles(way: tuple[str, bool]) -> None:
+    """In two heads, beyond a tile's keys and queries. Probabilities are rounded relative to the largest of their tile,
+    so roundings differ from the reference's; half of the distance to results without rounding is left at most, and all
+    of it would be without."""
+    rng = np.random.default_rng(0)
+    dy, q, k, v = (normal(rng, 2, 130, 12) for _ in range(4))
+    found = {}
+    for precision in ("float32", "bf16"):
+        with computing(precision, way):
+            y, norm = rotrnn.attention(q, k, v, heads=2)
+            found[precision] = {"y": y, **rotrnn.attention_backward(dy, q, k, v, y, norm, heads=2)._asdict()}
+    for name, got in found["bf16"].items():
+        heads = []
+        for h in (slice(0, 6), slice(6, 12)):
+            parts, r = [wide(one[:, :, h]) for one in (q, k, v)], rounded.Rounding("bf16")
+            y, norm = rounded.attention_forward(*parts, r)
+            back = rounded.attention_backward(wide(dy[:, :, h]), *parts, y, norm, r)
+            heads.append({"y": y, **back}[name])
+        want = np.concatenate(heads, -1)
+        assert np.linalg.norm(got - want) < np.linalg.norm(found["float32"][name] - want) / 2, name

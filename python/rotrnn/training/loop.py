@@ -129,7 +129,7 @@ def train(
         elif among.first:
             run.check_free()
         among.agree("the recipe", recipe.digest())
-        among.agree("arithmetic", arithmetic())
+        among.agree("arithmetic", arithmetic(recipe))
         trainer = Trainer(recipe, run, progress and among.first, among, place)
         if among.first:
             run.put(recipe, there)

@@ -78,12 +78,13 @@ def checksum(state: State) -> int:
     return crc
 
 
-def arithmetic(processes: int = 1, device: Device = HOST) -> str:
+def arithmetic(recipe: Recipe, processes: int = 1, device: Device = HOST) -> str:
     """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
-    on."""
+    on besides its recipe."""
     if device is not HOST:
         return cuda.describe()
-    return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
+    simd = _cpu.simd() + "_bf16" * (recipe.training.precision == "bf16" and _cpu.bf16_pairs())
+    return f"{simd} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Checkpoints:
     def read(self, state: State) -> State:
         """The state of the last checkpoint, or the initial one, `state`, where there is none; the log is cut to it."""
         last = self.run.checkpoint("last")
-        here = arithmetic(self.world.size, self.device)
+        here = arithmetic(self.recipe, self.world.size, self.device)
         if not last.exists() and self.run.result.exists():
             raise ValueError(
                 f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "
