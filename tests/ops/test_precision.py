@@ -15,6 +15,7 @@ import rounded
 from rotrnn import _cpu
 from rotrnn._cpu import CELL
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
+from rotrnn.ops.device import HOST
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
 from rotrnn.ops.precisions import PRECISIONS
@@ -293,6 +294,20 @@ def test_blocks_of_several_tiles(lengths: tuple[int, ...], way: tuple[str, bool]
     for name in want.keys() - {"hT"}:
         here, there = (np.linalg.norm(one[name] - want[name]) for one in (got, plain))
         assert here < there / 8, name
+
+
+@pytest.mark.parametrize("form", ["full", "none"])
+def test_tiles_of_other_sizes_round_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With single steps, every state that da takes is one between tiles."""
+    distances = []
+    for draw in range(3):
+        n, found = numbers(2, 40, 8, 3, 1 + draw % 2, draw), []
+        for tile in (1, 96):
+            monkeypatch.setitem(vars(HOST), "tile", tile)
+            with rotrnn.precision("bf16"):
+                found.append(block(n, (40, 30), "row", form))
+        distances.append(apart(*found))
+    assert_near(distances, "bf16")
 
 
 def test_blocks_of_any_number_of_threads() -> None:
