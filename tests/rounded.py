@@ -98,6 +98,7 @@ class Block(NamedTuple):
     norm: str
     form: str
     masks: tuple[Any, Any] = (1.0, 1.0)
+    folds: bool = True  # the channel norm is part of W_in except in bf16, as on a GPU
     eps: float = 1e-5
 
 
@@ -134,8 +135,8 @@ def normed(b: Block) -> tuple[Floats, Any]:
 
 
 def folds(b: Block, r: Rounding) -> bool:
-    """Whether a GPU multiplies x by W_in diag(gain): in all precisions but bf16."""
-    return b.norm == "channel" and r.precision != "bf16"
+    """Whether x is multiplied by W_in diag(gain)."""
+    return b.folds and b.norm == "channel" and r.precision != "bf16"
 
 
 def block_forward(b: Block, r: Rounding) -> Kept:
