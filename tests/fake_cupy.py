@@ -192,8 +192,8 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had, also by work that is being
-    captured."""
+    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had, by work that is captured
+    and by other work."""
 
     gpus: int | Exception = 1
     bytes: int | None = None

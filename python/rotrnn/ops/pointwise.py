@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, device_of, full
+from rotrnn.ops.device import HOST, full
 from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
@@ -903,8 +903,7 @@ def cross_entropy(
     logits : (B, C) or (B, T, C)
     labels : (B,) or (B, T), int64 or int32 in [0, C)
     ignored : int, optional
-        A label that does not count (PyTorch's ``ignore_index``): its logits are not read, and may be NaN; its gradient is
-        zero.
+        A label that does not count (PyTorch's ``ignore_index``): its logits may be NaN, and its gradient is zero.
 
     Returns
     -------

@@ -178,8 +178,8 @@ class Recorder:
 
 
 def padded(batch: Batch, time: int = 1) -> Batch:
-    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a power
-    of two, or 5, 6 or 7 eighths of one. Inputs there are zero, and labels of steps do not count."""
+    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a
+    power of two, or 5, 6 or 7 eighths of one. Inputs there are zero, and labels of steps do not count."""
     if batch.lengths is None:
         return batch
     T = batch.inputs.shape[time]
