@@ -218,7 +218,6 @@ class Recorded:
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
 
-
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
         """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""
         piece.graph.launch(stream=self.stream)

@@ -35,8 +35,6 @@ def test_a_training_step_on_the_cuda_kernels(layer: str, fused: bool, seed: int)
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-
-
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:

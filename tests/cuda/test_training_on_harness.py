@@ -191,7 +191,6 @@ def test_without_a_gpu_the_command_says_why(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "rotrnn: error: there is no CUDA GPU\n"
 
 
-
 def test_no_memory_of_a_graph_is_freed_while_it_is_recorded(tmp_path: Path) -> None:
     """A pool without memory frees what nobody uses (the stand-in's asserts that nothing is recorded then): so steps are
     not recorded."""

@@ -250,11 +250,14 @@ class Progress:
         """Returns the progress before the first iteration of the sequences that are `running`; it is there, too."""
         tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
         first = FIRST_STEP if settings.damping == "adaptive" else 1.0
-        numbers = [
-            full(running.shape, value, kind, running)
-            for value, kind in ((first, dtype), (np.inf, np.float64), (0, np.int64), (0, np.float64), (0, np.int64))
-        ]
-        return cls(settings, ctx.train, tol, *numbers, running)
+
+        def all_of(value: float, kind: npt.DTypeLike) -> Array:
+            return full(running.shape, value, kind, running)
+
+        return cls(
+            settings, ctx.train, tol, s=all_of(first, dtype), lowest=all_of(np.inf, float), waited=all_of(0, np.int64),
+            residual=all_of(0, float), iterations=all_of(0, np.int64), running=running,
+        )  # fmt: skip
 
     def add(self, found: Array, going: Array) -> None:
         """Adds the residuals that an iteration of the sequences `going` has found."""
