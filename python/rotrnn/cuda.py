@@ -210,13 +210,18 @@ class Recorded:
         for array, value in inputs:
             array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
             step = int(value[0]) if array is self.counter else step
+        self.launch(step)
+        found: npt.NDArray[Any] = self.result.get(stream=self.stream)
+        return found
+
+    def launch(self, step: int = 0) -> None:
+        """Does the work again, on `stream`, with what the arrays hold; does not wait for it if it has no loop. `step` is
+        the counter's number."""
         for piece in self.pieces:
             if piece.drive is None:
                 piece.graph.launch(stream=self.stream)
             else:
                 piece.drive(functools.partial(self._again, piece), step)
-        found: npt.NDArray[Any] = self.result.get(stream=self.stream)
-        return found
 
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
         """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""
