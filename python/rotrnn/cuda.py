@@ -215,8 +215,8 @@ class Recorded:
         return found
 
     def launch(self, step: int = 0) -> None:
-        """Does the work again, on `stream`, with what the arrays hold; does not wait for it if it has no loop. `step` is
-        the counter's number."""
+        """Does the work again, on `stream`, with what the arrays hold; it is waited for in loops alone. `step` is the
+        number in the counter."""
         for piece in self.pieces:
             if piece.drive is None:
                 piece.graph.launch(stream=self.stream)
