@@ -1,0 +1,243 @@
+"""Counts what a training step moves and computes on a GPU, launch by launch, in the harness (cuda/host_traffic.h).
+
+    python -m tests.traffic [RECIPE ...]     # rewrites benchmarks/results/cuda_traffic.md and .json: make traffic
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import operator
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import strict
+from cuda_harness import load
+from rotrnn.models.retrieval import Retrieval
+from rotrnn.nn.layer import Context
+from rotrnn.ops.recording import RecordedLengths, Recording, recorded
+from rotrnn.tasks import Batch
+from rotrnn.training.graph import Inputs, Recorder
+from rotrnn.training.recipe import Recipe, load_recipe
+from rotrnn.training.state import initial_state
+from strict import STRICT, kernels_of
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Launch(NamedTuple):
+    """What a kernel moves, or a function of runtime.h, or an operation of CuPy: bytes that are read and written, each
+    once; bytes of all its loads and stores; flops of its products. `entry`: the entry of the list that launches it."""
+
+    entry: str
+    kernel: str
+    read: int
+    written: int
+    requested: int
+    flops: int
+
+    @property
+    def moved(self) -> int:
+        return self.read + self.written
+
+
+class Counted(ctypes.Structure):  # host_traffic.h's launch
+    _fields_ = [("what", ctypes.c_void_p), *((name, ctypes.c_int64) for name in Launch._fields[2:])]
+
+
+def short(name: str) -> str:
+    """Returns a demangled kernel's name with its template's arguments."""
+    name = re.sub(r"\(anonymous namespace\)::|^void |_f32_cuda|_c64_cuda", "", name)
+    while (fewer := re.sub(r"\([^()]*\)", "", name)) != name:
+        name = fewer
+    return name.replace("::{lambda#1}", "").strip()
+
+
+class Counter:
+    """The module whose kernels count; `kernels` and all else are as of `_cuda_host`."""
+
+    def __init__(self) -> None:
+        self.module = load("traffic", HARNESS="build/traffic", CC="gcc", CXX="g++")
+        self.library = ctypes.CDLL(self.module.__file__)
+        self.library.traffic_base.restype = ctypes.c_void_p
+        self.library.traffic_stop.restype = ctypes.c_int64
+        base = self.library.traffic_base()
+        said = subprocess.run(["nm", "-C", self.module.__file__], capture_output=True, text=True, check=True).stdout
+        symbols = (line.split(maxsplit=2) for line in said.splitlines() if line[0] != " ")
+        self.names = {base + int(at, 16): short(name) for at, kind, name in symbols if kind in "tTW"}
+        self.launches: list[Launch] = []
+
+    @contextlib.contextmanager
+    def counting(self, entry: str = "") -> Iterator[None]:
+        """Within the block, launches are counted."""
+        self.library.traffic_start()
+        yield
+        found = ctypes.POINTER(Counted)()
+        for one in found[: self.library.traffic_stop(ctypes.byref(found))]:
+            numbers = (getattr(one, name) for name in Launch._fields[2:])
+            self.launches.append(Launch(entry, self.names[one.what], *numbers))
+
+    @property
+    def kernels(self) -> Counter:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(self.module.kernels, name)
+
+        def call(**arguments: Any) -> None:
+            with self.counting(name):
+                kernel(**arguments)
+
+        return call
+
+
+@functools.cache
+def counter() -> Counter:
+    return Counter()
+
+
+def counted(work: Any) -> list[Launch]:
+    """Runs work on the strict device. Returns its launches, and CuPy's operations between them."""
+    one = counter()
+    one.launches = []
+    strict.RECORD = []
+    try:
+        with kernels_of(one), recorded(Recording()):
+            work()
+        return [*one.launches, *operations(strict.RECORD)]
+    finally:
+        strict.RECORD = None
+
+
+# ---- a step of a recipe ----
+
+NO_KERNELS = ("may_share_memory", "shape", "empty_like")
+
+
+def operations(calls: list[Any]) -> Iterator[Launch]:
+    """CuPy's operations, as one kernel each that reads its operands and writes its result; views are none."""
+    for function, args, kwargs, result in calls:
+        name = getattr(getattr(function, "__self__", function), "__name__", "")
+        given, made = arrays_of((args, kwargs)), arrays_of([result])
+        if function is operator.setitem:
+            to, where, value = args
+            given, made = arrays_of([value]), [np.asarray(to[where])]
+        elif name in NO_KERNELS or any(np.may_share_memory(out, one) for out in made for one in given):
+            continue
+        read, written = (sum(one.nbytes for one in arrays) for arrays in (given, made))
+        yield Launch("CuPy", name or str(function), read, written, read + written, 0)
+
+
+def arrays_of(value: Any) -> list[Any]:
+    """Returns the arrays in nested arguments."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [array for one in value for array in arrays_of(one)] if isinstance(value, list | tuple) else []
+
+
+def step(recipe: Recipe, T: int, share: Numbers | None = None) -> list[Launch]:
+    """A step of training (training/graph.py) of a batch of sequences of T steps, of which `share` (B,) are valid."""
+    model, shape, B = recipe.build(recipe.task.shape), recipe.task.shape, recipe.training.batch
+    rng, pairs = np.random.default_rng(0), (2,) if isinstance(model, Retrieval) else ()
+    inputs: Any = rng.standard_normal((B, *pairs, T, shape.n_features or 1)).astype(np.float32)
+    if shape.vocab is not None:
+        inputs = rng.integers(0, shape.vocab, (B, *pairs, T))
+    lengths = None if share is None else np.maximum(1, np.rint(share * T)).astype(np.int64).reshape(B, *pairs)
+    state = initial_state(model, recipe)
+    state.move(STRICT)
+    recorder = Recorder(recipe, model, recipe.optimiser.grouping(model.is_recurrent), STRICT, state)
+    given = Inputs(Batch(inputs, rng.integers(0, shape.n_classes, B), lengths), len(recorder.groups), STRICT)
+    known: Any = lengths  # of two sequences: looked at on the host
+    if given.lengths is not None and not pairs:
+        known = RecordedLengths(given.lengths, T)
+    ctx = Context(known, train=True, seed=0, places=np.arange(B))
+    return counted(lambda: recorder.step(state.params, given, ctx))
+
+
+@functools.cache
+def listops_lengths() -> Numbers:
+    """The lengths of ListOps' expressions, as shares of the longest that there may be."""
+    task = load_recipe("listops-lru", ["task.train=1024", "task.val=1", "task.test=1"]).task
+    _, lengths = task.load().train.labels_and_lengths(np.arange(1024))
+    return np.sort(lengths) / STEPS["listops"]
+
+
+# ---- what it takes on a GPU ----
+
+STEPS = {"scifar": 1024, "listops": 2048, "text": 4096, "retrieval": 4000, "pathfinder": 1024, "pathx": 16384}
+"""Length of sequences, by recipe."""
+
+RAGGED = ("listops", "text", "retrieval")
+
+COUNTED = (4, 8)
+"""Steps of the sequences that are counted. Everything grows in proportion to the steps beyond."""
+
+BANDWIDTH = 3.0e12
+"""Bytes that a copy reads and writes in a second on an H100, and flops of its products by precision."""
+RATES = {"float32": 60e12, "tf32": 400e12, "bf16": 790e12}
+
+
+def rows_of(recipe: Recipe, T: int) -> int:
+    """Steps of all sequences of a batch."""
+    return recipe.training.batch * T * (2 if recipe.task.shape.head == "retrieval" else 1)
+
+
+def extended(few: list[Launch], more: list[Launch], T: int) -> list[Launch]:
+    """The launches of sequences of T steps, from those of `COUNTED` steps."""
+    assert [one[:2] for one in few] == [one[:2] for one in more]
+    first, second = COUNTED
+
+    def at(x: int, y: int) -> int:
+        return round(x + (y - x) * (T - first) / (second - first))
+
+    return [Launch(*one[:2], *map(at, one[2:], two[2:])) for one, two in zip(few, more, strict=True)]
+
+
+def seconds(launches: list[Launch], precision: str) -> float:
+    """The least time: each kernel takes its flops or its bytes, whichever takes longer."""
+    return sum(max(one.flops / RATES[precision], one.moved / BANDWIDTH) for one in launches)
+
+
+def lean(recipe: Recipe, T: int, size: int = 4) -> list[Launch]:
+    """The least of a block as products by a library, scans, and one kernel for what is pointwise between two products,
+    with values and gates kept from forward: each kernel moves so many arrays of D and of L = 2N numbers of `size` bytes
+    a row."""
+    D, L = recipe.model.d_model, 2 * recipe.layer.d_state
+    K = 2 if recipe.layer.bidirectional else 1
+    G, half = (2, 0) if recipe.model.glu == "full" else (1, 1)
+    M = rows_of(recipe, T)
+
+    def kernel(name: str, d: int, l: int = 0, pairs: int = 0) -> Launch:  # noqa: E741
+        moved = size * M * (d * D + l * L)
+        return Launch("lean", name, moved, 0, moved, 2 * M * pairs)
+
+    return [
+        kernel("v = W_in x", 1, 1, D * L),
+        *[kernel("scan", 0, 2)] * K,
+        *[kernel("out = W_out h", 1 + (k > 0), 1, D * L) for k in range(K)],
+        kernel("layer, z", 4),
+        kernel("value, gate = W z", 1 + G, 0, G * D * D),
+        kernel("y", G + 2 + half),
+        kernel("dvalue, dgate", 2 + 2 * G + half),
+        kernel("dz", G + 1, 0, G * D * D),
+        kernel("dW", G + 1, 0, G * D * D),
+        kernel("dlayer", 4),
+        *[kernel("dW_out", 1, 1, D * L)] * K,
+        *[kernel("dh", 1, 1, D * L)] * K,
+        *[kernel("adjoint scan", 0, 3 + (k > 0)) for k in range(K)],
+        kernel("dW_in", 1, 1, D * L),
+        kernel("r", 1, 1, D * L),
+        kernel("dx", 5),
+    ]
+
+
+def of_blocks(launches: list[Launch]) -> list[Launch]:
+    return [one for one in launches if one.entry in ("block_forward", "block_backward")]
