@@ -1,7 +1,4 @@
-"""Counts what a training step moves and computes on a GPU, launch by launch, in the harness (cuda/host_traffic.h).
-
-    python -m tests.traffic [RECIPE ...]     # rewrites benchmarks/results/cuda_traffic.md and .json: make traffic
-"""
+"""Counts what work on a GPU moves and computes, launch by launch, in the harness (cuda/host_traffic.h)."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from rotrnn.nn.layer import Context
 from rotrnn.ops.recording import RecordedLengths, Recording, recorded
 from rotrnn.tasks import Batch
 from rotrnn.training.graph import Inputs, Recorder
-from rotrnn.training.recipe import Recipe, load_recipe
+from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import initial_state
 from strict import STRICT, kernels_of
 
@@ -160,84 +157,3 @@ def step(recipe: Recipe, T: int, share: Numbers | None = None) -> list[Launch]:
         known = RecordedLengths(given.lengths, T)
     ctx = Context(known, train=True, seed=0, places=np.arange(B))
     return counted(lambda: recorder.step(state.params, given, ctx))
-
-
-@functools.cache
-def listops_lengths() -> Numbers:
-    """The lengths of ListOps' expressions, as shares of the longest that there may be."""
-    task = load_recipe("listops-lru", ["task.train=1024", "task.val=1", "task.test=1"]).task
-    _, lengths = task.load().train.labels_and_lengths(np.arange(1024))
-    return np.sort(lengths) / STEPS["listops"]
-
-
-# ---- what it takes on a GPU ----
-
-STEPS = {"scifar": 1024, "listops": 2048, "text": 4096, "retrieval": 4000, "pathfinder": 1024, "pathx": 16384}
-"""Length of sequences, by recipe."""
-
-RAGGED = ("listops", "text", "retrieval")
-
-COUNTED = (4, 8)
-"""Steps of the sequences that are counted. Everything grows in proportion to the steps beyond."""
-
-BANDWIDTH = 3.0e12
-"""Bytes that a copy reads and writes in a second on an H100, and flops of its products by precision."""
-RATES = {"float32": 60e12, "tf32": 400e12, "bf16": 790e12}
-
-
-def rows_of(recipe: Recipe, T: int) -> int:
-    """Steps of all sequences of a batch."""
-    return recipe.training.batch * T * (2 if recipe.task.shape.head == "retrieval" else 1)
-
-
-def extended(few: list[Launch], more: list[Launch], T: int) -> list[Launch]:
-    """The launches of sequences of T steps, from those of `COUNTED` steps."""
-    assert [one[:2] for one in few] == [one[:2] for one in more]
-    first, second = COUNTED
-
-    def at(x: int, y: int) -> int:
-        return round(x + (y - x) * (T - first) / (second - first))
-
-    return [Launch(*one[:2], *map(at, one[2:], two[2:])) for one, two in zip(few, more, strict=True)]
-
-
-def seconds(launches: list[Launch], precision: str) -> float:
-    """The least time: each kernel takes its flops or its bytes, whichever takes longer."""
-    return sum(max(one.flops / RATES[precision], one.moved / BANDWIDTH) for one in launches)
-
-
-def lean(recipe: Recipe, T: int, size: int = 4) -> list[Launch]:
-    """The least of a block as products by a library, scans, and one kernel for what is pointwise between two products,
-    with values and gates kept from forward: each kernel moves so many arrays of D and of L = 2N numbers of `size` bytes
-    a row."""
-    D, L = recipe.model.d_model, 2 * recipe.layer.d_state
-    K = 2 if recipe.layer.bidirectional else 1
-    G, half = (2, 0) if recipe.model.glu == "full" else (1, 1)
-    M = rows_of(recipe, T)
-
-    def kernel(name: str, d: int, l: int = 0, pairs: int = 0) -> Launch:  # noqa: E741
-        moved = size * M * (d * D + l * L)
-        return Launch("lean", name, moved, 0, moved, 2 * M * pairs)
-
-    return [
-        kernel("v = W_in x", 1, 1, D * L),
-        *[kernel("scan", 0, 2)] * K,
-        *[kernel("out = W_out h", 1 + (k > 0), 1, D * L) for k in range(K)],
-        kernel("layer, z", 4),
-        kernel("value, gate = W z", 1 + G, 0, G * D * D),
-        kernel("y", G + 2 + half),
-        kernel("dvalue, dgate", 2 + 2 * G + half),
-        kernel("dz", G + 1, 0, G * D * D),
-        kernel("dW", G + 1, 0, G * D * D),
-        kernel("dlayer", 4),
-        *[kernel("dW_out", 1, 1, D * L)] * K,
-        *[kernel("dh", 1, 1, D * L)] * K,
-        *[kernel("adjoint scan", 0, 3 + (k > 0)) for k in range(K)],
-        kernel("dW_in", 1, 1, D * L),
-        kernel("r", 1, 1, D * L),
-        kernel("dx", 5),
-    ]
-
-
-def of_blocks(launches: list[Launch]) -> list[Launch]:
-    return [one for one in launches if one.entry in ("block_forward", "block_backward")]

@@ -2,7 +2,7 @@
 
     python tests/cuda/build.py             # the module _cuda_host, in build/harness
     python tests/cuda/build.py faults      # the program of faults.cu
-    python tests/cuda/build.py traffic     # _cuda_host with kernels that count what they move; wants a folder of its own
+    python tests/cuda/build.py traffic     # _cuda_host with kernels that count what they move, for another folder
 
 HARNESS is another folder, CC and CXX other compilers: CXX="g++ -fsanitize=address,undefined -g". Objects that are up to
 date are kept.
