@@ -85,7 +85,8 @@ traffic::launch moved_by(const runtime_product *p) {
     const int64_t a = size * p->rows * p->inner * (p->a_apart ? p->count : 1);
     const int64_t b = size * p->inner * p->columns * (p->b_apart ? p->count : 1);
     const int64_t read = a + b + (p->keep ? result : 0);
-    return {(const void *)runtime_multiply, read, result, read + result, 2 * p->count * p->rows * p->columns * p->inner};
+    return {(const void *)runtime_multiply, read, result, read + result,
+            2 * p->count * p->rows * p->columns * p->inner};
 }
 } // namespace
 

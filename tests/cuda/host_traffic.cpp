@@ -88,8 +88,12 @@ void operation(const launch &done) {
     if (all.counting) all.launches.push_back(done);
 }
 
-pause::pause() : before(all.running) { all.running = false; }
-pause::~pause() { all.running = before; }
+pause::pause() : before(all.running) {
+    if (before) all.running = false;
+}
+pause::~pause() {
+    if (before) all.running = true;
+}
 
 } // namespace traffic
 

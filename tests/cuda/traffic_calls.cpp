@@ -2,8 +2,8 @@
 #include "host_traffic.h"
 
 extern "C" {
-#define ACCESS_OF(size)                                                     \
-    void __tsan_read##size(const void *from) { traffic::read(from, size); } \
+#define ACCESS_OF(size)                                                                                                \
+    void __tsan_read##size(const void *from) { traffic::read(from, size); }                                            \
     void __tsan_write##size(void *to) { traffic::write(to, size); }
 ACCESS_OF(1)
 ACCESS_OF(2)
