@@ -57,9 +57,10 @@ def short(name: str) -> str:
 
 
 class Counter:
-    """The module whose kernels count; `kernels` and all else are as of `_cuda_host`."""
+    """The module `_cuda_host` with kernels that count."""
 
     def __init__(self) -> None:
+        self.kernels = Kernels(self)
         self.module = load("traffic", HARNESS="build/traffic", CC="gcc", CXX="g++")
         self.library = ctypes.CDLL(self.module.__file__)
         self.library.traffic_base.restype = ctypes.c_void_p
@@ -74,21 +75,30 @@ class Counter:
     def counting(self, entry: str = "") -> Iterator[None]:
         """Within the block, launches are counted."""
         self.library.traffic_start()
-        yield
         found = ctypes.POINTER(Counted)()
-        for one in found[: self.library.traffic_stop(ctypes.byref(found))]:
+        try:
+            yield
+        finally:
+            count = self.library.traffic_stop(ctypes.byref(found))
+        for one in found[:count]:
             numbers = (getattr(one, name) for name in Launch._fields[2:])
             self.launches.append(Launch(entry, self.names[one.what], *numbers))
 
-    @property
-    def kernels(self) -> Counter:
-        return self
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+
+class Kernels:
+    """The module's entries, whose launches are counted."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
 
     def __getattr__(self, name: str) -> Any:
-        kernel = getattr(self.module.kernels, name)
+        kernel = getattr(self.counter.module.kernels, name)
 
         def call(**arguments: Any) -> None:
-            with self.counting(name):
+            with self.counter.counting(name):
                 kernel(**arguments)
 
         return call

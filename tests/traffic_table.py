@@ -1,6 +1,6 @@
 """What a training step of the LRU's recipes for Long Range Arena moves and computes on a GPU: `make traffic`.
 
-    PYTHONPATH=tests:. python tests/traffic_table.py [RECIPE ...]
+    PYTHONPATH=tests:. python tests/traffic_table.py [RECIPE ...] [--precision bf16]
 
 rewrites these rows of benchmarks/results/cuda_traffic.json, and cuda_traffic.md. A whole step is counted in the harness
 (traffic.py) at the recipe's sizes but for the sequences' length, which is 4 and 8 steps: what each launch moves and
@@ -102,9 +102,9 @@ def count(name: str, precision: str, ragged: bool, settings: Sequence[str] = ())
     recipe, T = load_recipe(f"{name}-lru", settings), STEPS[name]
     sequences = rows_of(recipe, 1)
     share = (shares(sequences) if ragged else np.ones(sequences)) if name in RAGGED else None
-    counter().module.use_precision(precision)
+    counter().use_precision(precision)
     few, more = (step(recipe, steps, share) for steps in COUNTED)
-    counter().module.use_precision("float32")
+    counter().use_precision("float32")
     return {
         "recipe": name,
         "precision": precision,
@@ -249,13 +249,15 @@ def beside_whole(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(STEPS)}; all if none is given")
-    names = parser.parse_args().recipes or list(STEPS)
+    parser.add_argument("--precision", action="append", choices=RATES, help="one of these; all if none is given")
+    given = parser.parse_args()
+    names, precisions = given.recipes or list(STEPS), given.precision or list(RATES)
     if unknown := set(names) - set(STEPS):
         parser.error(f"RECIPE is {unknown.pop()}, expected some of {', '.join(STEPS)}")
     path = RESULTS / "cuda_traffic.json"
     rows = {key_of(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
     where = origin() | {"command": "make traffic"}
-    for name, precision, ragged in itertools.product(names, RATES, (False, True)):
+    for name, precision, ragged in itertools.product(names, precisions, (False, True)):
         if ragged and name not in RAGGED:
             continue
         begin = time.perf_counter()
