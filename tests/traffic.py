@@ -130,7 +130,8 @@ NO_KERNELS = ("may_share_memory", "shape", "empty_like")
 def operations(calls: list[Any]) -> Iterator[Launch]:
     """CuPy's operations, as one kernel each that reads its operands and writes its result; views are none."""
     for function, args, kwargs, result in calls:
-        name = getattr(getattr(function, "__self__", function), "__name__", "")
+        name = getattr(function, "__name__", str(function))
+        name = function.__self__.__name__ if name == "__call__" else name  # of a ufunc
         given, made = arrays_of((args, kwargs)), arrays_of([result])
         if function is operator.setitem:
             to, where, value = args
@@ -138,7 +139,7 @@ def operations(calls: list[Any]) -> Iterator[Launch]:
         elif name in NO_KERNELS or any(np.may_share_memory(out, one) for out in made for one in given):
             continue
         read, written = (sum(one.nbytes for one in arrays) for arrays in (given, made))
-        yield Launch("CuPy", name or str(function), read, written, read + written, 0)
+        yield Launch("CuPy", name, read, written, read + written, 0)
 
 
 def arrays_of(value: Any) -> list[Any]:

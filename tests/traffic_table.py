@@ -3,7 +3,7 @@
     PYTHONPATH=tests:. python tests/traffic_table.py [RECIPE ...] [--precision bf16]
 
 rewrites these rows of benchmarks/results/cuda_traffic.json, and cuda_traffic.md. A whole step is counted in the harness
-(traffic.py) at the recipe's sizes but for the sequences' length, which is 4 and 8 steps: what each launch moves and
+(traffic.py) at the recipe's sizes but for the sequences' length, which is a few steps: what each launch moves and
 computes is a constant and a number of times the steps, and so is known for sequences of full length.
 """
 
@@ -29,7 +29,7 @@ STEPS = {"scifar": 1024, "listops": 2048, "text": 4096, "retrieval": 4000, "path
 
 RAGGED = ("listops", "text", "retrieval")
 
-COUNTED = (4, 8)
+COUNTED = {"whole": (2, 4), "listops": (4, 8)}
 """Lengths of the sequences that are counted."""
 
 BANDWIDTH = 3.0e12
@@ -47,7 +47,8 @@ and its result. The least time is the sum over launches of flops at 60, 400 or 7
 bytes at 3.0 TB/s, whichever takes longer: an H100. Nothing here was run on a GPU.
 
 "Lean" is the least of this form of a block: products by a library, scans, and one kernel for what is pointwise between
-two products, with values and gates kept (in bf16 all arrays have two bytes a number). Ratios are counted / lean.
+two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and products'
+results, the residual stream and its gradient 4; the last columns are for 2 bytes everywhere. Ratios are counted / lean.
 """
 
 
@@ -59,7 +60,7 @@ def rows_of(recipe: Recipe, T: int) -> int:
     return recipe.training.batch * T * (2 if recipe.task.shape.head == "retrieval" else 1)
 
 
-def extended(few: list[Launch], more: list[Launch], T: int, lengths: tuple[int, int] = COUNTED) -> list[Launch]:
+def extended(few: list[Launch], more: list[Launch], T: int, lengths: tuple[int, int]) -> list[Launch]:
     """Returns the launches of sequences of T steps, from those of sequences of two other lengths."""
     if [one[:2] for one in few] != [one[:2] for one in more]:
         raise ValueError("the launches depend on the length")
@@ -76,7 +77,8 @@ def listops_lengths() -> Numbers:
     """Returns lengths of ListOps' expressions, in order, as shares of the greatest."""
     task = load_recipe("listops-lru", ["task.train=1024", "task.val=1", "task.test=1"]).task
     _, lengths = task.load().train.labels_and_lengths(np.arange(1024))
-    return np.sort(lengths) / STEPS["listops"]
+    shares: Numbers = np.sort(lengths) / STEPS["listops"]
+    return shares
 
 
 def shares(count: int) -> Numbers:
@@ -100,54 +102,58 @@ def summed(launches: list[Launch], precision: str) -> list[dict[str, Any]]:
 def count(name: str, precision: str, ragged: bool, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The row of a recipe in a precision, ragged as ListOps is or whole."""
     recipe, T = load_recipe(f"{name}-lru", settings), STEPS[name]
-    sequences = rows_of(recipe, 1)
+    sequences, lengths = rows_of(recipe, 1), "listops" if ragged else "whole"
     share = (shares(sequences) if ragged else np.ones(sequences)) if name in RAGGED else None
     counter().use_precision(precision)
-    few, more = (step(recipe, steps, share) for steps in COUNTED)
+    few, more = (step(recipe, steps, share) for steps in COUNTED[lengths])
     counter().use_precision("float32")
     return {
         "recipe": name,
         "precision": precision,
-        "lengths": "listops" if ragged else "whole",
+        "lengths": lengths,
         "blocks": recipe.model.n_layers,
         "rows": rows_of(recipe, T),
-        "valid": 1.0 if share is None else float(np.mean(np.rint(share * COUNTED[1])) / COUNTED[1]),
-        "lean": summed(lean(recipe, T, 2 if precision == "bf16" else 4), precision),
-        "counted": summed(extended(few, more, T), precision),
+        "valid": 1.0 if share is None else float(np.mean(np.rint(share * COUNTED[lengths][1])) / COUNTED[lengths][1]),
+        "settings": list(settings),
+        "counted": summed(extended(few, more, T, COUNTED[lengths]), precision),
     }
 
 
-def lean(recipe: Recipe, T: int, size: int = 4) -> list[Launch]:
-    """The least of a block as products by a library, scans, and one kernel for what is pointwise between two products,
-    with values and gates kept from forward: each kernel moves so many arrays of D and of L = 2N numbers of `size` bytes
-    a row."""
-    D, L = recipe.model.d_model, 2 * recipe.layer.d_state
-    K = 2 if recipe.layer.bidirectional else 1
+def lean(row: dict[str, Any], narrow: int | None = None) -> list[dict[str, Any]]:
+    """The least of a block of the row's recipe: each kernel moves arrays of D and of L = 2N numbers a step. A number
+    has 4 bytes, or in bf16 2 if it is an operand or kept; with `narrow` every number has so many."""
+    recipe, precision, M = load_recipe(f"{row['recipe']}-lru", row["settings"]), row["precision"], row["rows"]
+    layer: Any = recipe.layer
+    D, L, K = recipe.model.d_model, 2 * layer.d_state, 1 + layer.bidirectional
     G, half = (2, 0) if recipe.model.glu == "full" else (1, 1)
-    M = rows_of(recipe, T)
+    wide = narrow or 4
+    narrow = narrow or (2 if precision == "bf16" else 4)
 
-    def kernel(name: str, d: int, l: int = 0, pairs: int = 0) -> Launch:  # noqa: E741
-        moved = size * M * (d * D + l * L)
+    def kernel(name: str, d: tuple[int, int], l: tuple[int, int] = (0, 0), pairs: int = 0) -> Launch:  # noqa: E741
+        """Arrays of either kind, in float32 and in bfloat16 if that is the precision; multiplications a step."""
+        moved = M * (D * (wide * d[0] + narrow * d[1]) + L * (wide * l[0] + narrow * l[1]))
         return Launch("lean", name, moved, 0, moved, 2 * M * pairs)
 
-    return [
-        kernel("v = W_in x", 1, 1, D * L),
-        *[kernel("scan", 0, 2)] * K,
-        *[kernel("out = W_out h", 1 + (k > 0), 1, D * L) for k in range(K)],
-        kernel("layer, z", 4),
-        kernel("value, gate = W z", 1 + G, 0, G * D * D),
-        kernel("y", G + 2 + half),
-        kernel("dvalue, dgate", 2 + 2 * G + half),
-        kernel("dz", G + 1, 0, G * D * D),
-        kernel("dW", G + 1, 0, G * D * D),
-        kernel("dlayer", 4),
-        *[kernel("dW_out", 1, 1, D * L)] * K,
-        *[kernel("dh", 1, 1, D * L)] * K,
-        *[kernel("adjoint scan", 0, 3 + (k > 0)) for k in range(K)],
-        kernel("dW_in", 1, 1, D * L),
-        kernel("r", 1, 1, D * L),
-        kernel("dx", 5),
+    launches = [
+        kernel("v = W_in x", (0, 1), (1, 0), D * L),
+        *[kernel("h", (0, 0), (1, 1))] * K,
+        *[kernel("out = W_out h", (1 + k, 0), (0, 1), D * L) for k in range(K)],
+        kernel("layer, z", (2, 2)),
+        kernel("value, gate = W z", (G, 1), pairs=G * D * D),
+        kernel("y", (G + 2, half)),
+        kernel("dvalue, dgate", (G + 2, G + half)),
+        kernel("dz", (1, G), pairs=G * D * D),
+        kernel("dW", (0, G + 1), pairs=G * D * D),
+        kernel("dlayer", (2, 2)),
+        *[kernel("dW_out", (0, 1), (0, 1), D * L)] * K,
+        *[kernel("dh", (0, 1), (1, 0), D * L)] * K,
+        kernel("g", (0, 0), (1, 2)),
+        *[kernel("g, both directions", (0, 0), (2, 2))] * (K - 1),
+        kernel("dW_in", (0, 1), (0, 1), D * L),
+        kernel("r", (1, 0), (0, 1), D * L),
+        kernel("dx", (4, 1)),
     ]
+    return summed(launches, precision)
 
 
 # ---- tables ----
@@ -173,13 +179,18 @@ def table(head: str, rows: list[list[str]]) -> str:
 
 
 def of_each_block(row: dict[str, Any]) -> list[str]:
-    """Cells: bytes and flops of a block and the blocks' ceiling, beside lean."""
-    ours, blocks, cells = of_blocks(row), row["blocks"], []
+    """Cells: bytes and flops of a block and the blocks' ceiling, beside lean; in bf16 lean, all with two bytes."""
+    ours, least, blocks = of_blocks(row), lean(row), row["blocks"]
+    cells = []
     for names, digits in ((("read", "written"), 2), (("flops",), 0)):
-        here, least = total(ours, *names) / blocks / 1e9, total(row["lean"], *names) / 1e9
-        cells += [f"{here:.{digits}f}", f"{least:.{digits}f}", f"{here / least:.2f}"]
-    here, least = total(ours, "ms"), blocks * total(row["lean"], "ms")
-    return [*cells, ceiling(here), ceiling(least), f"{here / least:.2f}"]
+        here, fewest = total(ours, *names) / blocks / 1e9, total(least, *names) / 1e9
+        cells += [f"{here:.{digits}f}", f"{fewest:.{digits}f}", f"{here / fewest:.2f}"]
+    here, fewest = total(ours, "ms"), blocks * total(least, "ms")
+    cells += [ceiling(here), ceiling(fewest), f"{here / fewest:.2f}"]
+    if row["precision"] != "bf16":
+        return cells
+    fewest = blocks * total(lean(row, 2), "ms")
+    return [*cells, ceiling(fewest), f"{here / fewest:.2f}"]
 
 
 def of_step(row: dict[str, Any]) -> list[str]:
@@ -216,6 +227,7 @@ def written_up(rows: list[dict[str, Any]], commit: str | None) -> str:
     for precision in RATES:
         text.append(f"## A block, {precision}\n")
         head = "recipe | GB | lean | ratio | GFLOP | lean | ratio | steps/s of the blocks | lean | ratio of times"
+        head += " | all of 2 bytes | ratio" * (precision == "bf16")
         text.append(
             table(head, [[row["recipe"], *of_each_block(row)] for row in whole if row["precision"] == precision])
         )
