@@ -39,7 +39,7 @@ help:
 	@echo "make test        the test suite"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
-	@echo "make traffic     bytes and flops of a training step on a GPU, counted in the harness, into benchmarks/results/ (minutes)"
+	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
