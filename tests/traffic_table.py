@@ -96,6 +96,8 @@ def summed(launches: list[Launch], precision: str) -> list[dict[str, Any]]:
         row["ms"] += 1e3 * max(one.flops / RATES[precision], one.moved / BANDWIDTH)
         for name, value in zip(Launch._fields[2:], one[2:], strict=True):
             row[name] = row.get(name, 0) + value
+    for row in kernels.values():
+        row["ms"] = round(row["ms"], 6)
     return sorted(kernels.values(), key=lambda row: -row["read"] - row["written"])
 
 
@@ -216,7 +218,7 @@ def kernels_of_block(row: dict[str, Any], recipe: Recipe) -> list[list[str]]:
             continue
         cells = [one["read"] / d, one["written"] / d, one["requested"] / d]
         flops = f"{one['flops'] / row['blocks'] / 1e9:.1f}" if one["flops"] else ""
-        launches = f"{one['launches'] / row['blocks']:g}"
+        launches = f"{one['launches'] / row['blocks']:.3g}"
         rows.append([f"{one['entry']}: {one['kernel']}", launches, *(f"{cell:.2f}" for cell in cells), flops])
     return rows
 
@@ -276,7 +278,7 @@ def main() -> None:
         row = count(name, precision, ragged)
         rows[key_of(row)] = row
         ordered = sorted(rows.values(), key=key_of)
-        path.write_text(json.dumps({"origin": where, "rows": ordered}, indent=1) + "\n")
+        path.write_text(json.dumps({"origin": where, "rows": ordered}) + "\n")
         path.with_suffix(".md").write_text(written_up(ordered, where["commit"]))
         taken = time.perf_counter() - begin
         print(f"{name}, {precision}, {row['lengths']}: {taken:.0f} s", file=sys.stderr, flush=True)
