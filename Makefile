@@ -31,7 +31,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench bench-gpu release clean
+.PHONY: cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -39,6 +39,7 @@ help:
 	@echo "make test        the test suite"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
+	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
@@ -73,6 +74,9 @@ harness: .venv/installed
 
 resources: .venv/installed
 	@$(BIN)/python tests/cuda/resources.py
+
+traffic: .venv/installed
+	PYTHONPATH=tests:. $(BIN)/python tests/traffic_table.py
 
 # mypy and the other linters run at the same time, on a core each
 check: .venv/linters

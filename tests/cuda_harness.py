@@ -49,9 +49,9 @@ def built(target: str, **environment: str) -> Path:
 
 
 @functools.cache
-def load() -> Any:
+def load(target: str = "module", **environment: str) -> Any:
     """Returns the module `_cuda_host`; it is built first, unless it is up to date."""
-    spec = importlib.util.spec_from_file_location("_cuda_host", built("module"))
+    spec = importlib.util.spec_from_file_location("_cuda_host", built(target, **environment))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

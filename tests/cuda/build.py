@@ -2,6 +2,7 @@
 
     python tests/cuda/build.py             # the module _cuda_host, in build/harness
     python tests/cuda/build.py faults      # the program of faults.cu
+    python tests/cuda/build.py traffic     # _cuda_host with kernels that count what they move, for another folder
 
 HARNESS is another folder, CC and CXX other compilers: CXX="g++ -fsanitize=address,undefined -g". Objects that are up to
 date are kept.
@@ -33,6 +34,8 @@ INCLUDE = ["csrc/include", "csrc/kernels", "csrc/module", "cuda", str(HERE), str
 COMMON = ["-fPIC", "-O1", "-fvisibility=hidden", "-ffp-contract=off", "-DROT_HOST_DEVICE"]
 CXX = ["-std=c++17", "-x", "c++", "-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 C = ["-std=c11", "-DROT_CUDA_NAME=_cuda_host"]
+# The calls before each access that the thread sanitizer has; but the files are not to say that it is there
+COUNTED = ["-fsanitize=thread", "-U__SANITIZE_THREAD__"]
 
 
 def command(job: setup.Job) -> list[str]:
@@ -40,7 +43,7 @@ def command(job: setup.Job) -> list[str]:
     kind = Path(job.source).suffix
     macros = [f"-D{name}={value}" for name, value in job.macros]
     folders = [*INCLUDE, sysconfig.get_path("include"), np.get_include()]
-    flags = [*COMMON, *(C if kind == ".c" else CXX), *macros, *(f"-I{folder}" for folder in folders)]
+    flags = [*COMMON, *(C if kind == ".c" else CXX), *job.flags, *macros, *(f"-I{folder}" for folder in folders)]
     return [*COMPILER.get(kind, LINKER), *flags, "-MMD", "-c", job.source]
 
 
@@ -65,7 +68,8 @@ def link(name: str, jobs: list[setup.Job], flags: list[str]) -> Path:
     """Compiles jobs along with the harness itself, and links them. Returns the file's path."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     setup.runpy.run_path("csrc/generate.py")["generate"](FOLDER)
-    jobs = [*jobs, *(setup.Job(str(path), "", [], []) for path in sorted(HERE.glob("host_*.cpp")))]
+    # products of matrices are most of the time of many tests, and -O2 makes them five times as fast
+    jobs = [*jobs, *(setup.Job(str(path), "", ["-O2"], []) for path in sorted(HERE.glob("host_*.cpp")))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_job, jobs))
     file, record = FOLDER / name, FOLDER / f"{name}.command"
@@ -79,9 +83,27 @@ def link(name: str, jobs: list[setup.Job], flags: list[str]) -> Path:
     return file
 
 
-def module() -> Path:
-    jobs = [job for job in setup.cuda_jobs(FOLDER / "list.c") if not job.source.endswith("runtime.cu")]
+def link_module(jobs: list[setup.Job]) -> Path:
     return link(f"_cuda_host{sysconfig.get_config_var('EXT_SUFFIX')}", jobs, ["-shared"])
+
+
+def module_jobs() -> list[setup.Job]:
+    return [job for job in setup.cuda_jobs(FOLDER / "list.c") if not job.source.endswith("runtime.cu")]
+
+
+def module() -> Path:
+    return link_module(module_jobs())
+
+
+def traffic() -> Path:
+    """Of float32 and complex64 alone: an entry that is left out says that there is no kernel."""
+    jobs = [setup.Job(str(HERE / "traffic_calls.cpp"), "", [], [])]
+    for job in [*module_jobs(), setup.cuda_job(str(HERE / "planted.cu"), "f32")]:
+        if not job.source.endswith(".cu"):
+            jobs.append(job)
+        elif job.variant in ("f32_cuda", "c64_cuda"):
+            jobs.append(job._replace(flags=COUNTED))
+    return link_module(jobs)
 
 
 def faults() -> Path:
@@ -89,4 +111,4 @@ def faults() -> Path:
 
 
 if __name__ == "__main__":
-    print({"module": module, "faults": faults}[(sys.argv[1:] or ["module"])[0]]())
+    print({"module": module, "faults": faults, "traffic": traffic}[(sys.argv[1:] or ["module"])[0]]())

@@ -355,6 +355,13 @@ quiet::~quiet() { AnnotateIgnoreWritesEnd(__FILE__, __LINE__), AnnotateIgnoreRea
 
 const place &here() { return running->at; }
 
+bool own(const void *memory) {
+    const char *const at = (const char *)memory, *const stack = running->stack;
+    const char *const shared = (const char *)running->at.shared, *const place = (const char *)&running->at;
+    return (at >= stack && at < stack + STACK) || (at >= shared && at < shared + now->shared) ||
+           (at >= place && at < place + sizeof running->at);
+}
+
 void fail(const char *what) {
     const quiet q;
     failed(running, what);
@@ -398,7 +405,10 @@ void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, si
     release(order);
     w->open[own].arrived |= bit, w->waiting |= bit;
     if (w->open[own].arrived == mask) {
-        op(mask, w->in, w->out);
+        {
+            const traffic::pause p;
+            op(mask, w->in, w->out);
+        }
         w->open[own] = w->open.back(), w->open.pop_back();
         w->waiting &= ~mask;
         fiber *const lanes = f->home->first + f->rank / WARP * WARP;
@@ -413,6 +423,7 @@ void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, si
 void copy_begin(void *to, const void *from, size_t size) {
     poison(to, size);
     const quiet q;
+    traffic::read(from, size);
     running->copies.push_back({to, from, size, running->group});
 }
 void copy_close() {

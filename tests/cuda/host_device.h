@@ -23,6 +23,7 @@
 
 #include <tuple>
 
+#include "host_traffic.h"
 #include "precision.h"
 
 #define __host__
@@ -80,6 +81,9 @@ void meet(uint32_t mask, int kind, const void *in, size_t size_in, void *out, si
 void copy_begin(void *to, const void *from, size_t size);
 void copy_close();
 void copy_finish(unsigned but);
+
+/* Whether memory is the running thread's own: its stack, its block's shared memory, or where it is. */
+bool own(const void *memory);
 
 /* Runs a grid: body(args) in each thread. Returns NULL, or why it failed, until the next launch. */
 const char *run(void (*body)(void *), void *args, dim3 grid, unsigned threads, size_t shared);
@@ -237,6 +241,7 @@ struct tile {
 template <int KIND, int K, class Parts> void multiply(float *c, const uint32_t *a, const uint32_t *b) {
     fragments mine;
     memcpy(mine.c, c, sizeof mine.c), memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
+    traffic::computed(2 * 16 * 8 * K / WARP);
     meet(~0u, KIND, &mine, sizeof mine, c, sizeof mine.c, [](uint32_t, const bytes &from, bytes &to) {
         tile t;
         fragments one;

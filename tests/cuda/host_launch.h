@@ -18,7 +18,9 @@ static void launch_grid(void (*kernel)(P...), dim3 grid, int64_t blocks, int thr
         }();
         std::apply(mine.kernel, mine.args);
     };
+    traffic::begin((const void *)kernel, &all, sizeof all);
     runtime_launched(host_device::run(body, &all, grid, (unsigned)threads, shared));
+    traffic::end();
 }
 
 #endif

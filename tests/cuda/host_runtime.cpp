@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host_traffic.h"
 #include "real.h"
 
 namespace {
@@ -45,10 +46,14 @@ void *runtime_memory(int64_t bytes) {
     return memory;
 }
 void runtime_zero(void *memory, int64_t bytes) {
-    if (current.status == ROT_OK && bytes) memset(memory, 0, (size_t)bytes);
+    if (current.status != ROT_OK || !bytes) return;
+    traffic::operation({(const void *)runtime_zero, 0, bytes, bytes, 0});
+    memset(memory, 0, (size_t)bytes);
 }
 void runtime_copy(void *to, const void *from, int64_t bytes) {
-    if (current.status == ROT_OK && bytes) memcpy(to, from, (size_t)bytes);
+    if (current.status != ROT_OK || !bytes) return;
+    traffic::operation({(const void *)runtime_copy, bytes, bytes, 2 * bytes, 0});
+    memcpy(to, from, (size_t)bytes);
 }
 
 namespace {
@@ -73,10 +78,21 @@ template <class T> void multiply(const runtime_product *p) {
             }
     }
 }
+
+/* What the best product would move: each operand once, and the result. A matrix that all products share is one. */
+traffic::launch moved_by(const runtime_product *p) {
+    const int64_t size = p->wide ? 8 : 4, result = size * p->count * p->rows * p->columns;
+    const int64_t a = size * p->rows * p->inner * (p->a_apart ? p->count : 1);
+    const int64_t b = size * p->inner * p->columns * (p->b_apart ? p->count : 1);
+    const int64_t read = a + b + (p->keep ? result : 0);
+    return {(const void *)runtime_multiply, read, result, read + result,
+            2 * p->count * p->rows * p->columns * p->inner};
+}
 } // namespace
 
 void runtime_multiply(const runtime_product *p) {
     if (current.status != ROT_OK) return;
+    traffic::operation(moved_by(p));
     if (p->wide)
         multiply<double>(p);
     else

@@ -2,8 +2,9 @@
 
     python tests/cuda/resources.py     # writes benchmarks/results/cuda_resources.md
 
-Every cuda/*.cu is compiled for each of its dtypes and for two GPUs; none is needed. Exit code 1 if a kernel spills
-registers or has local memory: both are memory of the GPU in the place of registers.
+Every cuda/*.cu is compiled for each of its dtypes and for two GPUs, again only if it has changed (build/resources has
+what the compiler said); no GPU is needed. Exit code 1 if a kernel spills registers or has local memory, a stack's for
+example: both are memory of the GPU in the place of registers.
 """
 
 from __future__ import annotations
@@ -45,17 +46,27 @@ class Used(NamedTuple):
     spills: int
 
 
-def compiled(nvcc: str, job: setup.Job) -> dict[tuple[str, str], Used]:
-    """Compiles a file. Returns what each kernel uses, by its symbol and the GPU."""
+def said(nvcc: str, job: setup.Job) -> str:
+    """Compiles a file. Returns what the compiler says of its kernels."""
     gpus = [f"-gencode=arch=compute_{code[3:]},code={code}" for code in CODES]
     macros = [f"-D{name}={value}" for name, value in job.macros]
     folders = [f"-I{folder}" for folder in INCLUDE]
+    path = MADE / f"{Path(job.source).name}.{job.variant}.txt"
     command = [nvcc, *setup.NVCC_FLAGS, *gpus, *macros, *folders, "-Xptxas", "-v", "-c", job.source, "-o", os.devnull]
+    command += ["-MD", "-MF", str(path.with_suffix(".d"))]
+    if setup.up_to_date(path) and path.read_text().startswith(f"{command}\n"):
+        return path.read_text()
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{job.source} {job.variant} does not compile\n{done.stderr}")
+    path.write_text(f"{command}\n{done.stderr}")
+    return done.stderr
+
+
+def used_by(text: str) -> dict[tuple[str, str], Used]:
+    """Returns what each kernel uses, by its symbol and the GPU."""
     found: dict[tuple[str, str], Used] = {}
-    for part in re.split(r"(?=ptxas info\s*: Compiling entry function)", done.stderr)[1:]:
+    for part in re.split(r"(?=ptxas info\s*: Compiling entry function)", text)[1:]:
         entry, memory, used = ENTRY.search(part), MEMORY.search(part), USED.search(part)
         assert entry, part
         assert memory, part
@@ -70,7 +81,7 @@ def readable(symbols: list[str]) -> dict[str, str]:
     done = subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True)
 
     def short(name: str) -> str:
-        name = re.sub(r"_INTERNAL_\w+::|^void ", "", name)
+        name = re.sub(r"_INTERNAL_\w+::|\(anonymous namespace\)::|^void ", "", name)
         while (fewer := re.sub(r"\([^()]*\)", "", name)) != name:
             name = fewer
         name = re.sub(r"::\{lambda#1\}", "", name)
@@ -89,7 +100,7 @@ def main() -> None:
     setup.runpy.run_path("csrc/generate.py")["generate"](MADE)
     jobs = [job for job in setup.cuda_jobs(MADE / "list.c") if job.source.endswith(".cu") and job.variant]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda job: compiled(nvcc, job), jobs))
+        results = [used_by(text) for text in pool.map(lambda job: said(nvcc, job), jobs)]
     names = readable(sorted({symbol for result in results for symbol, _ in result}))
     rows, faults = [], []
     for job, result in zip(jobs, results, strict=True):

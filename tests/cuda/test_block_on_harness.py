@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from block_traffic import RATES, RECIPES, backward, computed, forward, lean, moved, seconds
 from cuda_harness import on_harness
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
@@ -287,14 +286,3 @@ def test_other_tiles_are_refused() -> None:
         pytest.raises(NotImplementedError, match="there is no CUDA kernel"),
     ):
         layer(n, Shape(1, 4, 2, 1))
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_what_a_block_moves_is_near_the_least(name: str) -> None:
-    """Bytes, flops and the time that they take, of the recipes of the LRU paper."""
-    r = RECIPES[name]
-    here, least = [*forward(r), *backward(r)], lean(r)
-    assert moved(r, here) < 1.2 * moved(r, least)
-    assert computed(r, here) < 1.2 * computed(r, least)
-    for rate in RATES.values():
-        assert seconds(r, here, rate) < 1.2 * seconds(r, least, rate)

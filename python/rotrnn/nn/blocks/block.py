@@ -28,6 +28,7 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.device import device_of
 from rotrnn.ops.pointwise import mask_padding
 
 
@@ -413,8 +414,8 @@ class ResidualStack(Module):
             before = None if state is None else state[i]
             gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
             # every second block also saves its layer's output, which adds at most half of the memory of the blocks'
-            # inputs and gradients
-            keep = ctx.train and (len(self.blocks) - i) % 2 == 1
+            # inputs and gradients; every block where all states are saved, which are larger
+            keep = ctx.train and ((len(self.blocks) - i) % 2 == 1 or device_of(x).tile == 1)
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
         return x, StackSaved(tuple(saved))
