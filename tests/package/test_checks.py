@@ -72,7 +72,7 @@ def refused(name: str, arguments: dict[str, Any], wrong: dict[str, Any]) -> None
 
 def test_the_cases_reach_every_kernel(calls: Any) -> None:
     missing = set(KERNELS) - DATA - {name for name, _ in calls}
-    assert missing <= {"tiir", "adamw", "norm", "copy", "philox", "mask_padding", "dropout", "relax"}, missing
+    assert missing <= {"tiir", "adamw", "adamw_groups", "norm", "copy", "philox", "mask_padding", "dropout", "relax"}, missing
 
 
 def test_an_array_of_another_size_is_refused(calls: Any) -> None:
@@ -142,5 +142,5 @@ def test_no_kernel_leaves_the_extents_of_the_list(simd: str) -> None:
     done = run_guarded([str(ROOT / "tests" / "guard.py")], ROTRNN_SIMD=simd)
     assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
     assert set(done.stdout.splitlines()[-1].split()[1:]) >= set(KERNELS) - DATA - {
-        *("tiir", "adamw", "norm", "copy", "philox", "mask_padding", "dropout", "relax")
+        *("tiir", "adamw", "adamw_groups", "norm", "copy", "philox", "mask_padding", "dropout", "relax")
     }

@@ -1,9 +1,9 @@
 """A step of training on a GPU as one CUDA graph: forward, loss, backward, norm of the gradients and update.
 
-Parameters, gradients and moments lie in one vector for each parameter group, so that the optimiser is one launch a
-group. What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of
-the graph before it runs; loss, accuracy and norms come back as one small array. If the gradients are not finite, the
-update leaves everything as it is.
+Parameters, gradients and moments lie in one vector each, group after group, which the optimiser updates by one kernel.
+What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of
+the graph before it runs; loss, accuracy and norms come back as one small array. If the loss, the gradients or what an update
+left are not finite, updates leave everything as it is from then on.
 
 There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers
 on the GPU (a fixed point's iterations, say) is not recorded, and its steps run operation by operation.
@@ -24,7 +24,7 @@ from rotrnn.ops import optim
 from rotrnn.ops.device import Device
 from rotrnn.ops.recording import NotRecordable, RecordedLengths
 from rotrnn.tasks import Batch
-from rotrnn.training.optimiser import AdamW, GroupOf
+from rotrnn.training.optimiser import GroupOf
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import Model, State
 
@@ -39,42 +39,41 @@ METRICS = ("loss", "right", "grad_norm")
 
 
 @dataclass
-class Group:
-    """The vectors of a parameter group."""
+class Vectors:
+    """All parameters, their moments and gradients, in vectors (n,) of one dtype. Groups lie one after another."""
 
-    name: str
-    parts: list[tuple[str, slice]]
+    parts: dict[str, slice]
+    groups: list[str]
+    ends: Array
     params: Array
     moments: tuple[Array, Array]
     grads: Array
 
 
-def grouped(state: State, group_of: GroupOf, device: Device) -> list[Group]:
+def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
     """Moves the parameters and moments of a state to vectors, of which its arrays are then views."""
-    arrays = {name: array for name, array in flatten(state.params) if is_parameter(name)}
-    names: dict[str, list[str]] = {}
-    for name in arrays:
-        names.setdefault(group_of(name), []).append(name)
-    groups, flat = [], dict(flatten(state.params))
-    for group, members in names.items():
-        parts, at = [], 0
+    flat = dict(flatten(state.params))
+    groups: dict[str, list[str]] = {}
+    for name in filter(is_parameter, flat):
+        groups.setdefault(group_of(name), []).append(name)
+    parts: dict[str, slice] = {}
+    at, ends = 0, []
+    for members in groups.values():
         for name in members:
-            parts.append((name, slice(at, at + arrays[name].size)))
-            at += -(-arrays[name].size // ALIGNED) * ALIGNED
-        vectors = [device.empty((at,), arrays[members[0]].dtype) for _ in range(4)]
-        for vector in vectors:
-            vector[...] = 0  # between the arrays, too: AdamW leaves zeros as they are
-        for name, part in parts:
-            for vector, store, key in zip(
-                vectors, (flat, state.moments, state.moments), (name, f"m.{name}", f"v.{name}"), strict=False
-            ):
-                view = vector[part].reshape(arrays[name].shape)
-                view[...] = store[key]
-                store[key] = view
-        p, m, v, g = vectors
-        groups.append(Group(group, parts, p, (m, v), g))
+            parts[name] = slice(at, at + flat[name].size)
+            at += -(-flat[name].size // ALIGNED) * ALIGNED
+        ends.append(at)
+    dtype = flat[next(iter(parts))].dtype  # training.dtype
+    p, m, v, g = (device.empty((at,), dtype) for _ in range(4))
+    for vector in (p, m, v, g):
+        vector[...] = 0  # between the arrays, too: AdamW leaves zeros as they are
+    for name, part in parts.items():
+        for vector, store, key in ((p, flat, name), (m, state.moments, f"m.{name}"), (v, state.moments, f"v.{name}")):
+            view = vector[part].reshape(store[key].shape)
+            view[...] = store[key]
+            store[key] = view
     state.params = unflatten(flat)
-    return groups
+    return Vectors(parts, list(groups), device.asarray(np.array(ends)), p, (m, v), g)
 
 
 class Inputs:
@@ -93,7 +92,8 @@ class Recorder:
 
     def __init__(self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State) -> None:
         self.recipe, self.model, self.device = recipe, model, device
-        self.groups = grouped(state, group_of, device)
+        self.vectors = vectors_of(state, group_of, device)
+        self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
         self.graphs: dict[Any, tuple[Recorded, Inputs]] = {}
         self.recordable = recipe.training.accumulate == 1
 
@@ -118,16 +118,17 @@ class Recorder:
         return dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
-        """Returns what AdamW needs at a step, for each group: rate and corrections of the moments (and a scale)."""
+        """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
         optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
         beta1, beta2 = optimiser.betas
-        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1), 1.0]
-        return np.array([[optimiser.rate(group.name, step, steps), *corrections] for group in self.groups])
+        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
+        groups = self.vectors.groups
+        return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
 
     def record(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> tuple[Recorded, Inputs]:
         """Records a step for batches of this shape. The steps that are taken to record it are taken back."""
-        inputs = Inputs(batch, len(self.groups), self.device)
-        arrays = [*dict(flatten(state.params)).values(), *state.moments.values()]
+        inputs = Inputs(batch, len(self.vectors.groups), self.device)
+        arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), self.metrics]
         before = [array.copy() for array in arrays]
         T = np.asarray(batch.inputs).shape[1]
         lengths: Any = None if inputs.lengths is None else RecordedLengths(inputs.lengths, T)
@@ -143,31 +144,20 @@ class Recorder:
         logits, saved = self.model.forward(params, inputs.inputs, ctx)
         found = self.model.loss(logits, inputs.labels, ctx.lengths)
         grads = dict(flatten(self.model.backward(params, saved, found.dlogits, None)))
-        room = self.device.empty((len(METRICS) + 2 * len(self.groups),), np.dtype(np.float64))
-        norms = self.device.empty((len(self.groups),), np.dtype(np.float64))
-        for k, group in enumerate(self.groups):
-            for name, part in group.parts:
-                if name not in grads:
-                    raise NotRecordable(f"{name} has no gradient")
-                group.grads[part] = grads[name].reshape(-1)
-            optim.norm_into(norms[k : k + 1], group.grads)
-        size: Any = np.sqrt((norms * norms).sum())
-        clip = self.recipe.optimiser.clip
-        # not finite where the norm is not: then AdamW leaves everything as it is
-        scale = (np.minimum(clip / np.maximum(size, clip), 1.0) if clip else 1.0) + 0.0 * size
-        room[0], room[1], room[2] = found.mean, found.right.sum(), size
-        for k, group in enumerate(self.groups):
-            rule = inputs.rules[k].copy()
-            rule[3] = scale
-            at = len(METRICS) + 2 * k
-            self.update(self.recipe.optimiser, group, rule, room[at : at + 2])
-        return room
+        for name, part in self.vectors.parts.items():
+            if name not in grads:
+                raise NotRecordable(f"{name} has no gradient")
+            self.vectors.grads[part] = grads[name].reshape(-1)
+        self.metrics[0], self.metrics[1] = found.mean, found.right.sum()
+        self.update(inputs.rules)
+        return self.metrics
 
-    def update(self, optimiser: AdamW, group: Group, rule: Array, norms: Array) -> None:
-        m, v = group.moments
-        optim.adamw_into(
-            norms, group.params, m, v, group.grads, lr=0.0, step=1, beta1=optimiser.betas[0], beta2=optimiser.betas[1],
-            eps=optimiser.eps, decay=optimiser.decay(group.name), scale=1.0, now=rule,
+    def update(self, rules: Array) -> None:
+        """The optimiser's, of all parameters; writes the norms among the metrics."""
+        by, of = self.recipe.optimiser, self.vectors
+        optim.adamw_groups(
+            self.metrics[2:], of.params, *of.moments, of.grads, of.ends, rules, self.metrics[:1],
+            beta1=by.betas[0], beta2=by.betas[1], eps=by.eps, clip=by.clip,
         )  # fmt: skip
 
 
