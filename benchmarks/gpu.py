@@ -336,6 +336,7 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
                     "model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]  # fmt: skip
     with trial(load_recipe(f"{name}-lru", changes), 8 if quick else EXAMPLES, "cuda") as (trainer, state):
         times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(4 if quick else 40)]
+        trainer.stepper.settle(state)
         graphs = trainer.stepper.recorder.graphs if trainer.stepper.recorder else {}
         longest = max(graphs, key=lambda key: np.prod(key[0]), default=None)
         free, total = cupy.cuda.runtime.memGetInfo()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,19 @@ import strict
 from cuda_harness import Memory, load
 from rotrnn import cuda
 from rotrnn.ops import device as devices
-from strict import StrictArray
+from strict import Address, StrictArray
+
+
+class Pointer(Address):
+    """Where an array's numbers are, and copies to there."""
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def copy_from_device_async(self, src: Pointer, size: int, stream: Stream) -> None:
+        assert size == src.host.nbytes == self.host.nbytes
+        stream.copy(self.host, src.host)
 
 
 class ndarray(StrictArray):  # CuPy's own name
@@ -30,34 +44,81 @@ class ndarray(StrictArray):  # CuPy's own name
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
-    def set(self, value: Any, stream: Any = None) -> None:
-        strict.synchronise()
+    @property
+    def data(self) -> Pointer:
+        return Pointer(self._host)
+
+    def set(self, value: Any, stream: Stream | None = None) -> None:
         assert value.dtype == self.dtype
         assert value.shape == self.shape
-        self._host[...] = value
+        stream = stream or get_current_stream()
+        stream.copy(self._host, value)
+        if not is_pinned(value):  # then the copy has left it before the call returns
+            stream.synchronize()
 
-    def get(self, stream: Any = None) -> Any:
-        return self.on_host()
+    def get(self, stream: Stream | None = None, out: Any = None, blocking: bool = True) -> Any:
+        stream, out = stream or get_current_stream(), np.empty_like(self._host) if out is None else out
+        stream.copy(out, self._host)
+        if blocking or not is_pinned(out):
+            stream.synchronize()
+        return out
+
+
+class Pinned(np.ndarray[Any, Any]):
+    """Memory of the host that copies may read and write while the host goes on."""
+
+
+def empty_pinned(shape: Any, dtype: Any = float) -> Pinned:
+    Failures.check()
+    host = np.empty(shape, dtype)
+    host.reshape(-1).view(np.uint8)[:] = 0xFF
+    return host.view(Pinned)
+
+
+def is_pinned(array: Any) -> bool:
+    return isinstance(array, Pinned)
 
 
 class Stream:
-    """Captures what is done, to do it again: with the same arrays, and numbers as they were."""
+    """What is to be done in order. It captures what is done, to do it again: with the same arrays, and numbers as then.
+
+    Copies and graphs that it is given wait, as long as CUDA would allow it: until the host, or another stream that must
+    wait for them, does. A copy poisons where it goes as soon as it may begin. So whoever reads there without having
+    waited for it reads NaN, and whoever writes what it still reads is found. Other operations are done at once.
+    """
 
     ptr = 0
 
     def __init__(self, non_blocking: bool = False) -> None:
-        pass
+        self.waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
+        self.done = self.given = 0
+        STREAMS.add(self)
 
     def __enter__(self) -> Stream:
+        self.finish(self.given)
+        CURRENT.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        CURRENT.pop()
 
     def synchronize(self) -> None:
         strict.synchronise()
+        self.finish(self.given)
+        Failures.check()
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        on, number = event.on, event.number
+        if on is not None:
+            self.give(lambda: on.done >= number, lambda: on.finish(number))
 
     def begin_capture(self) -> None:
+        Failures.check()
         strict.RECORD = []
 
     def end_capture(self) -> Graph:
@@ -65,12 +126,86 @@ class Stream:
         made, strict.RECORD = Graph(strict.RECORD), None
         return made
 
+    # ---- not CuPy's ----
+
+    def give(self, begin: Callable[[], bool], end: Callable[[], None]) -> None:
+        """Adds work: `begin` is called, perhaps again, when all before it is done, and returns whether it is done too;
+        `end` does it."""
+        Failures.check()
+        self.given += 1
+        self.waiting.append((begin, end))
+        for stream in list(STREAMS):
+            stream.proceed()
+
+    def proceed(self) -> None:
+        """Begins what may begin."""
+        while self.waiting and self.waiting[0][0]():
+            self.end()
+
+    def end(self) -> None:
+        self.waiting.popleft()
+        self.done += 1
+
+    def finish(self, number: int) -> None:
+        """Does all work up to this number."""
+        while self.done < number:
+            begin, end = self.waiting[0]
+            if not begin():
+                end()
+            self.end()
+
+    def copy(self, to: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+        then: list[bytes] = []
+
+        def begin() -> bool:
+            to.reshape(-1).view(np.uint8)[:] = 0xFF
+            return False
+
+        def end() -> None:
+            if then and source.tobytes() != then[0]:
+                raise AssertionError("pinned memory was written while a copy still read it")
+            to[...] = source
+
+        if is_pinned(source):
+            then.append(source.tobytes())
+        self.give(begin, end)
+
+
+STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
+CURRENT = [Stream()]
+
+
+def get_current_stream() -> Stream:
+    return CURRENT[-1]
+
+
+class Event:
+    """A place in a stream; one that was never recorded is past."""
+
+    def __init__(self) -> None:
+        self.on: Stream | None = None
+        self.number = 0
+
+    def record(self, stream: Stream) -> None:
+        Failures.check()
+        self.on, self.number = stream, stream.given
+
+    def synchronize(self) -> None:
+        strict.synchronise()
+        if self.on is not None:
+            self.on.finish(self.number)
+        Failures.check()
+
 
 class Graph:
     def __init__(self, calls: list[Any]) -> None:
         self.calls = calls
 
     def launch(self, stream: Stream) -> None:
+        stream.give(lambda: False, self.run)
+
+    def run(self) -> None:
+        Failures.launched()
         for function, args, kwargs, result in self.calls:
             again = function(*args, **kwargs)
             for to, value in zip(*map(_several, (result, again)), strict=True):
@@ -134,6 +269,7 @@ class Tensor:
 
 def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
     host = np.empty(shape, dtype)
+    alloc(host.nbytes)
     host.reshape(-1).view(np.uint8)[:] = 0xFF  # NaN
     return ndarray(host)
 
@@ -145,10 +281,30 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had."""
+    """What goes wrong: the number of GPUs; the bytes that can still be had, perhaps only while a stream is captured; and
+    the graph launch, counted from 1, that fails when the host has gone on: from then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
+    in_capture = False
+    at_launch = 0
+    launches = 0
+    lost = False
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.gpus, cls.bytes, cls.in_capture, cls.at_launch, cls.launches, cls.lost = 1, None, False, 0, 0, False
+
+    @classmethod
+    def check(cls) -> None:
+        if cls.lost:
+            raise RuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
+
+    @classmethod
+    def launched(cls) -> None:
+        cls.launches += 1
+        cls.lost = cls.lost or cls.launches == cls.at_launch
+        cls.check()
 
 
 def get_device_count() -> int:
@@ -158,7 +314,9 @@ def get_device_count() -> int:
 
 
 def alloc(size: int) -> Memory:
-    if Failures.bytes is not None and size > Failures.bytes:
+    Failures.check()
+    limited = strict.RECORD is not None or not Failures.in_capture
+    if Failures.bytes is not None and size > Failures.bytes and limited:
         raise MemoryError(f"Out of memory allocating {size} bytes")
     return Memory(size)
 
@@ -176,15 +334,16 @@ def module() -> ModuleType:
         ndarray=ndarray,
         empty=empty,
         asarray=asarray,
-        asnumpy=lambda array: array.on_host(),
+        asnumpy=lambda array: array.get(),
         from_dlpack=lambda value: value.__dlpack__(),
         get_default_memory_pool=MemoryPool,
         __version__="14.2.0",
         cuda=SimpleNamespace(
             alloc=alloc,
             runtime=runtime,
-            get_current_stream=Stream,
+            get_current_stream=get_current_stream,
             Stream=Stream,
+            Event=Event,
             MemoryPool=MemoryPool,
             using_allocator=lambda allocator: contextlib.nullcontext(),
             set_allocator=lambda allocator: None,
@@ -196,7 +355,7 @@ def module() -> ModuleType:
 @contextlib.contextmanager
 def gpu(**failures: Any) -> Iterator[None]:
     """Within the block, there is a GPU: the harness."""
-    names = ("cupy", "rotrnn._cuda")
+    names = ("cupy", "cupyx", "rotrnn._cuda")
     before = {name: sys.modules.get(name) for name in names}
     harness = load()
     proxy = Kernels(harness)
@@ -206,7 +365,9 @@ def gpu(**failures: Any) -> Iterator[None]:
         use_precision=harness.use_precision,
         use_counter=proxy.use_counter,
     )
-    sys.modules.update({"cupy": module(), "rotrnn._cuda": kernels})
+    cupyx = ModuleType("cupyx")
+    cupyx.__dict__.update(empty_pinned=empty_pinned)
+    sys.modules.update({"cupy": module(), "cupyx": cupyx, "rotrnn._cuda": kernels})
     own = rotrnn.__dict__.get("_cuda")
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
     known = dict(devices._DEVICES)
@@ -216,7 +377,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        Failures.gpus, Failures.bytes = 1, None
+        Failures.reset()
         cuda._load.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)

@@ -112,6 +112,8 @@ class Recorded:
         which constants it takes, and once to be recorded, which does nothing.
     counter : array
         An int64 on the GPU that is added to the step of random numbers.
+    stream : stream, optional
+        Where the work is done; a new one if not given.
 
     Raises
     ------
@@ -119,14 +121,15 @@ class Recorded:
         The work waits for the GPU, or for numbers that change.
     """
 
-    def __init__(self, work: Callable[[], Any], counter: Array) -> None:
+    def __init__(self, work: Callable[[], Any], counter: Array, stream: Any = None) -> None:
         device()
         import cupy
 
         from rotrnn import _cuda
 
         self.counter, self.belongings = counter, Recording()
-        self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
+        self.stream = cupy.cuda.Stream(non_blocking=True) if stream is None else stream
+        self.pool = cupy.cuda.MemoryPool()
         cupy.cuda.get_current_stream().synchronize()
         _cuda.use_counter(counter)
         try:
@@ -147,6 +150,10 @@ class Recorded:
             _cuda.use_counter(None)
             self.stream.synchronize()
 
+    def launch(self) -> None:
+        """Does the work again, after what is on its stream, and does not wait for it."""
+        self.graph.launch(stream=self.stream)
+
     def repeat(self, *inputs: tuple[Any, Any]) -> npt.NDArray[Any]:
         """Does the work again, with pairs of (an array that it reads, its numbers on the host). Returns a copy of its
         result on the host, for which the GPU is waited for."""
@@ -155,7 +162,7 @@ class Recorded:
         cupy.cuda.get_current_stream().synchronize()  # what the work reads may be written there
         for array, value in inputs:
             array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
-        self.graph.launch(stream=self.stream)
+        self.launch()
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
 

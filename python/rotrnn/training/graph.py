@@ -1,9 +1,10 @@
 """A step of training on a GPU as one CUDA graph: forward, loss, backward, norm of the gradients and update.
 
 Parameters, gradients and moments lie in one vector each, group after group, which the optimiser updates by one kernel.
-What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of
-the graph before it runs; loss, accuracy and norms come back as one small array. If the loss, the gradients or what an update
-left are not finite, updates leave everything as it is from then on.
+What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of the
+graph before it runs, and loss, accuracy and norms come back as one small array (transfer.py). The host reads them when
+it has launched the next step, so the GPU never waits for it. If the loss, the gradients or what an update left are not
+finite, further steps leave everything as it is until the host has seen it.
 
 There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers
 on the GPU (a fixed point's iterations, say) is not recorded, and its steps run operation by operation.
@@ -11,7 +12,9 @@ on the GPU (a fixed point's iterations, say) is not recorded, and its steps run 
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +30,7 @@ from rotrnn.tasks import Batch
 from rotrnn.training.optimiser import GroupOf
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import Model, State
+from rotrnn.training.transfer import Feed, Results
 
 MOST_SHAPES = 8
 """Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
@@ -76,46 +80,69 @@ def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
     return Vectors(parts, list(groups), device.asarray(np.array(ends)), p, (m, v), g)
 
 
-class Inputs:
-    """The arrays of a graph that hold what changes from step to step."""
+@dataclass(frozen=True)
+class Launched:
+    """A step that was launched: its number from 0, of how many labels, when, and the number of its results."""
 
-    def __init__(self, batch: Batch, groups: int, device: Device) -> None:
-        inputs, labels = np.asarray(batch.inputs), np.asarray(batch.labels)
-        self.inputs, self.labels = device.asarray(inputs), device.asarray(labels)
-        self.lengths = None if batch.lengths is None else device.asarray(np.asarray(batch.lengths, np.int64))
-        self.step = device.asarray(np.zeros(1, np.int64))
-        self.rules = device.asarray(np.ones((groups, 4)))
+    step: int
+    labels: int
+    began: float
+    results: int
 
 
 class Recorder:
-    """Takes the steps of a state by graphs."""
+    """Takes the steps of a state by graphs, on a stream of their own. `launched` are those not yet read."""
 
     def __init__(self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State) -> None:
+        import cupy
+
         self.recipe, self.model, self.device = recipe, model, device
         self.vectors = vectors_of(state, group_of, device)
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
-        self.graphs: dict[Any, tuple[Recorded, Inputs]] = {}
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.results = Results(self.metrics, self.stream)
+        self.graphs: dict[Any, tuple[Recorded, Feed]] = {}
         self.recordable = recipe.training.accumulate == 1
+        self.launched: deque[Launched] = deque()
+        self.ended = 0.0  # when a step was last found to have ended
 
-    def advance(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> dict[str, float] | None:
-        """Takes a step. Returns its metrics; or None, with nothing done, if it cannot be recorded."""
+    def launch(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> bool:
+        """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
+        import cupy
+
         batch = padded(batch)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
-            return None
-        if key not in self.graphs:
+            return False
+        began = time.monotonic()
+        values = self.inputs(batch, state.step)
+        if key in self.graphs:
+            self.graphs[key][1].send(values)
+        else:
             try:
-                self.graphs[key] = self.record(state, batch, places)
+                self.graphs[key] = self.record(state, values, places)
             except NotRecordable as error:
                 self.recordable = False
                 warnings.warn(f"steps run operation by operation, not as one CUDA graph: {error}", stacklevel=2)
-                return None
-        graph, inputs = self.graphs[key]
-        values: list[tuple[Array, Any]] = [(inputs.inputs, batch.inputs), (inputs.labels, batch.labels)]
-        values += [(inputs.lengths, batch.lengths)] if inputs.lengths is not None else []
-        values += [(inputs.step, np.array([state.step])), (inputs.rules, self.rules(state.step))]
-        found = graph.repeat(*values).tolist()
-        return dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
+                return False
+        self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
+        self.graphs[key][0].launch()
+        self.launched.append(Launched(state.step, len(batch.labels), began, self.results.take()))
+        return True
+
+    def read(self, step: Launched) -> dict[str, float]:
+        """Returns the metrics of a launched step, for which the GPU is waited for, and the seconds that it took."""
+        found = self.results.read(step.results).tolist()
+        began, self.ended = max(step.began, self.ended), time.monotonic()
+        metrics = dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
+        return metrics | {"seconds": self.ended - began}
+
+    def inputs(self, batch: Batch, step: int) -> dict[str, npt.NDArray[Any]]:
+        """Returns what changes from step to step, as the graph reads it."""
+        values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
+        if batch.lengths is not None:
+            values["lengths"] = np.asarray(batch.lengths, np.int64)
+        return values | {"step": np.array([step]), "rules": self.rules(step)}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
         """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
@@ -125,31 +152,35 @@ class Recorder:
         groups = self.vectors.groups
         return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
 
-    def record(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> tuple[Recorded, Inputs]:
+    def record(
+        self, state: State, values: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]
+    ) -> tuple[Recorded, Feed]:
         """Records a step for batches of this shape. The steps that are taken to record it are taken back."""
-        inputs = Inputs(batch, len(self.vectors.groups), self.device)
+        self.stream.synchronize()
+        feed = Feed(values, self.stream)
         arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), self.metrics]
         before = [array.copy() for array in arrays]
-        T = np.asarray(batch.inputs).shape[1]
-        lengths: Any = None if inputs.lengths is None else RecordedLengths(inputs.lengths, T)
+        inputs = feed.arrays
+        T = inputs["inputs"].shape[1]
+        lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
         ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places)
         try:
-            return Recorded(lambda: self.step(state.params, inputs, ctx), inputs.step), inputs
+            return Recorded(lambda: self.step(state.params, inputs, ctx), inputs["step"], self.stream), feed
         finally:
             for array, one in zip(arrays, before, strict=True):
                 array[...] = one
 
-    def step(self, params: Params, inputs: Inputs, ctx: Context) -> Array:
+    def step(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Array:
         """The work of a step; returns its metrics."""
-        logits, saved = self.model.forward(params, inputs.inputs, ctx)
-        found = self.model.loss(logits, inputs.labels, ctx.lengths)
+        logits, saved = self.model.forward(params, inputs["inputs"], ctx)
+        found = self.model.loss(logits, inputs["labels"], ctx.lengths)
         grads = dict(flatten(self.model.backward(params, saved, found.dlogits, None)))
         for name, part in self.vectors.parts.items():
             if name not in grads:
                 raise NotRecordable(f"{name} has no gradient")
             self.vectors.grads[part] = grads[name].reshape(-1)
         self.metrics[0], self.metrics[1] = found.mean, found.right.sum()
-        self.update(inputs.rules)
+        self.update(inputs["rules"])
         return self.metrics
 
     def update(self, rules: Array) -> None:

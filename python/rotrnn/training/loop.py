@@ -208,24 +208,28 @@ class Trainer:
                     stop = any(self.world.tell(interrupt.asked))
                     if stop or state.step == self.steps:
                         break
-                    seen, seconds = timed(lambda: self.stepper.advance(state))
+                    seen = self.stepper.advance(state)
+                    evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
+                    saving = evaluated or _due(state.step, self.training.checkpoint_every)
+                    if saving:
+                        seen += self.stepper.settle(state)
                 except Fallen as error:  # the state is that of the last finished step
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
-                records = [{**seen, "seconds": seconds}]
-                bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
-                bar.update()
-                evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
+                records = list(seen)
+                for one in seen:
+                    bar.set_postfix(loss=f"{one['loss']:.4f}", accuracy=f"{one['accuracy']:.3f}", refresh=False)
+                    bar.update()
                 if evaluated:
                     found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)
                     records.append({**found, "seconds": seconds, "elapsed": elapsed, "peak_memory": peak_memory()})
                     self.say(
-                        f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
+                        f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
                         f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
                     )
                 self.add(log, state, records)
-                if evaluated or _due(state.step, self.training.checkpoint_every):
+                if saving:
                     self.save(state, log)
                     saved = state.step
             if stop and saved != state.step:
@@ -260,6 +264,7 @@ class Trainer:
 
     def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
+        self.add(log, state, self.stepper.settle(state))
         if log is None:
             return
         try:
@@ -280,6 +285,7 @@ class Trainer:
 
     def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
         """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""
+        records = [*records, *self.stepper.settle(state)]
         try:
             self.checkpoints.write("last", state, unlogged=records)
             kept = f"the state after step {state.step} is saved, to be resumed"
