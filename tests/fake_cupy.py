@@ -281,8 +281,8 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong: the number of GPUs; the bytes that can still be had, perhaps only while a stream is captured; and
-    the graph launch, counted from 1, that fails when the host has gone on: from then on every call fails."""
+    """What goes wrong: the number of GPUs; the bytes that can still be had, perhaps only while a stream is captured;
+    the graph launch, counted from 1, that fails when the host has gone on. From then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
@@ -378,6 +378,7 @@ def gpu(**failures: Any) -> Iterator[None]:
         yield
     finally:
         Failures.reset()
+        strict.RECORD = None
         cuda._load.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)

@@ -145,6 +145,8 @@ class Recorded:
                 except Exception as error:
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
+                    if isinstance(error, MemoryError):
+                        raise
                     raise NotRecordable(str(error)) from error
         finally:
             _cuda.use_counter(None)

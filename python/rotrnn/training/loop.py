@@ -109,6 +109,8 @@ def train(
         There are several processes, and no mpi4py.
     DeviceError
         `device` is "cuda", and no GPU can be used, or it failed; the error says why. The last checkpoint stays.
+    MemoryError
+        So does it where the GPU has too little memory.
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
@@ -162,32 +164,33 @@ class Trainer:
 
     def train(self) -> dict[str, Any]:
         state = self.checkpoints.load(initial_state(self.model, self.recipe))
-        state.move(self.device)
-        self.record(state)
-        self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
-        records = self.run.records() if self.world.first else []
-        elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
-        if self.task.selected_on == "test":
-            self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
         try:
+            state.move(self.device)
+            self.record(state)
+            self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
+            records = self.run.records() if self.world.first else []
+            elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
+            if self.task.selected_on == "test":
+                self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
             with ExitStack() as stack:
                 log = None
                 if self.world.first:
                     log = stack.enter_context(opened(self.run, records, self.training.eval_every))
                 self.walk(state, log, time.monotonic() - elapsed)
+            return self.finish(state)
         except Fallen as error:
             raise Fallen(f"{error}; to go on: {self.resuming}") from error
         except NonFinite as error:
             if self.world.first:
                 self.run.fail(str(error))
             raise NonFinite(f"{error}; {self.kept}") from error
-        except RuntimeError as error:  # CuPy has classes of its own
+        except (RuntimeError, MemoryError) as error:  # CuPy has classes of its own
             if self.device is HOST:
                 raise
-            raise DeviceError(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
+            kind = MemoryError if isinstance(error, MemoryError) else DeviceError
+            raise kind(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
         finally:
             self.loader.close()
-        return self.finish(state)
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs, where a batch has one label a sequence."""
