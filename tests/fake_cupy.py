@@ -7,6 +7,7 @@ injected.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import weakref
 from collections import deque
@@ -87,9 +88,8 @@ class Stream:
     waited for it reads NaN, and whoever writes what it still reads is found. Other operations are done at once.
     """
 
-    ptr = 0
-
     def __init__(self, non_blocking: bool = False) -> None:
+        self.ptr = id(self)
         self.waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
         self.done = self.given = 0
         STREAMS.add(self)
@@ -217,6 +217,68 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
+class Communicator:
+    """NCCL's, which waits for the others in MPI: two processes need two GPUs, the stand-in's."""
+
+    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:
+        assert len(commId) == 128
+        assert all(type(one) is int for one in commId)
+        self.comm: Any = None
+        if ndev > 1:
+            from mpi4py import MPI
+
+            self.comm = MPI.COMM_WORLD.Dup()
+
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+        assert op == nccl.NCCL_SUM
+        self.captured(lambda: self.sum(memory(sendbuf, count, datatype), memory(recvbuf, count, datatype)), stream)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        size = 1 if self.comm is None else self.comm.Get_size()
+        source, to = memory(sendbuf, count, datatype), memory(recvbuf, size * count, datatype)
+        self.captured(lambda: to.__setitem__(..., self.gathered(source).ravel()), stream)
+
+    def destroy(self) -> None:
+        pass
+
+    abort = destroy
+
+    # ---- not NCCL's ----
+
+    def captured(self, work: Callable[[], None], stream: int) -> None:
+        Failures.check()
+        assert stream == get_current_stream().ptr
+        work()
+        if strict.RECORD is not None:
+            strict.RECORD.append((work, (), {}, None))
+
+    def gathered(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        every = np.empty((1 if self.comm is None else self.comm.Get_size(), *x.shape), x.dtype)
+        every[0] = x
+        if self.comm is not None:
+            self.comm.Allgather(x.copy(), every)
+        return every
+
+    def sum(self, source: np.ndarray[Any, Any], to: np.ndarray[Any, Any]) -> None:
+        to[...] = self.gathered(source).sum(0)
+
+
+nccl = SimpleNamespace(
+    available=True,
+    NcclCommunicator=Communicator,
+    get_unique_id=lambda: tuple(range(-64, 64)),
+    NCCL_SUM=0,
+    NCCL_FLOAT32=7,
+    NCCL_FLOAT64=8,
+)
+
+
+def memory(address: int, count: int, datatype: int) -> np.ndarray[Any, Any]:
+    """What is at an address, which the caller keeps."""
+    kind = {nccl.NCCL_FLOAT32: ctypes.c_float, nccl.NCCL_FLOAT64: ctypes.c_double}[datatype]
+    return np.ctypeslib.as_array((kind * count).from_address(address))
+
+
 class MemoryPool:
     """Its memory is new each time; arrays of a graph are kept by the calls that use them."""
 
@@ -326,6 +388,8 @@ def module() -> ModuleType:
     runtime = SimpleNamespace(
         getDeviceCount=get_device_count,
         getDevice=lambda: 0,
+        setDevice=lambda number: None,
+        deviceGetPCIBusId=lambda number: f"0000:{number:02X}:00.0",
         getDeviceProperties=lambda number: {"name": b"harness", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
         memGetInfo=lambda: (1 << 30, 2 << 30),
@@ -338,16 +402,18 @@ def module() -> ModuleType:
         from_dlpack=lambda value: value.__dlpack__(),
         get_default_memory_pool=MemoryPool,
         __version__="14.2.0",
-        cuda=SimpleNamespace(
-            alloc=alloc,
-            runtime=runtime,
-            get_current_stream=get_current_stream,
-            Stream=Stream,
-            Event=Event,
-            MemoryPool=MemoryPool,
-            using_allocator=lambda allocator: contextlib.nullcontext(),
-            set_allocator=lambda allocator: None,
-        ),
+        cuda=ModuleType("cupy.cuda"),
+    )
+    made.cuda.__dict__.update(
+        alloc=alloc,
+        runtime=runtime,
+        get_current_stream=get_current_stream,
+        Stream=Stream,
+        Event=Event,
+        MemoryPool=MemoryPool,
+        using_allocator=lambda allocator: contextlib.nullcontext(),
+        set_allocator=lambda allocator: None,
+        nccl=nccl,
     )
     return made
 
@@ -355,7 +421,7 @@ def module() -> ModuleType:
 @contextlib.contextmanager
 def gpu(**failures: Any) -> Iterator[None]:
     """Within the block, there is a GPU: the harness."""
-    names = ("cupy", "cupyx", "rotrnn._cuda")
+    names = ("cupy", "cupy.cuda", "cupyx", "rotrnn._cuda")
     before = {name: sys.modules.get(name) for name in names}
     harness = load()
     proxy = Kernels(harness)
@@ -367,7 +433,8 @@ def gpu(**failures: Any) -> Iterator[None]:
     )
     cupyx = ModuleType("cupyx")
     cupyx.__dict__.update(empty_pinned=empty_pinned)
-    sys.modules.update({"cupy": module(), "cupyx": cupyx, "rotrnn._cuda": kernels})
+    cupy = module()
+    sys.modules.update({"cupy": cupy, "cupy.cuda": cupy.cuda, "cupyx": cupyx, "rotrnn._cuda": kernels})
     own = rotrnn.__dict__.get("_cuda")
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
     known = dict(devices._DEVICES)

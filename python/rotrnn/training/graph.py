@@ -25,9 +25,11 @@ from rotrnn.cuda import Recorded
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.device import Device
+from rotrnn.ops.pointwise import count_steps
 from rotrnn.ops.recording import NotRecordable, RecordedLengths
 from rotrnn.tasks import Batch
 from rotrnn.training.optimiser import GroupOf
+from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import Model, State
 from rotrnn.training.transfer import Feed, Results
@@ -93,10 +95,12 @@ class Launched:
 class Recorder:
     """Takes the steps of a state by graphs, on a stream of their own. `launched` are those not yet read."""
 
-    def __init__(self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State) -> None:
+    def __init__(
+        self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State, world: World = ALONE
+    ) -> None:
         import cupy
 
-        self.recipe, self.model, self.device = recipe, model, device
+        self.recipe, self.model, self.device, self.world = recipe, model, device, world
         self.vectors = vectors_of(state, group_of, device)
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -110,12 +114,19 @@ class Recorder:
         """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
         import cupy
 
-        batch = padded(batch)
+        counts = self.world.tell(
+            [self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)]
+        )
+        if not all(map(all, counts)):
+            return False  # a process has nothing to learn from
+        batch = padded(batch, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
             return False
         began = time.monotonic()
+        labels = sum(one for one, _ in counts)
         values = self.inputs(batch, state.step)
+        values["share"] = np.array([counts[self.world.rank][0] / labels])
         if key in self.graphs:
             self.graphs[key][1].send(values)
         else:
@@ -127,7 +138,7 @@ class Recorder:
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
         self.graphs[key][0].launch()
-        self.launched.append(Launched(state.step, len(batch.labels), began, self.results.take()))
+        self.launched.append(Launched(state.step, labels, began, self.results.take()))
         return True
 
     def read(self, step: Launched) -> dict[str, float]:
@@ -163,7 +174,8 @@ class Recorder:
         inputs = feed.arrays
         T = inputs["inputs"].shape[1]
         lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
-        ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places)
+        gather = self.world.gather if self.world.size > 1 else None
+        ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
         try:
             return Recorded(lambda: self.step(state.params, inputs, ctx), inputs["step"], self.stream), feed
         finally:
@@ -174,12 +186,18 @@ class Recorder:
         """The work of a step; returns its metrics."""
         logits, saved = self.model.forward(params, inputs["inputs"], ctx)
         found = self.model.loss(logits, inputs["labels"], ctx.lengths)
-        grads = dict(flatten(self.model.backward(params, saved, found.dlogits, None)))
+        dlogits, loss = found.dlogits, found.mean
+        if self.world.size > 1:  # a mean over the labels of all processes
+            dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
+        grads = dict(flatten(self.model.backward(params, saved, dlogits, ctx.gather)))
         for name, part in self.vectors.parts.items():
             if name not in grads:
                 raise NotRecordable(f"{name} has no gradient")
             self.vectors.grads[part] = grads[name].reshape(-1)
-        self.metrics[0], self.metrics[1] = found.mean, found.right.sum()
+        self.metrics[0], self.metrics[1] = loss, found.right.sum()
+        if self.world.size > 1:
+            self.world.add(self.vectors.grads)
+            self.world.add(self.metrics[:2])
         self.update(inputs["rules"])
         return self.metrics
 
@@ -192,12 +210,13 @@ class Recorder:
         )  # fmt: skip
 
 
-def padded(batch: Batch) -> Batch:
-    """Returns a ragged batch with zeros up to the next of few lengths: a power of two, or 5, 6 or 7 eighths of one."""
+def padded(batch: Batch, world: World) -> Batch:
+    """Returns a ragged batch with zeros up to the next of few lengths: a power of two, or 5, 6 or 7 eighths of one. It
+    is the same in all processes."""
     if batch.lengths is None:
         return batch
-    T = batch.inputs.shape[1]
+    T = max(world.tell(batch.inputs.shape[1]))
     eighth = max(1 << max(T - 1, 1).bit_length() >> 3, 1)
-    more = -T % eighth
+    more = T + -T % eighth - batch.inputs.shape[1]
     widths = [(0, 0), (0, more)] + [(0, 0)] * (batch.inputs.ndim - 2)
     return batch._replace(inputs=np.pad(batch.inputs, widths))

@@ -36,6 +36,7 @@ from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, opened, timed
@@ -66,7 +67,8 @@ def train(
     first Ctrl-C, or SIGTERM, finishes the step, saves and raises; a second one aborts at once.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
-    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved.
+    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
+    which each process takes one, the last checkpoint stays.
 
     Parameters
     ----------
@@ -97,7 +99,7 @@ def train(
         `recipe` or `folder` is of another type.
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
-        the training split is smaller than a batch; a checkpoint is damaged.
+        the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
@@ -108,7 +110,8 @@ def train(
     ImportError
         There are several processes, and no mpi4py.
     DeviceError
-        `device` is "cuda", and no GPU can be used, or it failed; the error says why. The last checkpoint stays.
+        `device` is "cuda", and no GPU can be used, or it failed, or there are several processes and no NCCL; the error
+        says why. The last checkpoint stays.
     MemoryError
         So does it where the GPU has too little memory.
     OSError
@@ -119,8 +122,6 @@ def train(
     check_folder("train: folder", folder)
     place = named(device)
     run, among = Run(Path(folder)), world() if among is None else among
-    if place is not HOST and among.size > 1:
-        raise ValueError(f"train: device is {device} on {among.size} processes, expected one process with a GPU")
     if place is HOST and recipe.training.precision != "float32":
         raise ValueError(f"train: training.precision is {recipe.training.precision}, which needs device cuda")
     with among.together(), run.locked(resume) if among.first else nullcontext():
@@ -133,12 +134,15 @@ def train(
             run.check_free()
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic())
-        trainer = Trainer(recipe, run, progress and among.first, among, place)
-        if among.first:
-            run.put(recipe, there)
-            gpu = {} if place is HOST else {"gpu": cuda.describe(), "precision": recipe.training.precision}
-            run.add_session({**session(), "processes": among.size, **gpu})
-        with nullcontext() if place is HOST else cuda.precision(recipe.training.precision):
+        with ExitStack() as stack:
+            if place is not HOST:
+                stack.enter_context(cuda.precision(recipe.training.precision))
+                among = stack.enter_context(GPUs(among)) if among.size > 1 else among
+            trainer = Trainer(recipe, run, progress and among.first, among, place)
+            if among.first:
+                run.put(recipe, there)
+                gpu = {} if place is HOST else {"gpu": cuda.describe(), "precision": recipe.training.precision}
+                run.add_session({**session(), "processes": among.size, **gpu})
             return trainer.train()
 
 
@@ -195,7 +199,7 @@ class Trainer:
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs, where a batch has one label a sequence."""
         if self.device is not HOST and isinstance(self.model, SequenceClassifier):
-            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state)
+            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
@@ -217,6 +221,8 @@ class Trainer:
                     if saving:
                         seen += self.stepper.settle(state)
                 except Fallen as error:  # the state is that of the last finished step
+                    if self.device is not HOST:  # of which the GPU's may wait for that process
+                        raise
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
                 records = list(seen)
@@ -298,7 +304,7 @@ class Trainer:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
-        best = astype(state.params, self.training.dtype)
+        best = astype(moved(state.params, HOST), self.training.dtype)
         if self.world.first:
             best = self.run.load_params("best", state.params)
         self.world.share(dict(flatten(best)))

@@ -81,9 +81,8 @@ def checksum(state: State) -> int:
 def arithmetic(processes: int = 1, device: Device = HOST) -> str:
     """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
     on."""
-    if device is not HOST:
-        return cuda.describe()
-    return f"{_cpu.simd()} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
+    here = f"{_cpu.simd()} and NumPy {np.__version__}" if device is HOST else cuda.describe()
+    return here + f" on {processes} processes" * (processes > 1)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class Stepper:
         """
         records: list[dict[str, Any]] = []
         recorder = self.recorder
+        if not but and recorder is not None and recorder.launched:
+            self.world.tell(None)  # every process has launched what it waits for
         while recorder is not None and len(recorder.launched) > but:
             one, now = recorder.launched.popleft(), state.step
             state.step = one.step
