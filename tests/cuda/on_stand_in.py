@@ -1,11 +1,10 @@
 """Runs a module as `python -m` does, where the stand-in for a GPU is one: what runs on a GPU can be tried without.
 
-PYTHONPATH=python:tests:. STAND_IN_GPUS=1 python tests/cuda/on_stand_in.py -m MODULE ARGUMENTS
+PYTHONPATH=python:tests:. python tests/cuda/on_stand_in.py -m MODULE ARGUMENTS
 """
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 
@@ -15,5 +14,5 @@ if __name__ == "__main__":
     option, module, *arguments = sys.argv[1:]
     assert option == "-m", f"{option}: expected -m"
     sys.argv = [module, *arguments]
-    with fake_cupy.gpu(gpus=int(os.environ.get("STAND_IN_GPUS", "1"))):
+    with fake_cupy.gpu():
         runpy.run_module(module, run_name="__main__", alter_sys=True)
