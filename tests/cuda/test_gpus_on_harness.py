@@ -22,6 +22,7 @@ from rotrnn.training.run import Run
 from strict import to_host
 
 ROOT = Path(__file__).parents[2]
+SHORT = ["model.n_layers=1", "training.steps=4"]
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 
 
@@ -50,7 +51,7 @@ def started(folder: Path, recipe: Recipe, *, gpus: int = 2, plant: str = "") -> 
 def test_two_gpus_train_as_one_process_does(settings: list[str], tmp_path: Path) -> None:
     """With batch norm, whose statistics are those of the whole batch, and dropout, which counts places in it. The
     batch has an odd number of sequences."""
-    recipe = recipe_of("listops-lru", "model.n_layers=1", "training.batch=5", *settings)
+    recipe = recipe_of("listops-lru", *SHORT, "training.batch=5", *settings)
     train(recipe, tmp_path / "cpu", progress=False)
     done = started(tmp_path, recipe)
     assert done.returncode == 0, done.stderr
@@ -87,7 +88,7 @@ def test_a_process_that_fails_ends_the_others_which_do_not_wait_for_it(every: in
     """It fails after all have told of the step, before it launches its part: that of the other would wait for ever.
     The checkpoint that is due after step 4 is not written, and the one before stays."""
     done = started(
-        tmp_path, recipe_of("listops-lru", "model.n_layers=1", f"training.checkpoint_every={every}"), plant=FAILS
+        tmp_path, recipe_of("listops-lru", *SHORT, f"training.checkpoint_every={every}"), plant=FAILS
     )
     assert done.returncode != 0
     told = "rotrnn: error: process 1 of 2 failed: DeviceError: the GPU failed after step 3: broken on demand"

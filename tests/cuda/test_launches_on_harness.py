@@ -216,8 +216,8 @@ def test_a_loss_of_one_batch_that_is_not_finite(tmp_path: Path) -> None:
         assert recorder is not None
         inputs = recorder.inputs
 
-        def spoiled(batch: Any, step: int) -> Any:
-            values = inputs(batch, step)
+        def spoiled(batch: Any, step: int, share: float) -> Any:
+            values = inputs(batch, step, share)
             return values | {"labels": np.full_like(values["labels"], 99)} if step == 2 else values
 
         recorder.inputs = spoiled  # type: ignore[method-assign]

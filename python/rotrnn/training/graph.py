@@ -114,19 +114,19 @@ class Recorder:
         """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
         import cupy
 
-        counts = self.world.tell(
-            [self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)]
-        )
+        if not self.recordable:
+            return False
+        began = time.monotonic()
+        own = self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)
+        counts = self.world.tell(own)
         if not all(map(all, counts)):
             return False  # a process has nothing to learn from
         batch = padded(batch, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
-        if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
+        if key not in self.graphs and len(self.graphs) == MOST_SHAPES:
             return False
-        began = time.monotonic()
-        labels = sum(one for one, _ in counts)
-        values = self.inputs(batch, state.step)
-        values["share"] = np.array([counts[self.world.rank][0] / labels])
+        labels = sum(labels for labels, _ in counts)
+        values = self.inputs(batch, state.step, own[0] / labels)
         if key in self.graphs:
             self.graphs[key][1].send(values)
         else:
@@ -148,12 +148,12 @@ class Recorder:
         metrics = dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
         return metrics | {"seconds": self.ended - began}
 
-    def inputs(self, batch: Batch, step: int) -> dict[str, npt.NDArray[Any]]:
-        """Returns what changes from step to step, as the graph reads it."""
+    def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
+        """Returns what changes from step to step, as the graph reads it; this process has a `share` of all labels."""
         values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
         if batch.lengths is not None:
             values["lengths"] = np.asarray(batch.lengths, np.int64)
-        return values | {"step": np.array([step]), "rules": self.rules(step)}
+        return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
         """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
