@@ -87,9 +87,7 @@ cuda.Recorded.launch = failing
 def test_a_process_that_fails_ends_the_others_which_do_not_wait_for_it(every: int, tmp_path: Path) -> None:
     """It fails after all have told of the step, before it launches its part: that of the other would wait for ever.
     The checkpoint that is due after step 4 is not written, and the one before stays."""
-    done = started(
-        tmp_path, recipe_of("listops-lru", *SHORT, f"training.checkpoint_every={every}"), plant=FAILS
-    )
+    done = started(tmp_path, recipe_of("listops-lru", *SHORT, f"training.checkpoint_every={every}"), plant=FAILS)
     assert done.returncode != 0
     told = "rotrnn: error: process 1 of 2 failed: DeviceError: the GPU failed after step 3: broken on demand"
     assert told in done.stderr
