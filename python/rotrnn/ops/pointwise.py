@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
-from rotrnn.ops.boundary import Array, Boundary, CheckedLengths
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
 from rotrnn.ops.device import HOST, device_of
 from rotrnn.ops.recording import RecordedLengths, recording
 
@@ -254,9 +254,11 @@ def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
     """Reverses the valid steps of each sequence of x (B, T, D); padding stays in place. It is its own adjoint."""
     if lengths is None:
         return x[:, ::-1].copy()
-    t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
-    place = device_of(x).asarray(np.where(t < steps, steps - 1 - t, t))
-    return np.take_along_axis(x, place[..., None], 1)
+    args = Boundary("flip")
+    args.array("x", x, "B T D", kinds=REAL + COMPLEX)
+    t = args.device.asarray(np.arange(x.shape[1]))
+    steps = args.lengths(lengths).on(args.device)[:, None]  # type: ignore[union-attr]
+    return np.take_along_axis(x, np.where(t < steps, steps - 1 - t, t)[..., None], 1)
 
 
 # ----------------------------------------------------------------------------------------------------- dropout

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.cuda import Recorded
+from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.device import Device
@@ -26,7 +27,7 @@ from rotrnn.ops.recording import NotRecordable, RecordedLengths
 from rotrnn.tasks import Batch
 from rotrnn.training.optimiser import AdamW, GroupOf
 from rotrnn.training.recipe import Recipe
-from rotrnn.training.state import Model, State
+from rotrnn.training.state import State
 
 MOST_SHAPES = 8
 """Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
@@ -91,7 +92,7 @@ class Inputs:
 class Recorder:
     """Takes the steps of a state by graphs."""
 
-    def __init__(self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State) -> None:
+    def __init__(self, recipe: Recipe, model: SequenceModel, group_of: GroupOf, device: Device, state: State) -> None:
         self.recipe, self.model, self.device = recipe, model, device
         self.groups = grouped(state, group_of, device)
         self.graphs: dict[Any, tuple[Recorded, Inputs]] = {}
@@ -99,7 +100,7 @@ class Recorder:
 
     def advance(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> dict[str, float] | None:
         """Takes a step. Returns its metrics; or None, with nothing done, if it cannot be recorded."""
-        batch = padded(batch)
+        batch = padded(batch, self.model.time_axis)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
             return None
@@ -129,7 +130,7 @@ class Recorder:
         inputs = Inputs(batch, len(self.groups), self.device)
         arrays = [*dict(flatten(state.params)).values(), *state.moments.values()]
         before = [array.copy() for array in arrays]
-        T = np.asarray(batch.inputs).shape[1]
+        T = batch.inputs.shape[self.model.time_axis]
         lengths: Any = None if inputs.lengths is None else RecordedLengths(inputs.lengths, T)
         ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places)
         try:
@@ -171,12 +172,17 @@ class Recorder:
         )  # fmt: skip
 
 
-def padded(batch: Batch) -> Batch:
-    """Returns a ragged batch with zeros up to the next of few lengths: a power of two, or 5, 6 or 7 eighths of one."""
+def padded(batch: Batch, time: int = 1) -> Batch:
+    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a power
+    of two, or 5, 6 or 7 eighths of one. Inputs there are zero, and labels of steps do not count."""
     if batch.lengths is None:
         return batch
-    T = batch.inputs.shape[1]
+    T = batch.inputs.shape[time]
     eighth = max(1 << max(T - 1, 1).bit_length() >> 3, 1)
     more = -T % eighth
-    widths = [(0, 0), (0, more)] + [(0, 0)] * (batch.inputs.ndim - 2)
-    return batch._replace(inputs=np.pad(batch.inputs, widths))
+
+    def longer(array: Array, axis: int, value: int) -> Array:
+        return np.pad(array, [(0, more * (axis == one)) for one in range(array.ndim)], constant_values=value)
+
+    labels = batch.labels if batch.labels.ndim == 1 else longer(batch.labels, 1, IGNORED)
+    return batch._replace(inputs=longer(batch.inputs, time, 0), labels=labels)
