@@ -15,14 +15,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops import device as devices
 from rotrnn.ops.device import Array, Device
-from rotrnn.ops.recording import NotRecordable, Recording, recorded, recording
+from rotrnn.ops.recording import Drive, NotRecordable, Recording, recorded, recording
 
 PRECISIONS = ("float32", "tf32", "bf16")
 """How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
@@ -101,9 +101,20 @@ def _asarray(cupy: Any, value: Any) -> Any:
     return one.constant(np.asarray(value), cupy.asarray)
 
 
+class Piece(NamedTuple):
+    """A part of recorded work: a CUDA graph. That of a loop is repeated as `drive` wants, which looks at `seen`."""
+
+    graph: Any
+    seen: Any = None
+    drive: Drive | None = None
+
+
 class Recorded:
     """Work on the GPU that was recorded as one CUDA graph: `repeat` does it again, with what the arrays that it reads
     hold then. Its memory is its own, and stays.
+
+    Work with loops of which the host decides how long they run (`Recording.loop`) is recorded as several graphs: what
+    comes before a loop, its body, and what comes after it.
 
     Parameters
     ----------
@@ -126,6 +137,7 @@ class Recorded:
         from rotrnn import _cuda
 
         self.counter, self.belongings = counter, Recording()
+        self.pieces: list[Piece] = []
         self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         cupy.cuda.get_current_stream().synchronize()
         _cuda.use_counter(counter)
@@ -135,10 +147,11 @@ class Recorded:
                     work()
                     self.belongings.complete = True
                 self.stream.synchronize()
+                self.belongings.cut = self._cut
                 self.stream.begin_capture()
                 try:
                     self.result = work()
-                    self.graph = self.stream.end_capture()
+                    self.pieces.append(Piece(self.stream.end_capture()))
                 except Exception as error:
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
@@ -147,17 +160,38 @@ class Recorded:
             _cuda.use_counter(None)
             self.stream.synchronize()
 
+    def _cut(self, body: Callable[[], Any], drive: Drive) -> None:
+        """Ends the graph of what came before a loop, records its body, and begins that of what comes after it."""
+        self.pieces.append(Piece(self.stream.end_capture()))
+        self.stream.begin_capture()
+        seen = body()
+        self.pieces.append(Piece(self.stream.end_capture(), seen, drive))
+        self.stream.begin_capture()
+
     def repeat(self, *inputs: tuple[Any, Any]) -> npt.NDArray[Any]:
         """Does the work again, with pairs of (an array that it reads, its numbers on the host). Returns a copy of its
         result on the host, for which the GPU is waited for."""
         import cupy
 
         cupy.cuda.get_current_stream().synchronize()  # what the work reads may be written there
+        step = 0
         for array, value in inputs:
             array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
-        self.graph.launch(stream=self.stream)
+            step = int(value[0]) if array is self.counter else step
+        for piece in self.pieces:
+            if piece.drive is None:
+                piece.graph.launch(stream=self.stream)
+            else:
+                piece.drive(functools.partial(self._again, piece), step)
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
+
+
+    def _again(self, piece: Piece) -> npt.NDArray[Any]:
+        """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""
+        piece.graph.launch(stream=self.stream)
+        seen: npt.NDArray[Any] = piece.seen.get(stream=self.stream)
+        return seen
 
 
 def _blas() -> str:

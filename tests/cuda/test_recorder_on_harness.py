@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import fake_cupy
 from rotrnn import Context, ModelSettings, build_model, cuda
+from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.device import to_host
 from rotrnn.tasks import Batch
@@ -76,10 +76,13 @@ def check_steps(recipe: Recipe, model: Any, batches: list[Batch]) -> None:
         state = initial_state(model, recipe)
         state.move(cuda.device())
         recorder = Recorder(recipe, model, group_of, cuda.device(), state)
-        for batch, loss in zip(batches, losses, strict=True):
+        for batch, loss, report in zip(batches, losses, reports, strict=True):
             found = recorder.advance(state, batch, np.arange(B))
             assert found is not None
             assert found["loss"] == pytest.approx(loss, rel=1e-9)
+            assert found["layers"].keys() == report.keys()
+            for name, value in found["layers"].items():
+                assert value == pytest.approx(report[name], rel=1e-6), name
             state.step += 1
         there = {name: to_host(array) for name, array in flatten(state.params)}
     for name, array in flatten(expected.params):
@@ -93,3 +96,43 @@ def test_steps_of_every_kind_of_model_are_recorded(head: str, ragged: bool) -> N
     rng = np.random.default_rng(2)
     batches = [batch_of(head, T, ragged, rng) for T in ((9, 6, 10, 9) if ragged else (7, 7))]
     check_steps(recipe_of(), model_of(head), batches)
+
+
+FIXED_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a few iterations": ("fixed_point", {"d_state": 4, "tol": 1e-6}),
+    "the gradient iterates": ("fixed_point", {"d_state": 4, "tol": 1e-6, "gradient": "implicit"}),
+    "no kernel for a pass": ("fixed_point", {"d_state": 4, "accelerated": False, "max_iterations": 13}),
+    "a constant mixer": ("fixed_point", {"d_state": 4, "mixer": "orthogonal", "contractive": True}),
+    "a limit between two looks": ("bedouin", {"d_state": 4, "tol": 1e-9, "train_iterations": 6}),
+    "a drawn limit": ("bedouin", {"d_state": 4, "tol": 1e-9, "train_iterations": "gamma"}),
+    "implicit matrix states": ("bedouin", {"d_state": 4, "tol": 1e-6, "gradient": "implicit"}),
+    "step sizes shrink": ("fpmamba", {"d_state": 4, "tol": 1e-4, "train_iterations": 38}),
+    "all end together": ("fpmamba", {"d_state": 4, "tol": 0.3, "stop": "quantile"}),
+    "a drawn limit for all": ("fpmamba", {"d_state": 4, "tol": 1e-9, "stop": "quantile", "train_iterations": "gamma"}),
+}
+
+
+@pytest.mark.parametrize("layer", FIXED_POINTS)
+def test_iterations_are_repeated_until_the_host_sees_their_end(layer: str) -> None:
+    """As many for each sequence as operation by operation, of which the reports tell."""
+    rng = np.random.default_rng(3)
+    name, settings = FIXED_POINTS[layer]
+    batches = [batch_of("classifier", 7, True, rng) for _ in range(3)]
+    check_steps(recipe_of(), model_of("classifier", name, **settings), batches)
+
+
+@pytest.mark.parametrize(("settings", "error"), [({}, NotConverged), ({"contractive": True}, ConvergenceError)])
+def test_a_fixed_point_that_is_not_reached_is_told(settings: dict[str, Any], error: type[Exception]) -> None:
+    """As operation by operation: a warning, or an error where a fixed point is guaranteed, with the same message."""
+    model = model_of("classifier", "fixed_point", d_state=4, tol=1e-12, max_iterations=2, **settings)
+    batch = batch_of("classifier", 7, True, np.random.default_rng(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(error) as expected:
+            steps_on_cpu(recipe_of(), model, [batch])
+        with fake_cupy.gpu(), pytest.raises(error) as found:
+            state = initial_state(model, recipe_of())
+            state.move(cuda.device())
+            recorder = Recorder(recipe_of(), model, lambda name: "global", cuda.device(), state)
+            recorder.advance(state, batch, np.arange(B))
+    assert str(found.value) == str(expected.value)

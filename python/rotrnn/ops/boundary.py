@@ -81,6 +81,8 @@ def rename(error: Exception, inner: str, outer: str) -> None:
 
 def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Returns these lengths with 0 for sequences that are not `kept`. The result is checked if `lengths` are."""
+    if isinstance(lengths, RecordedLengths):
+        return RecordedLengths(np.where(kept, lengths.there, 0), lengths.fits[1])  # type: ignore[return-value]
     rest = np.where(kept, lengths, 0)
     fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
     return rest if fits is None else CheckedLengths.of(rest, *fits)

@@ -5,8 +5,9 @@ group. What changes from step to step (the batch, its lengths, learning rates, t
 the graph before it runs; loss, accuracy and norms come back as one small array. If the gradients are not finite, the
 update leaves everything as it is.
 
-There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers
-on the GPU (a fixed point's iterations, say) is not recorded, and its steps run operation by operation.
+There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model that iterates to a fixed
+point has several: the host looks how far the iteration is, and repeats the graph of a few iterations. A step that waits
+for numbers in another place is not recorded, and runs operation by operation.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def grouped(state: State, group_of: GroupOf, device: Device) -> list[Group]:
 
 
 class Inputs:
-    """The arrays of a graph that hold what changes from step to step."""
+    """What changes from step to step: the arrays that a graph reads, and what layers report."""
 
     def __init__(self, batch: Batch, groups: int, device: Device) -> None:
         inputs, labels = np.asarray(batch.inputs), np.asarray(batch.labels)
@@ -87,6 +88,8 @@ class Inputs:
         self.lengths = None if batch.lengths is None else device.asarray(np.asarray(batch.lengths, np.int64))
         self.step = device.asarray(np.zeros(1, np.int64))
         self.rules = device.asarray(np.ones((groups, 4)))
+        self.saved: Any = None
+        """What forward saved when it was recorded: its reports are of the step that was taken last."""
 
 
 class Recorder:
@@ -98,8 +101,9 @@ class Recorder:
         self.graphs: dict[Any, tuple[Recorded, Inputs]] = {}
         self.recordable = recipe.training.accumulate == 1
 
-    def advance(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> dict[str, float] | None:
-        """Takes a step. Returns its metrics; or None, with nothing done, if it cannot be recorded."""
+    def advance(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> dict[str, Any] | None:
+        """Takes a step. Returns its metrics, with what layers report as "layers"; or None, with nothing done, if it
+        cannot be recorded."""
         batch = padded(batch, self.model.time_axis)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
@@ -116,7 +120,8 @@ class Recorder:
         values += [(inputs.lengths, batch.lengths)] if inputs.lengths is not None else []
         values += [(inputs.step, np.array([state.step])), (inputs.rules, self.rules(state.step))]
         found = graph.repeat(*values).tolist()
-        return dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
+        metrics: dict[str, Any] = dict(zip(METRICS, found, strict=False))
+        return metrics | {"updated": float(np.sum(found[len(METRICS) :])), "layers": self.model.report(inputs.saved)}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
         """Returns what AdamW needs at a step, for each group: rate and corrections of the moments (and a scale)."""
@@ -141,9 +146,9 @@ class Recorder:
 
     def step(self, params: Params, inputs: Inputs, ctx: Context) -> Array:
         """The work of a step; returns its metrics."""
-        logits, saved = self.model.forward(params, inputs.inputs, ctx)
+        logits, inputs.saved = self.model.forward(params, inputs.inputs, ctx)
         found = self.model.loss(logits, inputs.labels, ctx.lengths)
-        grads = dict(flatten(self.model.backward(params, saved, found.dlogits, None)))
+        grads = dict(flatten(self.model.backward(params, inputs.saved, found.dlogits, None)))
         room = self.device.empty((len(METRICS) + 2 * len(self.groups),), np.dtype(np.float64))
         norms = self.device.empty((len(self.groups),), np.dtype(np.float64))
         for k, group in enumerate(self.groups):

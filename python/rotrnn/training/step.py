@@ -63,7 +63,9 @@ class Stepper:
         if not math.isfinite(found["updated"]):
             check_parameters("parameter", state.params, self.group_of)
             raise NonFinite("a second moment of the optimiser is not finite")
-        return {"loss": found["loss"], "accuracy": found["right"] / self.model.count(batch.labels, batch.lengths)}, found["grad_norm"]
+        labels = self.model.count(batch.labels, batch.lengths)
+        metrics: dict[str, Any] = {"loss": found["loss"], "accuracy": found["right"] / labels}
+        return metrics | ({"layers": found["layers"]} if found["layers"] else {}), found["grad_norm"]
 
     def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
