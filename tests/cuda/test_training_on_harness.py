@@ -31,14 +31,23 @@ SMALL = [
     *("training.batch=4", "training.steps=6", "training.eval_every=3", "training.dtype=float64", "layer.d_state=4"),
 ]
 LISTOPS = ("task.name=listops", "task.max_length=24", "task.min_length=5", "task.max_depth=3")
-FIXED_POINT = ("model.layer=fixed_point", "layer.tol=1e-4", "model.norm=layer")
+FIXED_POINT = (
+    *("model.layer=fixed_point", "layer.d_state=4", "layer.tol=1e-4", "model.norm=layer", "model.n_layers=1"),
+    *("task.max_length=8", "training.steps=4", "training.eval_every=2"),
+)
 OWN: dict[str, tuple[str, ...]] = {
     "listops-lru": LISTOPS,
     "listops-rotrnn": (*LISTOPS, "layer.heads=2"),
-    "copy": ("task.max_length=6", "task.test_max_length=6", "task.context=16"),
+    "brackets": (
+        *("task.max_length=7", *(f"task.{one}_length=7" for one in ("val_min", "val_max", "test_min", "test_max"))),
+        *("model.n_layers=1", "training.steps=3"),
+    ),
     "delayed-copy-minimal-lru": (),
 }
-"""Small settings of recipes beside these: a classifier, taggers whose layer iterates, and bits."""
+"""Small settings of recipes beside these: classifiers, one of which iterates, and bits."""
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:listops-lru. another model.layer drops what was set")
 
 
 def recipe_of(name: str, *more: str) -> Recipe:
