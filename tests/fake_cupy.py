@@ -48,6 +48,9 @@ class Stream:
     def __init__(self, non_blocking: bool = False) -> None:
         pass
 
+    def is_capturing(self) -> bool:
+        return strict.RECORD is not None
+
     def __enter__(self) -> Stream:
         return self
 
@@ -82,11 +85,55 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
+class CUDARuntimeError(RuntimeError):
+    """What CUDA says when there is no memory; CuPy's has a number, too."""
+
+
+def new_memory(size: int) -> Memory:
+    """Memory of the GPU that nobody has."""
+    left = Failures.bytes if strict.RECORD is None else Failures.captured_bytes
+    if left is not None and size > left:
+        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+    return Memory(size)
+
+
 class MemoryPool:
-    """Its memory is new each time; arrays of a graph are kept by the calls that use them."""
+    """Its memory is new each time; arrays of a graph are kept by the calls that use them. As CuPy's, it frees what it
+    keeps for later if there is no more."""
+
+    def __init__(self, allocator: Any = new_memory) -> None:
+        self.allocator = allocator
 
     def malloc(self, size: int) -> Memory:
-        return alloc(size)
+        try:
+            return self.allocator(size)  # type: ignore[no-any-return]
+        except CUDARuntimeError:
+            self.free_all_blocks()
+        try:
+            return self.allocator(size)  # type: ignore[no-any-return]
+        except CUDARuntimeError as error:
+            raise MemoryError(f"Out of memory allocating {size:,} bytes") from error
+
+    def free_all_blocks(self) -> None:
+        assert strict.RECORD is None, "memory of the graph that is being captured was freed"
+
+
+DEFAULT_POOL = MemoryPool()
+ALLOCATORS: list[Any] = [DEFAULT_POOL.malloc]
+"""The current allocator is the last."""
+
+
+def alloc(size: int) -> Memory:
+    return ALLOCATORS[-1](size)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def using_allocator(allocator: Any = None) -> Iterator[None]:
+    ALLOCATORS.append(allocator)
+    try:
+        yield
+    finally:
+        ALLOCATORS.pop()
 
 
 class Kernels:
@@ -145,22 +192,18 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had."""
+    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had, also by work that is being
+    captured."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
+    captured_bytes: int | None = None
 
 
 def get_device_count() -> int:
     if isinstance(Failures.gpus, Exception):
         raise Failures.gpus
     return Failures.gpus
-
-
-def alloc(size: int) -> Memory:
-    if Failures.bytes is not None and size > Failures.bytes:
-        raise MemoryError(f"Out of memory allocating {size} bytes")
-    return Memory(size)
 
 
 def module() -> ModuleType:
@@ -171,6 +214,7 @@ def module() -> ModuleType:
         getDeviceProperties=lambda number: {"name": b"harness", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
         memGetInfo=lambda: (1 << 30, 2 << 30),
+        CUDARuntimeError=CUDARuntimeError,
     )
     made.__dict__.update(
         ndarray=ndarray,
@@ -178,15 +222,17 @@ def module() -> ModuleType:
         asarray=asarray,
         asnumpy=lambda array: array.on_host(),
         from_dlpack=lambda value: value.__dlpack__(),
-        get_default_memory_pool=MemoryPool,
+        get_default_memory_pool=lambda: DEFAULT_POOL,
         __version__="14.2.0",
         cuda=SimpleNamespace(
             alloc=alloc,
             runtime=runtime,
             get_current_stream=Stream,
             Stream=Stream,
+            Memory=new_memory,
+            MemoryPointer=lambda memory, offset: memory,
             MemoryPool=MemoryPool,
-            using_allocator=lambda allocator: contextlib.nullcontext(),
+            using_allocator=using_allocator,
             set_allocator=lambda allocator: None,
         ),
     )
@@ -216,7 +262,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        Failures.gpus, Failures.bytes = 1, None
+        Failures.gpus, Failures.bytes, Failures.captured_bytes = 1, None, None
         cuda._load.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)

@@ -84,8 +84,9 @@ def _load() -> Device:
         _cuda.kernels,
         lambda shape, dtype: cupy.empty(shape, dtype),
         functools.partial(_asarray, cupy),
-        cupy.asnumpy,
+        functools.partial(_to_host, cupy),
         view=functools.partial(_view, cupy),
+        here=lambda: (cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr),
         tile=1,
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
@@ -95,10 +96,28 @@ def _load() -> Device:
 
 def _asarray(cupy: Any, value: Any) -> Any:
     """Returns a copy on the GPU of a host array; within a recording, of equal arrays the same copy."""
-    one = recording()
-    if one is None or isinstance(value, cupy.ndarray):
+    if isinstance(value, cupy.ndarray):
         return cupy.asarray(value)
-    return one.constant(np.asarray(value), cupy.asarray)
+    one, copy = recording(), functools.partial(_copied, cupy)
+    return copy(value) if one is None else one.constant(np.asarray(value), copy)
+
+
+def _copied(cupy: Any, value: Any) -> Any:
+    _refuse_capture(cupy, "an array of the host would be copied to the GPU")
+    return cupy.asarray(value)
+
+
+def _to_host(cupy: Any, array: Any) -> Any:
+    """Returns a copy on the host of an array on the GPU."""
+    _refuse_capture(cupy, "numbers on the GPU would be read")
+    return cupy.asnumpy(array)
+
+
+def _refuse_capture(cupy: Any, what: str) -> None:
+    """Raises DeviceError if somebody captures the current stream. CUDA would record a copy between the GPU and memory of
+    the host that is soon another's."""
+    if cupy.cuda.get_current_stream().is_capturing():
+        raise DeviceError(f"the current stream is being captured, and {what}, which cannot be repeated")
 
 
 class Piece(NamedTuple):
@@ -138,8 +157,9 @@ class Recorded:
 
         self.counter, self.belongings = counter, Recording()
         self.pieces: list[Piece] = []
-        self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
+        self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool(self._allocate)
         cupy.cuda.get_current_stream().synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()  # this pool cannot have them
         _cuda.use_counter(counter)
         try:
             with cupy.cuda.using_allocator(self.pool.malloc), self.stream, recorded(self.belongings):
@@ -159,6 +179,18 @@ class Recorded:
         finally:
             _cuda.use_counter(None)
             self.stream.synchronize()
+
+    def _allocate(self, size: int) -> Any:
+        """Returns new memory for the pool. Where there is none, the pool frees the memory that nobody uses, and tries
+        again; but a graph uses what was freed while it was recorded."""
+        import cupy
+
+        try:
+            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if self.belongings.cut is None:
+                raise
+            raise MemoryError(f"the GPU gave no memory while work was recorded: {error}") from error
 
     def _cut(self, body: Callable[[], Any], drive: Drive) -> None:
         """Ends the graph of what came before a loop, records its body, and begins that of what comes after it."""

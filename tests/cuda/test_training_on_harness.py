@@ -188,3 +188,13 @@ def test_without_a_gpu_the_command_says_why(capsys: pytest.CaptureFixture[str]) 
         assert main(["train", "digits-lru", "--device", "cuda"]) == 2
     assert capsys.readouterr().err == "rotrnn: error: there is no CUDA GPU\n"
 
+
+
+def test_no_memory_of_a_graph_is_freed_while_it_is_recorded(tmp_path: Path) -> None:
+    """A pool without memory frees what nobody uses (the stand-in's asserts that nothing is recorded then): so steps are
+    not recorded."""
+    recipe = recipe_of("listops-lru", "training.steps=2")
+    train(recipe, tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu(captured_bytes=0), pytest.warns(UserWarning, match="gave no memory while work was recorded"):
+        train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
