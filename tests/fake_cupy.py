@@ -73,7 +73,7 @@ class Graph:
     def __init__(self, calls: list[Any]) -> None:
         self.calls = calls
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: Stream | None = None) -> None:
         for function, args, kwargs, result in self.calls:
             again = function(*args, **kwargs)
             for to, value in zip(*map(_several, (result, again)), strict=True):
@@ -227,7 +227,7 @@ def module() -> ModuleType:
         cuda=SimpleNamespace(
             alloc=alloc,
             runtime=runtime,
-            get_current_stream=Stream,
+            get_current_stream=lambda: Stream(),
             Stream=Stream,
             Memory=new_memory,
             MemoryPointer=lambda memory, offset: memory,

@@ -161,6 +161,14 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
     return device_of(like).empty(shape, dtype)
 
 
+def full(shape: tuple[int, ...], value: complex, dtype: npt.DTypeLike, like: Array) -> Array:
+    """Returns an array of equal numbers on the device of `like`. (``numpy.full`` and ``numpy.ones`` with ``like`` pass an
+    argument on that CuPy's do not have.)"""
+    array = empty(shape, dtype, like)
+    array[...] = value
+    return array
+
+
 def empty_like(x: Array) -> Array:
     """Returns an uninitialised array with the shape, dtype and device of x."""
     return device_of(x).empty(x.shape, x.dtype)

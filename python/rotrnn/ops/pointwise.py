@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, device_of
+from rotrnn.ops.device import HOST, device_of, full
 from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
@@ -881,7 +881,7 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
         raise ValueError(f"{args.op}: labels has shape {labels.shape}, expected at least one label")
     if ignored is None:
         check_indices(args, "labels", labels, bound)
-        return None, np.full((), labels.size, like=labels)
+        return None, full((), labels.size, np.int64, labels)
     counted = labels != args.integer("ignored", ignored, -(2**63))
     check_indices(args, "labels", labels, bound, ~counted)
     count: Any = counted.sum(dtype=np.int64)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only
-from rotrnn.ops.device import beside, device_of, to_host
+from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
@@ -250,7 +250,7 @@ class Progress:
         tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
         first = FIRST_STEP if settings.damping == "adaptive" else 1.0
         numbers = [
-            np.full(running.shape, value, kind, like=running)
+            full(running.shape, value, kind, running)
             for value, kind in ((first, dtype), (np.inf, np.float64), (0, np.int64), (0, np.float64), (0, np.int64))
         ]
         return cls(settings, ctx.train, tol, *numbers, running)
