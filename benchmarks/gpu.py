@@ -88,7 +88,7 @@ def wait() -> None:
 
 
 def graph_seconds(graph: cuda.Recorded, window: float) -> float:
-    return seconds(lambda: graph.graph.launch(stream=graph.stream), graph.stream.synchronize, window)
+    return seconds(lambda: graph.launch(0), graph.stream.synchronize, window)
 
 
 def recorded_seconds(work: Callable[[], Any], window: float) -> float:
@@ -337,7 +337,7 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
     with trial(load_recipe(f"{name}-lru", changes), 8 if quick else EXAMPLES, "cuda") as (trainer, state):
         times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(4 if quick else 40)]
         trainer.stepper.settle(state)
-        graphs = trainer.stepper.recorder.graphs if trainer.stepper.recorder else {}
+        graphs = trainer.stepper.recorder.steps if trainer.stepper.recorder else {}
         longest = max(graphs, key=lambda key: np.prod(key[0]), default=None)
         free, total = cupy.cuda.runtime.memGetInfo()
         one: Row = {"name": name, "precision": precision, "graphs": len(graphs), "gpu_bytes": total - free}
@@ -345,7 +345,7 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
         one["steps/s"] = 1 / one["seconds"]
         one["slowest_of_the_later_half"] = max(times[len(times) // 2 :])
         if longest is not None:
-            one["graph_seconds"] = graph_seconds(graphs[longest][0], 0.02 if quick else 1.0)
+            one["graph_seconds"] = graph_seconds(graphs[longest].graph, 0.02 if quick else 1.0)
             one["shape"] = list(longest[0])
         yield one
 

@@ -604,15 +604,21 @@ ROT_DEVICE_ONLY real warp_largest(real x) {
     return x;
 }
 
-/* A warp for each row of logits. A label that is no class gives NaN. */
-GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logits, const int64_t *labels, int64_t B,
-                                     int64_t C) {
+/* A warp for each row of logits. A label of -1 does not count where `count` says how many do; any other label that is no
+ * class gives NaN. */
+GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logits, const int64_t *labels,
+                                     const int64_t *count, int64_t B, int64_t C) {
     const int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     if (b >= B) return;
     const real *const z = logits + b * C;
     real *const e = dlogits + b * C;
     const int64_t label = labels[b];
+    if (label == -1 && count) {
+        if (lane == 0) loss[b] = 0;
+        for (int64_t c = lane; c < C; c += 32) e[c] = 0;
+        return;
+    }
     const bool known = is_row(label, C);
     real largest = C ? z[0] : 0;
     double others = 0;
@@ -625,13 +631,13 @@ GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logi
     }
     others = warp_sum(others);
     const real at_label = known ? z[label] : (real)NAN;
-    const double sum = others + (double)vmath_exp(at_label - largest), share = 1 / (sum * (double)B);
+    const double sum = others + (double)vmath_exp(at_label - largest), share = 1 / (sum * (double)(count ? count[0] : B));
     if (lane == 0) loss[b] = (real)(log(sum) + ((double)largest - (double)at_label));
     for (int64_t c = lane; c < C; c += 32)
         e[c] = c == label ? (real)(-others * share) : (real)((double)e[c] * share); /* not softmax - 1: it cancels */
 }
 
 KERNEL(cross_entropy) {
-    launch(cross_entropy_kernel, pieces_of(B, WARPS), THREADS, 0, loss, dlogits, logits, labels, B, C);
+    launch(cross_entropy_kernel, pieces_of(B, WARPS), THREADS, 0, loss, dlogits, logits, labels, count, B, C);
     return runtime_status();
 }

@@ -94,6 +94,9 @@ class Stream:
         self.done = self.given = 0
         STREAMS.add(self)
 
+    def is_capturing(self) -> bool:
+        return strict.RECORD is not None
+
     def __enter__(self) -> Stream:
         self.finish(self.given)
         CURRENT.append(self)
@@ -201,8 +204,8 @@ class Graph:
     def __init__(self, calls: list[Any]) -> None:
         self.calls = calls
 
-    def launch(self, stream: Stream) -> None:
-        stream.give(lambda: False, self.run)
+    def launch(self, stream: Stream | None = None) -> None:
+        (stream or get_current_stream()).give(lambda: False, self.run)
 
     def run(self) -> None:
         Failures.launched()
@@ -279,11 +282,56 @@ def memory(address: int, count: int, datatype: int) -> np.ndarray[Any, Any]:
     return np.ctypeslib.as_array((kind * count).from_address(address))
 
 
+class CUDARuntimeError(RuntimeError):
+    """What CUDA says when there is no memory; CuPy's has a number, too."""
+
+
+def new_memory(size: int) -> Memory:
+    """Memory of the GPU that nobody has."""
+    Failures.check()
+    left = Failures.bytes if strict.RECORD is None else Failures.captured_bytes
+    if left is not None and size > left:
+        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+    return Memory(size)
+
+
 class MemoryPool:
-    """Its memory is new each time; arrays of a graph are kept by the calls that use them."""
+    """Its memory is new each time; arrays of a graph are kept by the calls that use them. As CuPy's, it frees what it
+    keeps for later if there is no more."""
+
+    def __init__(self, allocator: Any = new_memory) -> None:
+        self.allocator = allocator
 
     def malloc(self, size: int) -> Memory:
-        return alloc(size)
+        try:
+            return self.allocator(size)  # type: ignore[no-any-return]
+        except CUDARuntimeError:
+            self.free_all_blocks()
+        try:
+            return self.allocator(size)  # type: ignore[no-any-return]
+        except CUDARuntimeError as error:
+            raise MemoryError(f"Out of memory allocating {size:,} bytes") from error
+
+    def free_all_blocks(self) -> None:
+        assert strict.RECORD is None, "memory of the graph that is being captured was freed"
+
+
+DEFAULT_POOL = MemoryPool()
+ALLOCATORS: list[Any] = [DEFAULT_POOL.malloc]
+"""The current allocator is the last."""
+
+
+def alloc(size: int) -> Memory:
+    return ALLOCATORS[-1](size)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def using_allocator(allocator: Any = None) -> Iterator[None]:
+    ALLOCATORS.append(allocator)
+    try:
+        yield
+    finally:
+        ALLOCATORS.pop()
 
 
 class Kernels:
@@ -343,19 +391,19 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong: the number of GPUs; the bytes that can still be had, perhaps only while a stream is captured;
+    """What goes wrong: the number of GPUs; the bytes that can still be had, and those by work that is captured;
     the graph launch, counted from 1, that fails when the host has gone on. From then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
-    in_capture = False
+    captured_bytes: int | None = None
     at_launch = 0
     launches = 0
     lost = False
 
     @classmethod
     def reset(cls) -> None:
-        cls.gpus, cls.bytes, cls.in_capture, cls.at_launch, cls.launches, cls.lost = 1, None, False, 0, 0, False
+        cls.gpus, cls.bytes, cls.captured_bytes, cls.at_launch, cls.launches, cls.lost = 1, None, None, 0, 0, False
 
     @classmethod
     def check(cls) -> None:
@@ -375,14 +423,6 @@ def get_device_count() -> int:
     return Failures.gpus
 
 
-def alloc(size: int) -> Memory:
-    Failures.check()
-    limited = strict.RECORD is not None or not Failures.in_capture
-    if Failures.bytes is not None and size > Failures.bytes and limited:
-        raise MemoryError(f"Out of memory allocating {size} bytes")
-    return Memory(size)
-
-
 def module() -> ModuleType:
     made = ModuleType("cupy")
     runtime = SimpleNamespace(
@@ -393,6 +433,7 @@ def module() -> ModuleType:
         getDeviceProperties=lambda number: {"name": b"harness", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
         memGetInfo=lambda: (1 << 30, 2 << 30),
+        CUDARuntimeError=CUDARuntimeError,
     )
     made.__dict__.update(
         ndarray=ndarray,
@@ -400,7 +441,7 @@ def module() -> ModuleType:
         asarray=asarray,
         asnumpy=lambda array: array.get(),
         from_dlpack=lambda value: value.__dlpack__(),
-        get_default_memory_pool=MemoryPool,
+        get_default_memory_pool=lambda: DEFAULT_POOL,
         __version__="14.2.0",
         cuda=ModuleType("cupy.cuda"),
     )
@@ -411,7 +452,9 @@ def module() -> ModuleType:
         Stream=Stream,
         Event=Event,
         MemoryPool=MemoryPool,
-        using_allocator=lambda allocator: contextlib.nullcontext(),
+        Memory=new_memory,
+        MemoryPointer=lambda memory, offset: memory,
+        using_allocator=using_allocator,
         set_allocator=lambda allocator: None,
         nccl=nccl,
     )

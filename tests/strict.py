@@ -73,6 +73,8 @@ def perform(kind: type[StrictArray], function: Any, *args: Any, **kwargs: Any) -
     name = getattr(function, "__name__", "")
     if "initial" in kwargs and name in ("max", "min", "amax", "amin"):
         raise TypeError(f"CuPy's {name} has no argument initial")
+    if "device" in kwargs:
+        raise TypeError(f"CuPy's {name} has no argument device, which NumPy passes on")
     if "out" in kwargs and name in ("fft", "ifft", "rfft", "irfft"):
         raise TypeError(f"CuPy's {name} has no argument out")
     if any(isinstance(one, np.ndarray) and one.dtype in (np.longdouble, np.clongdouble) for one in args):

@@ -610,20 +610,27 @@ KERNEL(mean_pool_backward) {
 
 /* -------------------------------------------------------------------------------------------------------- loss */
 
-/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C).  With m the largest logit and S = sum_c e^(z_c - m),
- *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / B: of the mean loss. */
+/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: such a row does not count, its logits are not read
+ * and its loss and gradient are zero.  With m the largest logit, S = sum_c e^(z_c - m) and n = count,
+ *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / n: of the mean loss. */
 KERNEL(cross_entropy) {
+    const double n = (double)(count ? count[0] : B);
 #pragma omp parallel for schedule(static) if (B * C > SMALL)
     for (int64_t b = 0; b < B; b++) {
         const real *restrict z = logits + b * C;
         real *restrict e = dlogits + b * C;
         const int64_t label = labels[b];
+        if (label < 0) {
+            loss[b] = 0;
+            memset(e, 0, (size_t)C * sizeof(real));
+            continue;
+        }
         real largest = z[0];
         double others = 0;
         for (int64_t c = 1; c < C; c++) largest = z[c] > largest ? z[c] : largest;
         for (int64_t c = 0; c < C; c++) e[c] = vmath_exp(z[c] - largest);
         for (int64_t c = 0; c < C; c++) others += c == label ? 0 : (double)e[c];
-        const double sum = others + (double)e[label], share = 1 / (sum * (double)B);
+        const double sum = others + (double)e[label], share = 1 / (sum * n);
         loss[b] = (real)(log(sum) + ((double)largest - (double)z[label]));
         for (int64_t c = 0; c < C; c++) e[c] = (real)((double)e[c] * share);
         e[label] = (real)(-others * share); /* not softmax - 1, which would cancel */

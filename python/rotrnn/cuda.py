@@ -15,14 +15,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops import device as devices
 from rotrnn.ops.device import Array, Device
-from rotrnn.ops.recording import NotRecordable, Recording, recorded, recording
+from rotrnn.ops.recording import Drive, NotRecordable, Recording, recorded, recording
 
 PRECISIONS = ("float32", "tf32", "bf16")
 """How products of float32 matrices round their operands on a GPU; sums, scans and everything else are in float32."""
@@ -84,8 +84,9 @@ def _load() -> Device:
         _cuda.kernels,
         lambda shape, dtype: cupy.empty(shape, dtype),
         functools.partial(_asarray, cupy),
-        cupy.asnumpy,
+        functools.partial(_to_host, cupy),
         view=functools.partial(_view, cupy),
+        here=lambda: (cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr),
         tile=1,
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
@@ -95,15 +96,44 @@ def _load() -> Device:
 
 def _asarray(cupy: Any, value: Any) -> Any:
     """Returns a copy on the GPU of a host array; within a recording, of equal arrays the same copy."""
-    one = recording()
-    if one is None or isinstance(value, cupy.ndarray):
+    if isinstance(value, cupy.ndarray):
         return cupy.asarray(value)
-    return one.constant(np.asarray(value), cupy.asarray)
+    one, copy = recording(), functools.partial(_copied, cupy)
+    return copy(value) if one is None else one.constant(np.asarray(value), copy)
+
+
+def _copied(cupy: Any, value: Any) -> Any:
+    _refuse_capture(cupy, "an array of the host would be copied to the GPU")
+    return cupy.asarray(value)
+
+
+def _to_host(cupy: Any, array: Any) -> Any:
+    """Returns a copy on the host of an array on the GPU."""
+    _refuse_capture(cupy, "numbers on the GPU would be read")
+    return cupy.asnumpy(array)
+
+
+def _refuse_capture(cupy: Any, what: str) -> None:
+    """Raises DeviceError if somebody captures the current stream. CUDA would record a copy between the GPU and memory of
+    the host that is soon another's."""
+    if cupy.cuda.get_current_stream().is_capturing():
+        raise DeviceError(f"the current stream is being captured, and {what}, which cannot be repeated")
+
+
+class Piece(NamedTuple):
+    """A part of recorded work: a CUDA graph. That of a loop is repeated as `drive` wants, which looks at `seen`."""
+
+    graph: Any
+    seen: Any = None
+    drive: Drive | None = None
 
 
 class Recorded:
     """Work on the GPU that was recorded as one CUDA graph: `repeat` does it again, with what the arrays that it reads
     hold then. Its memory is its own, and stays.
+
+    Work with loops of which the host decides how long they run (`Recording.loop`) is recorded as several graphs: what
+    comes before a loop, its body, and what comes after it.
 
     Parameters
     ----------
@@ -128,9 +158,11 @@ class Recorded:
         from rotrnn import _cuda
 
         self.counter, self.belongings = counter, Recording()
+        self.pieces: list[Piece] = []
         self.stream = cupy.cuda.Stream(non_blocking=True) if stream is None else stream
-        self.pool = cupy.cuda.MemoryPool()
+        self.pool = cupy.cuda.MemoryPool(self._allocate)
         cupy.cuda.get_current_stream().synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()  # this pool cannot have them
         _cuda.use_counter(counter)
         try:
             with cupy.cuda.using_allocator(self.pool.malloc), self.stream, recorded(self.belongings):
@@ -138,10 +170,11 @@ class Recorded:
                     work()
                     self.belongings.complete = True
                 self.stream.synchronize()
+                self.belongings.cut = self._cut
                 self.stream.begin_capture()
                 try:
                     self.result = work()
-                    self.graph = self.stream.end_capture()
+                    self.pieces.append(Piece(self.stream.end_capture()))
                 except Exception as error:
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
@@ -152,9 +185,34 @@ class Recorded:
             _cuda.use_counter(None)
             self.stream.synchronize()
 
-    def launch(self) -> None:
-        """Does the work again, after what is on its stream, and does not wait for it."""
-        self.graph.launch(stream=self.stream)
+    def _allocate(self, size: int) -> Any:
+        """Returns new memory for the pool. Where there is none, the pool frees the memory that nobody uses, and tries
+        again; but a graph uses what was freed while it was recorded."""
+        import cupy
+
+        try:
+            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if self.belongings.cut is None:
+                raise
+            raise MemoryError(f"the GPU gave no memory while work was recorded: {error}") from error
+
+    def _cut(self, body: Callable[[], Any], drive: Drive) -> None:
+        """Ends the graph of what came before a loop, records its body, and begins that of what comes after it."""
+        self.pieces.append(Piece(self.stream.end_capture()))
+        self.stream.begin_capture()
+        seen = body()
+        self.pieces.append(Piece(self.stream.end_capture(), seen, drive))
+        self.stream.begin_capture()
+
+    def launch(self, step: int) -> None:
+        """Does the work again, after what is on its stream, at a step of random numbers. It is not waited for, but for
+        what the host looks at in loops."""
+        for piece in self.pieces:
+            if piece.drive is None:
+                piece.graph.launch(stream=self.stream)
+            else:
+                piece.drive(functools.partial(self._again, piece), step)
 
     def repeat(self, *inputs: tuple[Any, Any]) -> npt.NDArray[Any]:
         """Does the work again, with pairs of (an array that it reads, its numbers on the host). Returns a copy of its
@@ -162,11 +220,19 @@ class Recorded:
         import cupy
 
         cupy.cuda.get_current_stream().synchronize()  # what the work reads may be written there
+        step = 0
         for array, value in inputs:
             array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
-        self.launch()
+            step = int(value[0]) if array is self.counter else step
+        self.launch(step)
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
+
+    def _again(self, piece: Piece) -> npt.NDArray[Any]:
+        """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""
+        piece.graph.launch(stream=self.stream)
+        seen: npt.NDArray[Any] = piece.seen.get(stream=self.stream)
+        return seen
 
 
 def _blas() -> str:

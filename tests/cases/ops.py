@@ -482,11 +482,14 @@ def pool_case(name: str, shape: tuple[int, ...], lengths: Any = None) -> Case:
     )
 
 
-def cross_entropy_case(B: int, C: int, size: float) -> Case:
+def cross_entropy_case(B: int, C: int, size: float, ignored: int | None = None) -> Case:
+    """Every third label is `ignored`, if it is given."""
     labels = np.arange(B) * 7 % C
+    counted = np.arange(B) % 3 > 0 if ignored is not None else np.full(B, True)
+    given = np.where(counted, labels, ignored or 0)
 
     def entropy(logits: Any) -> Any:
-        return pointwise.cross_entropy(size * logits, beside(labels, logits))
+        return pointwise.cross_entropy(size * logits, beside(given, logits), ignored=ignored)
 
     def loss(logits: Any) -> Any:
         return beside(np.asarray(entropy(logits)[0], logits.dtype), logits)
@@ -494,10 +497,10 @@ def cross_entropy_case(B: int, C: int, size: float) -> Case:
     def formula(logits: Any) -> Any:
         z = (size * logits).astype(np.longdouble)
         log_sum = np.log(np.exp(z).sum(1))
-        return np.asarray((log_sum - z[np.arange(B), labels]).mean(), logits.dtype)
+        return np.asarray((log_sum - z[np.arange(B), labels])[counted].mean(), logits.dtype)
 
     return pointwise_case(
-        f"cross_entropy of {size:g}",
+        f"cross_entropy of {size:g}" + ("" if ignored is None else f", {ignored} ignored"),
         {"logits": (B, C)},
         loss,
         lambda dy, logits: ((dy * size * entropy(logits)[1]).astype(logits.dtype),),
@@ -606,6 +609,7 @@ POINTWISE = [
     ),
     *(pool_case(name, shape, lengths) for name in ("mean_pool", "last_pool") for shape, lengths in PLACES),
     *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
+    cross_entropy_case(7, 5, 1, ignored=-1),
     *(binary_cross_entropy_case(n, size) for n, size in ((7, 1), (1, 1), (64, 40), (5, 1e-3))),
 ]
 

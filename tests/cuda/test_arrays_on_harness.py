@@ -13,6 +13,7 @@ import pytest
 import fake_cupy
 import rotrnn
 from rotrnn import cuda
+from rotrnn.ops.boundary import CheckedLengths
 from strict import to_host
 
 A, X = np.full(3, 0.5), np.arange(24.0).reshape(2, 4, 3)
@@ -103,3 +104,40 @@ def test_the_import_needs_neither_cupy_nor_the_module() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout in ("True\n", "False\n")
+
+
+def test_a_stream_that_somebody_captures_records_ops_or_says_why_not() -> None:
+    """What an op launches is recorded, and repeated with other numbers; what needs the host is an error."""
+    with fake_cupy.gpu():
+        a, x, stream = fake_cupy.asarray(A), fake_cupy.asarray(X), fake_cupy.Stream(non_blocking=True)
+        rotrnn.cuda.device()
+        with stream:
+            stream.begin_capture()
+            h = rotrnn.diagonal_scan(a, x)
+            refused = "current stream is being captured, and an array of the host would be copied"
+            with pytest.raises(cuda.DeviceError, match=refused):
+                rotrnn.diagonal_scan(a, x, lengths=np.array([4, 2]))
+            with pytest.raises(cuda.DeviceError, match="being captured, and numbers on the GPU would be read"):
+                cuda.device().to_host(h)
+            with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+                rotrnn.embedding(x[..., 0].astype(np.int64), x[0])
+            graph = stream.end_capture()
+        x.set(-X)
+        graph.launch(stream)
+        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, -X))
+
+
+def test_lengths_have_a_copy_for_each_gpu_and_stream() -> None:
+    """One of another GPU would be refused by kernels; another stream would not wait for it."""
+    lengths = CheckedLengths.of([4, 2], 2, 4)
+    with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
+        device = cuda.device()
+        first = lengths.on(device)
+        assert lengths.on(device) is first
+        patch.setattr(fake_cupy.Stream, "ptr", 1)
+        second = lengths.on(device)
+        patch.setattr(sys.modules["cupy"].cuda.runtime, "getDevice", lambda: 1)
+        third = lengths.on(device)
+        assert len({id(one) for one in (first, second, third)}) == 3
+        for one in (first, second, third):
+            np.testing.assert_array_equal(to_host(one), [4, 2])

@@ -74,11 +74,11 @@ def test_two_processes_do_not_share_a_gpu(tmp_path: Path) -> None:
 FAILS = """
 from rotrnn.training.parallel import world
 launch, launches = cuda.Recorded.launch, []
-def failing(self):
+def failing(self, step):
     launches.append(self)
     if world().rank == 1 and len(launches) == 4:
         raise RuntimeError("broken on demand")
-    launch(self)
+    launch(self, step)
 cuda.Recorded.launch = failing
 """
 

@@ -63,7 +63,7 @@ def fed(steps: int, plant: Plant | None = None, *, reads: bool = True) -> tuple[
             plant(patch, feed)
         for k, value in enumerate(values):
             feed.send(value)
-            graph.launch()
+            graph.launch(k)
             results.take()
             if k and reads:
                 found.append(results.read(k - 1))
@@ -271,7 +271,7 @@ def out_of_memory() -> None:
 
 
 def at_capture() -> None:
-    Failures.bytes, Failures.in_capture = 0, True
+    Failures.captured_bytes = 0
 
 
 def capture() -> None:

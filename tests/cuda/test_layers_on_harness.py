@@ -35,12 +35,6 @@ def test_a_training_step_on_the_cuda_kernels(layer: str, fused: bool, seed: int)
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-ITERATES = ("fixed_point", "bedouin", "fpmamba")
-"""Layers whose step is not recorded: the host decides how many iterations there are."""
-READS_LENGTHS = ("attention", "wrope_memory")
-"""Layers whose step is not recorded for ragged batches: the host looks at lengths."""
-
-
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
@@ -62,11 +56,6 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
             grads = dict(flatten(model.backward(there, saved, loss.dlogits)))
             return functools.reduce(lambda *two: np.concatenate(two), [one.reshape(-1) for one in grads.values()])
 
-        reads = ragged and layer in READS_LENGTHS
-        if layer in ITERATES or reads:
-            with pytest.raises(NotRecordable, match="lengths of sequences" if reads else "capturing|lengths"):
-                cuda.Recorded(work, counter)
-            return
         graph = cuda.Recorded(work, counter)
         for step, (own_tokens, own_labels, own_lengths) in enumerate(batches):
             if ragged:

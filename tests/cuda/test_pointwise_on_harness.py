@@ -193,8 +193,8 @@ def test_ids_and_labels_out_of_range_touch_no_memory() -> None:
         kernels = module.kernels
         kernels.embedding_forward(y=y, ids=to_device(ids), table=to_device(table), bias=None, **sizes)
         kernels.embedding_backward(dtable=dtable, dy=to_device(dy), ids=to_device(ids), **sizes)
-        labels = to_device(np.array([5, 4, -(2**63)]))
-        kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(table), labels=labels, B=3, C=5)
+        given: dict[str, Any] = {"labels": to_device(np.array([5, 4, -(2**63)])), "count": None, "B": 3, "C": 5}
+        kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(table), **given)
     np.testing.assert_array_equal(to_host(y)[0, good], table[ids[0, good]])
     assert np.isnan(to_host(y)[0, ~good]).all()
     expected = np.zeros((3, 5))
@@ -231,12 +231,19 @@ def test_cross_entropy(dtype: Any) -> None:
             loss, dlogits = pointwise.cross_entropy(to_device(logits), to_device(labels))
         assert float(loss) == pytest.approx(expected, rel=8 * eps(dtype))
         np.testing.assert_allclose(to_host(dlogits), dexpected, rtol=0, atol=64 * eps(dtype) / B)
+    logits, labels = np.full((3, 6, 40), np.nan, dtype), np.full((3, 6), -1)
+    logits[:, :4], labels[:, :4] = normal((3, 4, 40), dtype), np.arange(12).reshape(3, 4)
+    expected, dexpected = pointwise.cross_entropy(logits, labels, ignored=-1)
+    with on_harness():
+        loss, dlogits = pointwise.cross_entropy(to_device(logits), to_device(labels), ignored=-1)
+    assert float(loss) == pytest.approx(expected, rel=8 * eps(dtype))
+    np.testing.assert_allclose(to_host(dlogits), dexpected, rtol=0, atol=64 * eps(dtype) / 12)
     big = np.finfo(dtype).max / 4
     logits = np.array([[big, -big], [0, -np.inf], [np.nan, 1], [20, 0]], dtype)
     loss, dlogits = poisoned((4,), dtype), poisoned((4, 2), dtype)
+    given: dict[str, Any] = {"labels": to_device(np.zeros(4, int)), "count": None, "B": 4, "C": 2}
     with on_harness() as module:
-        labels = to_device(np.zeros(4, int))
-        module.kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(logits), labels=labels, B=4, C=2)
+        module.kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(logits), **given)
     np.testing.assert_array_equal(to_host(loss)[:3], [0, 0, np.nan])
     np.testing.assert_array_equal(to_host(dlogits)[:3], [[0, 0], [0, 0], [np.nan, np.nan]])
     confident = np.exp(-20) / (1 + np.exp(-20)) / 4  # the gradient does not cancel

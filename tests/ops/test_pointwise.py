@@ -249,6 +249,25 @@ def test_cross_entropy_of_one_class_is_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("ignored", [-1, -100, 1])
+def test_ignored_labels_do_not_count(ignored: int, dtype: Any) -> None:
+    """The result is that of the other rows alone: the gradient to the bit, the mean to the order of its sum. What is
+    ignored may be NaN."""
+    rng = np.random.default_rng(0)
+    off = rng.random((3, 5)) < 0.5
+    for op, shape in ((cross_entropy, (3, 5, 4)), (binary_cross_entropy, (3, 5, 2))):
+        logits = rng.standard_normal(shape).astype(dtype)
+        labels = rng.choice([0] if ignored == 1 else [0, 1], shape[: 2 if op is cross_entropy else 3])
+        labels[off], logits[off] = ignored, np.nan
+        loss, dlogits = op(logits, labels, ignored=ignored)
+        picked = logits[~off].reshape((-1, 4) if op is cross_entropy else -1), labels[~off].ravel()
+        rest, drest = op(*picked)
+        assert loss == pytest.approx(rest, rel=16 * np.finfo(np.float64).eps)
+        np.testing.assert_array_equal(dlogits[~off].ravel(), drest.ravel())
+        np.testing.assert_array_equal(dlogits[off], 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_binary_cross_entropy_of_any_logits(dtype: Any) -> None:
     """Known answers, nothing overflows, and a confident answer keeps its digits: e^-20 to a few roundings."""
     near = 8 * float(np.finfo(dtype).eps)
@@ -315,13 +334,24 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: last_pool(X, lengths=[4, 1]), ValueError, r"last_pool: lengths\[0\] is 4"),
     (lambda: cross_entropy(X[0], [0, 1, 4]), ValueError, r"cross_entropy: labels\[2\] is 4, expected .* 0 to 3"),
     (lambda: cross_entropy(X[0], [0, 1]), ValueError, r"cross_entropy: labels has shape \(2,\), expected \(B=3\)"),
-    (lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)), ValueError, "cross_entropy: logits has shape"),
+    (
+        lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)),
+        ValueError,
+        r"cross_entropy: labels has shape \(0,\), expected",
+    ),
+    (lambda: cross_entropy(X, [[0, -1, 4], [0, 0, 0]], ignored=-1), ValueError, r"labels\[0, 2\] is 4, expected"),
+    (lambda: cross_entropy(X[0], [-1, -1, -1], ignored=-1), ValueError, "labels has none that counts, .* not -1"),
+    (
+        lambda: cross_entropy(X[0], [0, 1, 2], ignored=0.5),
+        ValueError,
+        "cross_entropy: ignored is 0.5, expected an integer",
+    ),
     (lambda: binary_cross_entropy(ONE, [0, 1, -1, 1]), ValueError, r"labels\[2\] is -1, expected .* from 0 to 1"),
     (lambda: binary_cross_entropy(ONE, [0, 1]), ValueError, r"labels has shape \(2,\), expected \(n=4\)"),
     (
         lambda: binary_cross_entropy(ONE[:0], np.zeros(0, int)),
         ValueError,
-        r"logits has shape \(0,\), expected at least",
+        r"labels has shape \(0,\), expected at least",
     ),
     (lambda: cross_entropy(np.ones((2, 0)), [0, 0]), ValueError, r"cross_entropy: labels\[0\] is 0"),
 ]

@@ -60,6 +60,8 @@ class SequenceModel(Module, ABC):
     """
 
     output_forms: ClassVar[tuple[str, ...]] = ("B C",)
+    time_axis: ClassVar[int] = 1
+    """The axis of the inputs that is time."""
 
     encoder: Dense | Embedding
     stack: ResidualStack

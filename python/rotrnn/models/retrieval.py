@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from rotrnn.nn.blocks.gate import GELU
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
 from rotrnn.ops.boundary import Boundary, on_host
+from rotrnn.ops.recording import RecordedLengths
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Retrieval(SequenceModel):
     ones). From the two results u and v, the logits are ``head(GELU(hidden([u, v, u - v, u * v])))``, the retrieval head
     of S4 and S5. Params of the head: "hidden" and "head", each a `Dense`.
     """
+
+    time_axis: ClassVar[int] = 2
 
     pool: MeanPool | LastPool
     hidden: Dense
@@ -53,7 +56,11 @@ class Retrieval(SequenceModel):
         places = np.arange(B) if ctx.places is None else on_host(args.op, "places", ctx.places)
         if places.shape != (B,):
             raise ValueError(f"{args.op}: places has shape {places.shape}, expected (B={B},)")
-        lengths = None if ctx.lengths is None else self.flat_lengths(on_host(args.op, "lengths", ctx.lengths))
+        lengths: Any = ctx.lengths
+        if isinstance(lengths, RecordedLengths):
+            lengths = RecordedLengths(lengths.there.T.ravel(), lengths.fits[1])
+        elif lengths is not None:
+            lengths = self.flat_lengths(on_host(args.op, "lengths", lengths))
         ctx = replace(ctx, lengths=lengths, places=np.concatenate([2 * places, 2 * places + 1]))
         return super().check_context(args, ctx)
 

@@ -11,7 +11,7 @@ from rotrnn._cpu import MOST_STEPS
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
-from rotrnn.ops.boundary import INTEGERS, Boundary
+from rotrnn.ops.boundary import INTEGERS, Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
 
 
@@ -47,12 +47,11 @@ class Tagger(SequenceModel):
         args = Boundary(f"{type(self).__name__}.loss")
         labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
-        if not counted.any():
-            raise ValueError(f"{args.op}: labels has none that counts, expected one that is neither padding nor -1")
-        check_indices(args, "labels", labels, args.size.get("C", 2), ~counted)
-        mean, rows = self.entropy(logits[counted], labels[counted])
-        dlogits = np.zeros_like(logits)
-        dlogits[counted] = rows
+        try:
+            mean, dlogits = self.entropy(logits, np.where(counted, labels, IGNORED), ignored=IGNORED)
+        except ValueError as error:
+            rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
+            raise
         return Loss(mean, dlogits, counted, counted & (self.answers(logits) == labels))
 
     def count(self, labels: Array, lengths: Array | None = None) -> int:
@@ -65,7 +64,9 @@ class Tagger(SequenceModel):
         steps = args.lengths(lengths)
         counted: Array = labels != IGNORED
         if steps is not None:
-            counted[np.arange(labels.shape[1]) >= steps[:, None]] = False
+            there = steps.on(args.device)  # type: ignore[attr-defined]
+            valid = args.device.asarray(np.arange(labels.shape[1])) < there[:, None]
+            counted &= valid.reshape(*valid.shape, *[1] * (labels.ndim - 2))
         return labels, counted
 
 

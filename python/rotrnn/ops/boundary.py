@@ -34,7 +34,7 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
     """
 
     fits: tuple[int, int] | None
-    _copies: dict[str, Array]
+    _copies: dict[tuple[str, Any], Array]
 
     @classmethod
     def of(cls, lengths: npt.ArrayLike, B: int, T: int) -> CheckedLengths:
@@ -48,12 +48,13 @@ class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
         self.fits = None
 
     def on(self, device: Device) -> Array:
-        """Returns these lengths on the CPU, and on another device a copy that is made once."""
+        """Returns these lengths on the CPU, and on another device a copy that is made once for each GPU and stream."""
         if device is HOST:
             return self
-        if device.name not in self._copies:
-            self._copies[device.name] = device.asarray(np.asarray(self))
-        return self._copies[device.name]
+        place = device.name, device.here()
+        if place not in self._copies:
+            self._copies[place] = device.asarray(np.asarray(self))
+        return self._copies[place]
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
@@ -81,6 +82,8 @@ def rename(error: Exception, inner: str, outer: str) -> None:
 
 def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Returns these lengths with 0 for sequences that are not `kept`. The result is checked if `lengths` are."""
+    if isinstance(lengths, RecordedLengths):
+        return RecordedLengths(np.where(kept, lengths.there, 0), lengths.fits[1])  # type: ignore[return-value]
     rest = np.where(kept, lengths, 0)
     fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
     return rest if fits is None else CheckedLengths.of(rest, *fits)

@@ -43,6 +43,8 @@ class Device:
         The inverse, which waits for the device.
     view : callable
         Returns an array of another library on this device as one of `array_type`, of the same memory.
+    here : callable
+        Returns what a copy on this device belongs to: the current GPU and stream. Another stream does not wait for it.
     tile : int
         Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
@@ -55,6 +57,7 @@ class Device:
     asarray: Callable[[Array], Array]
     to_host: Callable[[Array], Array]
     view: Callable[[Any], Array] = lambda value: value
+    here: Callable[[], Any] = lambda: None
     tile: int = 96
 
 
@@ -156,6 +159,14 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
     On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/module/pool.c).
     """
     return device_of(like).empty(shape, dtype)
+
+
+def full(shape: tuple[int, ...], value: complex, dtype: npt.DTypeLike, like: Array) -> Array:
+    """Returns an array of equal numbers on the device of `like`. (``numpy.full`` and ``numpy.ones`` with ``like`` pass an
+    argument on that CuPy's do not have.)"""
+    array = empty(shape, dtype, like)
+    array[...] = value
+    return array
 
 
 def empty_like(x: Array) -> Array:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary, on_host
 from rotrnn.ops.device import empty_like
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.recording import RecordedLengths
 
 __all__ = ["HistoryReadGrads", "history_read", "history_read_backward", "wrope_angle"]
 
@@ -114,6 +116,8 @@ def history_read(
     apast = args.optional("past", past, "B R N", kinds=COMPLEX)
     steps = args.lengths(lengths)
     ah, aw, apast = args.common(ah, aw, apast)
+    if isinstance(steps, RecordedLengths):  # the filter is causal: with zeros in padding it may run over it
+        return _unpadded(history_read(aw, _unpadded(ah, steps), apast), steps)
     m = empty_like(ah)
     for b, n in enumerate(_steps(ah, steps)):
         before = ah[b, :0] if apast is None else apast[b]
@@ -153,6 +157,9 @@ def history_read_backward(
     args.check_size("dh of so many rows", (adm.shape[0], rows + adm.shape[1], adm.shape[2]), adm.dtype)
     adm, aw = args.common(adm, aw)
     B, _, N = adm.shape
+    if isinstance(steps, RecordedLengths):
+        grads = history_read_backward(_unpadded(adm, steps), aw, rows)
+        return HistoryReadGrads(_unpadded(grads.dh, steps), grads.dpast)
     dh, dpast = empty_like(adm), args.empty((B, rows, N), adm.dtype)
     for b, n in enumerate(_steps(adm, steps)):
         later = np.concatenate([adm[b, :n][::-1], np.zeros((rows, N), adm.dtype, like=adm)])
@@ -160,6 +167,12 @@ def history_read_backward(
         dpast[b], dh[b, :n] = d[:rows], d[rows:]
         dh[b, n:] = 0
     return HistoryReadGrads(dh, dpast)
+
+
+def _unpadded(x: Array, lengths: Any) -> Array:
+    """Returns complex x (B, T, N) with zeros in padding."""
+    zeroed: Array = mask_padding(x.view(x.real.dtype), lengths).view(x.dtype)
+    return zeroed
 
 
 def _steps(h: Array, lengths: Array | None) -> list[int]:

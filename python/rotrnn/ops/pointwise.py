@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
-from rotrnn.ops.boundary import Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, device_of
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
+from rotrnn.ops.device import HOST, full
 from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
@@ -254,9 +254,11 @@ def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
     """Reverses the valid steps of each sequence of x (B, T, D); padding stays in place. It is its own adjoint."""
     if lengths is None:
         return x[:, ::-1].copy()
-    t, steps = np.arange(x.shape[1]), np.asarray(lengths)[:, None]
-    place = device_of(x).asarray(np.where(t < steps, steps - 1 - t, t))
-    return np.take_along_axis(x, place[..., None], 1)
+    args = Boundary("flip")
+    args.array("x", x, "B T D", kinds=REAL + COMPLEX)
+    t = args.device.asarray(np.arange(x.shape[1]))
+    steps = args.lengths(lengths).on(args.device)[:, None]  # type: ignore[union-attr]
+    return np.take_along_axis(x, np.where(t < steps, steps - 1 - t, t)[..., None], 1)
 
 
 # ----------------------------------------------------------------------------------------------------- dropout
@@ -873,71 +875,104 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
 # -------------------------------------------------------------------------------------------------------- loss
 
 
-def cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
+def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> tuple[Array | None, Any]:
+    """Checks labels. Returns where they count (None: everywhere), and how many do, a number where the labels are."""
+    if not labels.size:
+        raise ValueError(f"{args.op}: labels has shape {labels.shape}, expected at least one label")
+    if ignored is None:
+        check_indices(args, "labels", labels, bound)
+        return None, full((), labels.size, np.int64, labels)
+    counted = labels != args.integer("ignored", ignored, -(2**63))
+    check_indices(args, "labels", labels, bound, ~counted)
+    count: Any = counted.sum(dtype=np.int64)
+    if recording() is None and not count:
+        raise ValueError(f"{args.op}: labels has none that counts, expected one that is not {ignored}")
+    return counted, count
+
+
+def cross_entropy(
+    logits: npt.ArrayLike, labels: npt.ArrayLike, *, ignored: int | None = None
+) -> tuple[float, Array]:  # fmt: skip
     """Mean cross-entropy loss with softmax, and its gradient.
 
     ``loss = mean_b (log sum_c exp(z_bc) - z_b,label)``, relative to the largest logit and so without overflow;
-    ``dlogits = (softmax(z) - onehot(label)) / B``.
+    ``dlogits = (softmax(z) - onehot(label)) / n``, where the mean is over the n labels that are not `ignored`.
 
     Parameters
     ----------
-    logits : (B, C), B >= 1
-    labels : (B,), int64 or int32 in [0, C)
+    logits : (B, C) or (B, T, C)
+    labels : (B,) or (B, T), int64 or int32 in [0, C)
+    ignored : int, optional
+        A label that does not count (PyTorch's ``ignore_index``): its logits are not read, and may be NaN; its gradient is
+        zero.
 
     Returns
     -------
     loss : float
-    dlogits : (B, C)
+    dlogits : like `logits`
         Gradient of `loss`.
 
     Raises
     ------
     ValueError
-        Also if a label is out of range (the message names its position) or the batch is empty.
+        Also if a label is out of range (the message names its position) or none counts.
     """
     args = Boundary("cross_entropy")
-    (alogits,) = args.common(args.array("logits", logits, "B C"))
-    B, C = alogits.shape
-    if not B:
-        raise ValueError(f"{args.op}: logits has shape {alogits.shape}, expected at least one row")
-    alabels = args.integers("labels", labels, "B")
-    check_indices(args, "labels", alabels, C)
-    losses, dlogits = args.empty((B,), alogits.dtype), np.empty_like(alogits)
-    args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, labels=alabels, B=B, C=C)
-    mean: Any = losses.mean(dtype=np.float64)
+    (alogits,) = args.common(args.array("logits", logits, "B C", "B T C"))
+    *lead, C = alogits.shape
+    alabels = args.integers("labels", labels, "B" if len(lead) == 1 else "B T")
+    counted, count = _counted(args, alabels, C, ignored)
+    losses, dlogits = args.empty(tuple(lead), alogits.dtype), np.empty_like(alogits)
+    args.kernels.cross_entropy(
+        loss=losses,
+        dlogits=dlogits,
+        logits=alogits,
+        labels=alabels if counted is None else np.where(counted, alabels, -1),
+        count=None if counted is None else count.reshape(1),
+        B=losses.size,
+        C=C,
+    )
+    mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits
 
 
-def binary_cross_entropy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, Array]:
+def binary_cross_entropy(
+    logits: npt.ArrayLike, labels: npt.ArrayLike, *, ignored: int | None = None
+) -> tuple[float, Array]:  # fmt: skip
     """Mean cross-entropy loss of independent bits, which are 1 with probability ``s(z)``, and its gradient.
 
     With x = -z for label 1 and x = z for label 0, ``loss = mean(log(1 + e^x))``, without overflow;
     ``dlogits = (s(z) - label) / n = -+s(x) / n``. This equals `cross_entropy` with the two logits 0 and z: only the
-    difference of two logits matters.
+    difference of two logits matters. n is the number of labels that are not `ignored`.
 
     Parameters
     ----------
-    logits : (n,), n >= 1
-    labels : (n,), integers 0 and 1
+    logits : (n,) or (B, T, K)
+    labels : like `logits`, integers 0 and 1
+    ignored : int, optional
+        As in `cross_entropy`.
 
     Returns
     -------
     loss : float
-    dlogits : (n,)
+    dlogits : like `logits`
         Gradient of `loss`.
 
     Raises
     ------
     ValueError
-        Also if a label is not 0 or 1 (the message names its position) or the arrays are empty.
+        Also if a label is not 0 or 1 (the message names its position) or none counts.
     """
     args = Boundary("binary_cross_entropy")
-    (z,) = args.common(args.array("logits", logits, "n"))
-    if not len(z):
-        raise ValueError(f"{args.op}: logits has shape (0,), expected at least one")
-    alabels = args.integers("labels", labels, "n")
-    check_indices(args, "labels", alabels, 2)
+    (z,) = args.common(args.array("logits", logits, "n", "B T K"))
+    alabels = args.integers("labels", labels, "n" if z.ndim == 1 else "B T K")
+    counted, count = _counted(args, alabels, 2, ignored)
     one = alabels == 1
     x = np.where(one, -z, z)
     on = sigmoid(x)
-    return float(softplus(x).mean(dtype=np.float64)), np.where(one, -on, on) / z.dtype.type(len(z))
+    losses, dlogits = softplus(x), np.where(one, -on, on)
+    if counted is not None:
+        zero = z.dtype.type(0)
+        losses, dlogits = np.where(counted, losses, zero), np.where(counted, dlogits, zero)
+    mean: Any = losses.sum(dtype=np.float64) / count
+    return mean if recording() is not None else float(mean), dlogits / count.astype(z.dtype)

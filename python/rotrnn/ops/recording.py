@@ -22,13 +22,32 @@ class NotRecordable(RuntimeError):
     """The work looks at numbers that only the device has, or that change from time to time."""
 
 
+Again = Callable[[], Array]
+"""Repeats the body of a loop. Returns what it returned, on the host."""
+
+Drive = Callable[[Again, int], None]
+"""Decides on the host how often the body of a loop is repeated, at a step of random numbers."""
+
+
 @dataclass
 class Recording:
-    """What belongs to recorded work: the arrays on the device that were copied from the host."""
+    """What belongs to recorded work: the arrays on the device that were copied from the host, and its loops."""
 
     constants: dict[Any, Array] = field(default_factory=dict)
     complete: bool = False
     """Whether the constants are: the work has run once."""
+    cut: Callable[[Callable[[], Array], Drive], None] | None = None
+    """Records the body of a loop by itself; None while the work is only tried."""
+
+    def loop(self, body: Callable[[], Array], drive: Drive) -> None:
+        """Does `body` as often as the host wants, when the work is repeated: ``drive(again, step)``.
+
+        `body` changes arrays in place, and returns an array on the device that the host looks at.
+        """
+        if self.cut is None:
+            body()
+        else:
+            self.cut(body, drive)
 
     def constant(self, value: Array, copy: Callable[[Array], Array]) -> Array:
         """Returns the copy of a host array, made by `copy` when it is first needed."""

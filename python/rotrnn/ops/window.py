@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
-from rotrnn.ops.device import beside, einsum, is_writeable, to_host
+from rotrnn.ops.device import beside, einsum, full, is_writeable, to_host
 
 __all__ = ["WindowState", "tiir_scan"]
 
@@ -166,7 +166,7 @@ def power_of(a: Array, L: int) -> Array:
 def ages(a: Array, count: int) -> Array:
     """Returns ``a^(count-1), ..., a, 1`` as (count, N) in a's dtype. They are computed in double precision at least, so
     that in single precision the error is little more than one rounding."""
-    powers = np.ones((count, len(a)), np.result_type(a, np.float64), like=a)
+    powers = full((count, len(a)), 1, np.result_type(a, np.float64), a)
     powers[1:] = a
     return np.cumprod(powers, axis=0)[::-1].astype(a.dtype)
 

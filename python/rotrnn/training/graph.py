@@ -6,8 +6,9 @@ graph before it runs, and loss, accuracy and norms come back as one small array 
 it has launched the next step, so the GPU never waits for it. If the loss, the gradients or what an update left are not
 finite, further steps leave everything as it is until the host has seen it.
 
-There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model whose step looks at numbers
-on the GPU (a fixed point's iterations, say) is not recorded, and its steps run operation by operation.
+There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model that iterates to a fixed
+point has several: the host looks how far the iteration is, and repeats the graph of a few iterations. A step that waits
+for numbers in another place is not recorded, and runs operation by operation.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.cuda import Recorded
+from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.device import Device
@@ -31,7 +33,7 @@ from rotrnn.tasks import Batch
 from rotrnn.training.optimiser import GroupOf
 from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Recipe
-from rotrnn.training.state import Model, State
+from rotrnn.training.state import State
 from rotrnn.training.transfer import Feed, Results
 
 MOST_SHAPES = 8
@@ -84,19 +86,37 @@ def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
 
 @dataclass(frozen=True)
 class Launched:
-    """A step that was launched: its number from 0, of how many labels, when, and the number of its results."""
+    """A step that was launched: its number from 0, of how many labels, when, the number of its results, and what layers
+    report of it."""
 
     step: int
     labels: int
     began: float
     results: int
+    layers: dict[str, float]
+
+
+@dataclass
+class Step:
+    """The step of batches of one shape: its graph, the inputs, and what forward saved when it was recorded, whose
+    reports are of the step that was launched last."""
+
+    feed: Feed
+    saved: Any = None
+    graph: Recorded = field(init=False)
 
 
 class Recorder:
     """Takes the steps of a state by graphs, on a stream of their own. `launched` are those not yet read."""
 
     def __init__(
-        self, recipe: Recipe, model: Model, group_of: GroupOf, device: Device, state: State, world: World = ALONE
+        self,
+        recipe: Recipe,
+        model: SequenceModel,
+        group_of: GroupOf,
+        device: Device,
+        state: State,
+        world: World = ALONE,
     ) -> None:
         import cupy
 
@@ -105,7 +125,7 @@ class Recorder:
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.results = Results(self.metrics, self.stream)
-        self.graphs: dict[Any, tuple[Recorded, Feed]] = {}
+        self.steps: dict[Any, Step] = {}
         self.recordable = recipe.training.accumulate == 1
         self.launched: deque[Launched] = deque()
         self.ended = 0.0  # when a step was last found to have ended
@@ -121,25 +141,34 @@ class Recorder:
         counts = self.world.tell(own)
         if not all(map(all, counts)):
             return False  # a process has nothing to learn from
-        batch = padded(batch, self.world)
+        batch = padded(batch, self.model.time_axis, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
-        if key not in self.graphs and len(self.graphs) == MOST_SHAPES:
+        if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False
         labels = sum(labels for labels, _ in counts)
         values = self.inputs(batch, state.step, own[0] / labels)
-        if key in self.graphs:
-            self.graphs[key][1].send(values)
+        if key in self.steps:
+            self.steps[key].feed.send(values)
         else:
             try:
-                self.graphs[key] = self.record(state, values, places)
+                self.steps[key] = self.record(state, values, places)
             except NotRecordable as error:
                 self.recordable = False
                 warnings.warn(f"steps run operation by operation, not as one CUDA graph: {error}", stacklevel=2)
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
-        self.graphs[key][0].launch()
-        self.launched.append(Launched(state.step, labels, began, self.results.take()))
+        self.steps[key].graph.launch(state.step)
+        layers = self.reports(self.steps[key].saved, own[0] / labels)
+        self.launched.append(Launched(state.step, labels, began, self.results.take(), layers))
         return True
+
+    def reports(self, saved: Any, share: float) -> dict[str, float]:
+        """Returns what layers report of a step: means over all labels, of which this process has a `share`."""
+        total: dict[str, float] = {}
+        for one in self.world.tell({name: share * value for name, value in self.model.report(saved).items()}):
+            for name, value in one.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
 
     def read(self, step: Launched) -> dict[str, float]:
         """Returns the metrics of a launched step, for which the GPU is waited for, and the seconds that it took."""
@@ -163,33 +192,33 @@ class Recorder:
         groups = self.vectors.groups
         return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
 
-    def record(
-        self, state: State, values: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]
-    ) -> tuple[Recorded, Feed]:
+    def record(self, state: State, values: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> Step:
         """Records a step for batches of this shape. The steps that are taken to record it are taken back."""
         self.stream.synchronize()
-        feed = Feed(values, self.stream)
+        one = Step(Feed(values, self.stream))
         arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), self.metrics]
         before = [array.copy() for array in arrays]
-        inputs = feed.arrays
-        T = inputs["inputs"].shape[1]
+        inputs = one.feed.arrays
+        T = inputs["inputs"].shape[self.model.time_axis]
         lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
         gather = self.world.gather if self.world.size > 1 else None
         ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
         try:
-            return Recorded(lambda: self.step(state.params, inputs, ctx), inputs["step"], self.stream), feed
+            one.graph = Recorded(lambda: self.work(state.params, one, ctx), inputs["step"], self.stream)
         finally:
-            for array, one in zip(arrays, before, strict=True):
-                array[...] = one
+            for array, kept in zip(arrays, before, strict=True):
+                array[...] = kept
+        return one
 
-    def step(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Array:
+    def work(self, params: Params, step: Step, ctx: Context) -> Array:
         """The work of a step; returns its metrics."""
-        logits, saved = self.model.forward(params, inputs["inputs"], ctx)
+        inputs = step.feed.arrays
+        logits, step.saved = self.model.forward(params, inputs["inputs"], ctx)
         found = self.model.loss(logits, inputs["labels"], ctx.lengths)
         dlogits, loss = found.dlogits, found.mean
         if self.world.size > 1:  # a mean over the labels of all processes
             dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
-        grads = dict(flatten(self.model.backward(params, saved, dlogits, ctx.gather)))
+        grads = dict(flatten(self.model.backward(params, step.saved, dlogits, ctx.gather)))
         for name, part in self.vectors.parts.items():
             if name not in grads:
                 raise NotRecordable(f"{name} has no gradient")
@@ -210,13 +239,18 @@ class Recorder:
         )  # fmt: skip
 
 
-def padded(batch: Batch, world: World) -> Batch:
-    """Returns a ragged batch with zeros up to the next of few lengths: a power of two, or 5, 6 or 7 eighths of one. It
-    is the same in all processes."""
+def padded(batch: Batch, time: int, world: World) -> Batch:
+    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a power
+    of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels of steps do not
+    count."""
     if batch.lengths is None:
         return batch
-    T = max(world.tell(batch.inputs.shape[1]))
+    T = max(world.tell(batch.inputs.shape[time]))
     eighth = max(1 << max(T - 1, 1).bit_length() >> 3, 1)
-    more = T + -T % eighth - batch.inputs.shape[1]
-    widths = [(0, 0), (0, more)] + [(0, 0)] * (batch.inputs.ndim - 2)
-    return batch._replace(inputs=np.pad(batch.inputs, widths))
+    more = T + -T % eighth - batch.inputs.shape[time]
+
+    def longer(array: Array, axis: int, value: int) -> Array:
+        return np.pad(array, [(0, more * (axis == one)) for one in range(array.ndim)], constant_values=value)
+
+    labels = batch.labels if batch.labels.ndim == 1 else longer(batch.labels, 1, IGNORED)
+    return batch._replace(inputs=longer(batch.inputs, time, 0), labels=labels)

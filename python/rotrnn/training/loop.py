@@ -31,7 +31,7 @@ from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import session
 from rotrnn.cuda import DeviceError
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.tasks import Split, Task
@@ -197,8 +197,8 @@ class Trainer:
             self.loader.close()
 
     def record(self, state: State) -> None:
-        """Lets the steps of a state on a GPU be recorded as CUDA graphs, where a batch has one label a sequence."""
-        if self.device is not HOST and isinstance(self.model, SequenceClassifier):
+        """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
+        if self.device is not HOST and isinstance(self.model, SequenceModel):
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 

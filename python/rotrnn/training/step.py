@@ -82,7 +82,8 @@ class Stepper:
                 recorder.launched.clear()
                 raise
             state.step = now
-            metrics = {"loss": found["loss"], "accuracy": found["right"] / one.labels}
+            metrics: dict[str, Any] = {"loss": found["loss"], "accuracy": found["right"] / one.labels}
+            metrics |= {"layers": one.layers} if one.layers else {}
             records.append(self.record(one.step, metrics, found["grad_norm"], found["seconds"]))
         return records
 

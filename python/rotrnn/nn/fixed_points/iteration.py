@@ -9,19 +9,20 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.text import plural
-from rotrnn.nn.layer import EVALUATION, Array, Context
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only
-from rotrnn.ops.device import beside, to_host
+from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
+from rotrnn.ops.recording import Again, RecordedLengths, recording
 
 Steps = npt.NDArray[np.int64]
 
@@ -30,6 +31,9 @@ STOPS = ("sequence", "quantile")
 DAMPINGS = ("adaptive", "none")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
 """Adaptive damping: initial step size, and its factor after PATIENCE iterations without a new lowest residual."""
+LOOK = 4
+"""Iterations of recorded work between two looks of the host. A look takes as long as several launches, and an iteration
+in which no sequence goes on takes its launches alone."""
 LEAST_STEP = 1e-3
 """Step size at which the quantile rule stops."""
 QUANTILE = 0.75
@@ -124,25 +128,37 @@ def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
 def lengths_of(ctx: Context, y: Array) -> Steps:
     """Returns the number of valid steps of every sequence of y (B, T, D)."""
     B, T = y.shape[:2]
-    if isinstance(ctx.lengths, CheckedLengths):
+    if isinstance(ctx.lengths, CheckedLengths | RecordedLengths):
         return ctx.lengths
-    return CheckedLengths.of(np.full(B, T), B, T) if ctx.lengths is None else np.asarray(ctx.lengths, np.int64)
+    if ctx.lengths is not None:
+        return np.asarray(ctx.lengths, np.int64)
+    full = np.full(B, T)
+    return CheckedLengths.of(full, B, T) if recording() is None else RecordedLengths(beside(full, y), T)  # type: ignore[return-value]
+
+
+def has_steps(lengths: Steps, like: Array) -> Array:
+    """Returns whether each sequence has steps, (B, 1), on the device of `like`."""
+    there: Array = lengths.on(device_of(like))  # type: ignore[attr-defined]
+    return (there > 0)[:, None]
+
+
+def _last(lengths: Steps, like: Array) -> tuple[Array, Array]:
+    """Returns the sequences, and the last step of each (the first one if there is none), on the device of `like`."""
+    there: Array = lengths.on(device_of(like))  # type: ignore[attr-defined]
+    return beside(np.arange(len(like)), like), np.maximum(there - 1, 0)
 
 
 def last_steps(y: Array, lengths: Steps, before: Array) -> Array:
     """Returns the last valid step of each sequence of y (B, T, D); `before` (B, D) for a sequence without steps."""
-    if not y.shape[1]:
-        return before
-    places = beside(np.arange(len(y)), y), beside(np.asarray(lengths - 1), y)
-    return np.where(beside(np.asarray(lengths > 0)[:, None], y), y[places], before)
+    return np.where(has_steps(lengths, y), y[_last(lengths, y)], before) if y.shape[1] else before
 
 
 def add_to_last_steps(dy: Array, lengths: Steps, dlast: Array) -> Array:
     """Adjoint of `last_steps`: adds to dy at the last valid steps; returns the gradient of `before`."""
-    some = np.flatnonzero(lengths)
-    rows, last = beside(some, dy), beside(np.asarray(lengths)[some] - 1, dy)
-    dy[rows, last] += dlast[rows]
-    return np.where(beside(np.asarray(lengths > 0)[:, None], dy), 0, dlast)
+    some = has_steps(lengths, dy)
+    if dy.shape[1]:
+        dy[_last(lengths, dy)] += np.where(some, dlast, 0)
+    return np.where(some, 0, dlast)
 
 
 def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
@@ -213,6 +229,71 @@ class Iterated(Protocol):
     def report(self) -> Report: ...
 
 
+@dataclass
+class Progress:
+    """What an iteration knows of each sequence (B,), on the host or on a device, changed in place: step size, lowest
+    residual so far, number of iterations since, last residual, number of iterations, and whether it goes on."""
+
+    settings: Iteration
+    train: bool
+    tol: float
+    s: Array
+    lowest: Array
+    waited: Array
+    residual: Array
+    iterations: Array
+    running: Array
+
+    @classmethod
+    def at_start(cls, running: Array, dtype: np.dtype[Any], settings: Iteration, ctx: Context) -> Progress:
+        """Returns the progress before the first iteration of the sequences that are `running`; it is there, too."""
+        tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
+        first = FIRST_STEP if settings.damping == "adaptive" else 1.0
+        numbers = [
+            full(running.shape, value, kind, running)
+            for value, kind in ((first, dtype), (np.inf, np.float64), (0, np.int64), (0, np.float64), (0, np.int64))
+        ]
+        return cls(settings, ctx.train, tol, *numbers, running)
+
+    def add(self, found: Array, going: Array) -> None:
+        """Adds the residuals that an iteration of the sequences `going` has found."""
+        self.residual[...] = np.where(going, found, self.residual)
+        self.iterations += going
+        self.running &= ~np.isnan(self.residual)
+        better = self.residual < self.lowest
+        self.lowest[...] = np.where(better, self.residual, self.lowest)
+        if self.settings.damping == "adaptive":
+            self.waited[...] = np.where(better, 0, self.waited + 1)
+            tired = self.waited == PATIENCE
+            self.s[...] = np.where(tired, self.s * self.s.dtype.type(SHRINK), self.s)
+            self.waited[...] = np.where(tired, 0, self.waited)
+        if self.settings.stop == "sequence":
+            self.running &= self.residual >= self.tol
+
+    def all_end(self, together: Gather | None) -> bool:
+        """Returns whether all sequences end by the quantile rule; `together` gathers those of all processes."""
+        whole = np.stack([self.lowest, self.s], 1)[self.running]
+        if together is not None:
+            whole = np.concatenate(together(whole))
+        if not len(whole):
+            return True
+        if np.quantile(whole[:, 0], QUANTILE if self.train else 1.0) < self.tol:
+            self.running[:] = False
+            return True
+        return bool(whole[:, 1].max() < LEAST_STEP)
+
+    def numbers(self) -> Array:
+        """Returns what the host looks at, (5, B) float64; `with_numbers` is the inverse, on the host."""
+        given = self.s, self.lowest, self.residual, self.iterations, self.running
+        return np.stack([one.astype(np.float64) for one in given])
+
+    def with_numbers(self, numbers: npt.NDArray[np.float64]) -> Progress:
+        s, lowest, residual, iterations, running = numbers
+        return replace(
+            self, s=s, lowest=lowest, residual=residual, iterations=iterations.astype(np.int64), running=running > 0
+        )
+
+
 class Solution(NamedTuple):
     """The last iterate (B, T, D), and the report of the iteration."""
 
@@ -265,7 +346,7 @@ def solve(
     lengths = lengths_of(ctx, y)
 
     def step(s: Array, remaining: Steps) -> Array:
-        return to_host(relax(y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step))
+        return relax(y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step)
 
     return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, site=site, name=name, guaranteed=guaranteed))
 
@@ -283,42 +364,60 @@ def iterate(
 ) -> Report:
     """Like `solve`, with a function ``step(s, lengths)`` that updates y in place with step sizes s (B,) and returns the
     residuals (B,)."""
-    B = len(lengths)
-    tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
-    limit = settings.limit(ctx, site)
-    s = np.full(B, FIRST_STEP if settings.damping == "adaptive" else 1.0, dtype)
-    lowest, waited = np.full(B, np.inf), np.zeros(B, np.int64)
-    residual, iterations = np.zeros(B), np.zeros(B, np.int64)
-    running = np.asarray(lengths > 0)
+    if recording() is not None:
+        return _record(step, lengths, dtype, settings, ctx, site, name, guaranteed)
+    limit, progress = settings.limit(ctx, site), Progress.at_start(np.asarray(lengths > 0), dtype, settings, ctx)
     together = ctx.gather if settings.stop == "quantile" else None
     for _ in range(limit):
-        if not running.any() and together is None:
+        if not progress.running.any() and together is None:
             break
-        residual[running] = step(s, only(lengths, running))[running]
-        iterations += running
-        running &= ~np.isnan(residual)
-        better = residual < lowest
-        lowest = np.where(better, residual, lowest)
-        if settings.damping == "adaptive":
-            waited = np.where(better, 0, waited + 1)
-            s[waited == PATIENCE] *= dtype.type(SHRINK)
-            waited[waited == PATIENCE] = 0
-        if settings.stop == "sequence":
-            running &= residual >= tol
-        else:
-            whole = np.stack([lowest, s], 1)[running]
-            if together is not None:
-                whole = np.concatenate(together(whole))
-            if not len(whole):
-                break
-            if np.quantile(whole[:, 0], QUANTILE if ctx.train else 1.0) < tol:
-                running[:] = False
-                break
-            if whole[:, 1].max() < LEAST_STEP:
-                break
-    report = Report(iterations, residual, residual < tol)
+        progress.add(to_host(step(progress.s, only(lengths, progress.running))), progress.running)
+        if settings.stop == "quantile" and progress.all_end(together):
+            break
+    report = Report(progress.iterations, progress.residual, progress.residual < progress.tol)
     if not (ctx.train and settings.train_iterations is not None):
-        _complain(report, running, name, guaranteed)
+        _complain(report, progress.running, name, guaranteed)
+    return report
+
+
+def _record(
+    step: Callable[[Array, Steps], Array],
+    lengths: Any,
+    dtype: np.dtype[Any],
+    settings: Iteration,
+    ctx: Context,
+    site: int,
+    name: str,
+    guaranteed: bool,
+) -> Report:
+    """`iterate` while work is recorded: LOOK iterations are recorded, and repeated until the host sees that no sequence
+    goes on. The report is on the host, and filled anew each time."""
+    B, drawn = lengths.shape[0], ctx.train and isinstance(settings.train_iterations, str)
+    once = settings.stop == "quantile" or drawn  # the host has a say in each iteration
+    limit = settings.max_iterations if once else settings.limit(ctx, site)
+    progress = Progress.at_start(lengths.there > 0, dtype, settings, ctx)
+    report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool))
+
+    def body() -> Array:
+        for _ in range(1 if once else LOOK):
+            going = progress.running if once else progress.running & (progress.iterations < limit)
+            progress.add(step(progress.s, only(lengths, going)), going)
+        return progress.numbers()
+
+    def drive(again: Again, at: int) -> None:
+        limit = settings.limit(replace(ctx, step=ctx.step + at), site)
+        for _ in range(0, limit, 1 if once else LOOK):
+            seen = progress.with_numbers(again())
+            if not seen.running.any() or (settings.stop == "quantile" and seen.all_end(None)):
+                break
+        for to, value in zip(report, (seen.iterations, seen.residual, seen.residual < seen.tol), strict=True):
+            to[...] = value
+        if not (ctx.train and settings.train_iterations is not None):
+            _complain(report, seen.running, name, guaranteed)
+
+    there = recording()
+    assert there is not None
+    there.loop(body, drive)
     return report
 
 

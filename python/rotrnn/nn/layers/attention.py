@@ -123,7 +123,7 @@ class Attention(Recurrent):
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
         x = mask_padding(x, ctx.lengths)
         B, T, D = x.shape
-        steps = np.full(B, T) if ctx.lengths is None else np.asarray(ctx.lengths)
+        steps = np.full(B, T) if ctx.lengths is None else ctx.lengths
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
             state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
@@ -131,7 +131,7 @@ class Attention(Recurrent):
         past = _kept(place, self.window)
         if self.rotary:
             q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
-        keys, values = _append(kept_keys, k, past, steps), _append(kept_values, v, past, steps)
+        keys, values = (_append(*rows, past, ctx.lengths) for rows in ((kept_keys, k), (kept_values, v)))
         mixed, norm = attention(q, keys, values, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
         y = mask_padding(dense(mixed, params["w_out"], params.get("b_out")), ctx.lengths)
         return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, ctx.lengths, self.window)
@@ -199,12 +199,13 @@ def _last(rows: Array, count: Counts, window: int | None) -> Array:
     return last
 
 
-def _append(kept: Array, new: Array, past: Counts, steps: Counts) -> Array:
-    """Returns (B, S + T, D): for each sequence b, past[b] rows of kept (B, S, D), then steps[b] rows of new (B, T, D),
+def _append(kept: Array, new: Array, past: Counts, lengths: Counts | None) -> Array:
+    """Returns (B, S + T, D): for each sequence b, past[b] rows of kept (B, S, D), then the valid rows of new (B, T, D),
     then zeros."""
     (B, S, D), T = kept.shape, new.shape[1]
-    if S == 0 and (steps == T).all():
-        return new
+    if S == 0:
+        return mask_padding(new, lengths)
+    steps = np.full(B, T) if lengths is None else lengths
     rows = empty((B, S + T, D), np.result_type(kept, new), like=new)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         rows[b, :before] = kept[b, :before]

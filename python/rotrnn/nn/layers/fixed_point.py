@@ -13,6 +13,7 @@ from rotrnn.nn.fixed_points.iteration import (
     Steps,
     add_to_last_steps,
     exponents,
+    has_steps,
     iterate,
     last_steps,
     lengths_of,
@@ -23,7 +24,7 @@ from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, to_host
+from rotrnn.ops.device import beside
 from rotrnn.ops.fixed_point import depth_pass
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -97,7 +98,7 @@ class Depth:
         def step(s: Array, left: Steps) -> Array:
             sizes = beside(s, y)
             how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint, "lengths": left}
-            return to_host(depth_pass(y, x, self.lam, mixer, self.h0, sizes, **how))
+            return depth_pass(y, x, self.lam, mixer, self.h0, sizes, **how)
 
         return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
 
@@ -383,7 +384,7 @@ class FixedPointRNN(Recurrent):
         through = depth.backward(dh, saved.before, saved.iterate, lengths)
         dh0 = through.dh0
         if dhT is not None:
-            dh0 = np.where(beside(np.asarray(lengths > 0)[:, None], dh0), dh0, dhT)
+            dh0 = np.where(has_steps(lengths, dh0), dh0, dhT)
         dx = dy * params["D"]
 
         def affine(dz: Array, weight: str, bias: str | None = None) -> None:

@@ -112,15 +112,25 @@ class RopeMemory(LinearRecurrence):
 
 
 class MemorySaved(NamedTuple):
-    """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, and states."""
+    """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, the states h of x
+    and those before it; and whether all states are kept, or only those of a window."""
 
     x: Array
     folded: Folded[Projections]
     weights: Array
     m: Array
     lengths: Array | None
-    rows: int
-    state: Array
+    h: Array
+    before: Array
+    grows: bool
+
+    @property
+    def state(self) -> Array:
+        """The stored states after x."""
+        before = self.before
+        if self.grows:  # by the rows of h
+            before = np.concatenate([np.zeros_like(self.h, self.m.dtype), before], 1)
+        return latest(before, self.h, before.shape[1], self.lengths)
 
 
 class AgeWeights:
@@ -206,23 +216,21 @@ class WropeMemory(Recurrent):
         weights = self.weights(before.shape[1] + h.shape[1], h.dtype, h)
         m = history_read(weights, h, before, lengths=ctx.lengths)
         y = dense(m.view(m.real.dtype), projections.w_out[0]) + projections.skip * x
-        rows, after = before.shape[1], before
-        if self.window is None:  # the history grows by the rows of h
-            after = np.concatenate([np.zeros_like(h, m.dtype), before], 1)
-        after = latest(after, h, after.shape[1], ctx.lengths)
-        return y, MemorySaved(x, folded, weights, m, ctx.lengths, rows, after)
+        return y, MemorySaved(x, folded, weights, m, ctx.lengths, h, before, self.window is None)
 
     def backward(
         self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, Array]:
-        x, folded, weights, m, lengths, rows, _ = saved
+        x, folded, weights, m, lengths, _, before, _ = saved
+        rows = before.shape[1]
         w_in, w_out, skip = folded.weights
         dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's dtype: dm is viewed as complex below
         dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
         dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
         if dstate is not None:
-            if dstate.shape != saved.state.shape:  # without a window, one row per step
-                raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {saved.state.shape}")
+            after = saved.state.shape
+            if dstate.shape != after:  # without a window, one row per step
+                raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {after}")
             dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
         dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
         dx += skip * dy

@@ -11,7 +11,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import contiguous, einsum
+from rotrnn.ops.device import contiguous, einsum, full
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
@@ -179,7 +179,7 @@ class RotRNN(LinearRecurrence):
 
     def units(self, theta: Array) -> Array:
         """Returns e^{i theta} per plane. The last lane of a head of odd width is in its own plane with angle 0."""
-        unit = np.ones((self.heads, (self.width + 1) // 2), complex_of(theta.dtype), like=theta)
+        unit = full((self.heads, (self.width + 1) // 2), 1, complex_of(theta.dtype), theta)
         unit.real[:, : self.width // 2], unit.imag[:, : self.width // 2] = np.cos(theta), np.sin(theta)
         return unit
 
