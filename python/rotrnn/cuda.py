@@ -114,8 +114,8 @@ def _to_host(cupy: Any, array: Any) -> Any:
 
 
 def _refuse_capture(cupy: Any, what: str) -> None:
-    """Raises DeviceError if somebody captures the current stream. CUDA would record a copy between the GPU and memory of
-    the host that is soon another's."""
+    """Raises DeviceError if somebody captures the current stream. CUDA would record a copy between the GPU and memory
+    of the host that is soon another's."""
     if cupy.cuda.get_current_stream().is_capturing():
         raise DeviceError(f"the current stream is being captured, and {what}, which cannot be repeated")
 

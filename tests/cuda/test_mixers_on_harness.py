@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotrnn._cpu import MIXER
 
 from cuda_harness import on_harness
+from rotrnn._cpu import MIXER
 from rotrnn.ops.fixed_point import PreparedMixer, depth_pass, prepare_mixer, relax
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (

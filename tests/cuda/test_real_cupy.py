@@ -105,7 +105,8 @@ def test_a_wrong_argument_would_be_found() -> None:
 
 @pytest.fixture(scope="module")
 def calls() -> set[tuple[Any, str, int, tuple[str, ...]]]:
-    """What the table of cases and a training step of every layer ask of device arrays: object, name, number of arguments, and keywords."""
+    """What the table of cases and a training step of every layer ask of device arrays: object, name, number of
+    arguments, and keywords."""
     seen: set[tuple[Any, str, int, tuple[str, ...]]] = set()
     perform = strict.perform
 

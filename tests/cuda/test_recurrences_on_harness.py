@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotrnn._cpu import CELL
 from test_cases_on_harness import SEEDS
 
 from cuda_harness import on_harness
+from rotrnn._cpu import CELL
 from rotrnn.ops.device import HOST
 from strict import poisoned, to_device, to_host
 

@@ -334,18 +334,10 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: last_pool(X, lengths=[4, 1]), ValueError, r"last_pool: lengths\[0\] is 4"),
     (lambda: cross_entropy(X[0], [0, 1, 4]), ValueError, r"cross_entropy: labels\[2\] is 4, expected .* 0 to 3"),
     (lambda: cross_entropy(X[0], [0, 1]), ValueError, r"cross_entropy: labels has shape \(2,\), expected \(B=3\)"),
-    (
-        lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)),
-        ValueError,
-        r"cross_entropy: labels has shape \(0,\), expected",
-    ),
+    (lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)), ValueError, r"cross_entropy: labels has shape \(0,\)"),
     (lambda: cross_entropy(X, [[0, -1, 4], [0, 0, 0]], ignored=-1), ValueError, r"labels\[0, 2\] is 4, expected"),
     (lambda: cross_entropy(X[0], [-1, -1, -1], ignored=-1), ValueError, "labels has none that counts, .* not -1"),
-    (
-        lambda: cross_entropy(X[0], [0, 1, 2], ignored=0.5),
-        ValueError,
-        "cross_entropy: ignored is 0.5, expected an integer",
-    ),
+    (lambda: cross_entropy(X[0], [0, 1, 2], ignored=0.5), ValueError, "cross_entropy: ignored is 0.5, expected"),
     (lambda: binary_cross_entropy(ONE, [0, 1, -1, 1]), ValueError, r"labels\[2\] is -1, expected .* from 0 to 1"),
     (lambda: binary_cross_entropy(ONE, [0, 1]), ValueError, r"labels has shape \(2,\), expected \(n=4\)"),
     (

@@ -162,8 +162,10 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
 
 
 def full(shape: tuple[int, ...], value: complex, dtype: npt.DTypeLike, like: Array) -> Array:
-    """Returns an array of equal numbers on the device of `like`. (``numpy.full`` and ``numpy.ones`` with ``like`` pass an
-    argument on that CuPy's do not have.)"""
+    """Returns an array of equal numbers on the device of `like`.
+
+    ``numpy.full`` and ``numpy.ones`` with ``like`` would pass an argument on that CuPy's do not have.
+    """
     array = empty(shape, dtype, like)
     array[...] = value
     return array

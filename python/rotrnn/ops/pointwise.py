@@ -903,8 +903,7 @@ def cross_entropy(
     logits : (B, C) or (B, T, C)
     labels : (B,) or (B, T), int64 or int32 in [0, C)
     ignored : int, optional
-        A label that does not count (PyTorch's ``ignore_index``): its logits are not read, and may be NaN; its gradient is
-        zero.
+        A label that does not count (PyTorch's ``ignore_index``): its logits may be NaN, and its gradient is zero.
 
     Returns
     -------

@@ -240,9 +240,9 @@ class Recorder:
 
 
 def padded(batch: Batch, time: int, world: World) -> Batch:
-    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a power
-    of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels of steps do not
-    count."""
+    """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a
+    power of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels of steps
+    do not count."""
     if batch.lengths is None:
         return batch
     T = max(world.tell(batch.inputs.shape[time]))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only
@@ -22,7 +23,7 @@ from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
-from rotrnn.ops.recording import Again, RecordedLengths, recording
+from rotrnn.ops.recording import Again, RecordedLengths, Recording, recording
 
 Steps = npt.NDArray[np.int64]
 
@@ -249,11 +250,14 @@ class Progress:
         """Returns the progress before the first iteration of the sequences that are `running`; it is there, too."""
         tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
         first = FIRST_STEP if settings.damping == "adaptive" else 1.0
-        numbers = [
-            full(running.shape, value, kind, running)
-            for value, kind in ((first, dtype), (np.inf, np.float64), (0, np.int64), (0, np.float64), (0, np.int64))
-        ]
-        return cls(settings, ctx.train, tol, *numbers, running)
+
+        def all_of(value: float, kind: npt.DTypeLike) -> Array:
+            return full(running.shape, value, kind, running)
+
+        return cls(
+            settings, ctx.train, tol, s=all_of(first, dtype), lowest=all_of(np.inf, float), waited=all_of(0, np.int64),
+            residual=all_of(0, float), iterations=all_of(0, np.int64), running=running,
+        )  # fmt: skip
 
     def add(self, found: Array, going: Array) -> None:
         """Adds the residuals that an iteration of the sequences `going` has found."""
@@ -364,61 +368,71 @@ def iterate(
 ) -> Report:
     """Like `solve`, with a function ``step(s, lengths)`` that updates y in place with step sizes s (B,) and returns the
     residuals (B,)."""
-    if recording() is not None:
-        return _record(step, lengths, dtype, settings, ctx, site, name, guaranteed)
-    limit, progress = settings.limit(ctx, site), Progress.at_start(np.asarray(lengths > 0), dtype, settings, ctx)
+    B, there = lengths.shape[0], recording()
     together = ctx.gather if settings.stop == "quantile" else None
-    for _ in range(limit):
-        if not progress.running.any() and together is None:
-            break
+    running = np.asarray(lengths > 0) if there is None else lengths.there > 0  # type: ignore[attr-defined]
+    progress = Progress.at_start(running, dtype, settings, ctx)
+    report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool))
+
+    def after_one() -> Progress:
         progress.add(to_host(step(progress.s, only(lengths, progress.running))), progress.running)
-        if settings.stop == "quantile" and progress.all_end(together):
-            break
-    report = Report(progress.iterations, progress.residual, progress.residual < progress.tol)
-    if not (ctx.train and settings.train_iterations is not None):
-        _complain(report, progress.running, name, guaranteed)
+        return progress
+
+    def finish(last: Progress) -> None:
+        for to, value in zip(report, (last.iterations, last.residual, last.residual < last.tol), strict=True):
+            to[...] = value
+        if not (ctx.train and settings.train_iterations is not None):
+            _complain(report, last.running, name, guaranteed)
+
+    if there is not None:
+        _record(there, step, progress, lengths, ctx, site, finish)
+    elif running.any() or together is not None:
+        finish(_until_the_end(after_one, settings.limit(ctx, site), 1, together))
+    else:
+        finish(progress)
     return report
 
 
+def _until_the_end(after: Callable[[], Progress], limit: int, each: int, together: Gather | None) -> Progress:
+    """Returns the progress when no sequence goes on, or after at most `limit` iterations, of which `after` does
+    `each`."""
+    for _ in range(0, limit, each):
+        last = after()
+        if not last.running.any() and together is None:
+            break
+        if last.settings.stop == "quantile" and last.all_end(together):
+            break
+    return last
+
+
 def _record(
+    there: Recording,
     step: Callable[[Array, Steps], Array],
-    lengths: Any,
-    dtype: np.dtype[Any],
-    settings: Iteration,
+    progress: Progress,
+    lengths: Steps,
     ctx: Context,
     site: int,
-    name: str,
-    guaranteed: bool,
-) -> Report:
-    """`iterate` while work is recorded: LOOK iterations are recorded, and repeated until the host sees that no sequence
-    goes on. The report is on the host, and filled anew each time."""
-    B, drawn = lengths.shape[0], ctx.train and isinstance(settings.train_iterations, str)
-    once = settings.stop == "quantile" or drawn  # the host has a say in each iteration
-    limit = settings.max_iterations if once else settings.limit(ctx, site)
-    progress = Progress.at_start(lengths.there > 0, dtype, settings, ctx)
-    report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool))
+    finish: Callable[[Progress], None],
+) -> None:
+    """Records LOOK iterations, which are repeated until the host sees that no sequence goes on; one iteration where the
+    host has a say in each: it weighs the sequences together, or draws the limit."""
+    settings = progress.settings
+    drawn = ctx.train and isinstance(settings.train_iterations, str)
+    each = 1 if drawn or settings.stop == "quantile" else LOOK
+    most = MOST_STEPS if each == 1 else settings.limit(ctx, site)
 
     def body() -> Array:
-        for _ in range(1 if once else LOOK):
-            going = progress.running if once else progress.running & (progress.iterations < limit)
+        for _ in range(each):
+            going = progress.running & (progress.iterations < most)
             progress.add(step(progress.s, only(lengths, going)), going)
         return progress.numbers()
 
     def drive(again: Again, at: int) -> None:
         limit = settings.limit(replace(ctx, step=ctx.step + at), site)
-        for _ in range(0, limit, 1 if once else LOOK):
-            seen = progress.with_numbers(again())
-            if not seen.running.any() or (settings.stop == "quantile" and seen.all_end(None)):
-                break
-        for to, value in zip(report, (seen.iterations, seen.residual, seen.residual < seen.tol), strict=True):
-            to[...] = value
-        if not (ctx.train and settings.train_iterations is not None):
-            _complain(report, seen.running, name, guaranteed)
+        together = ctx.gather if settings.stop == "quantile" else None
+        finish(_until_the_end(lambda: progress.with_numbers(again()), limit, each, together))
 
-    there = recording()
-    assert there is not None
     there.loop(body, drive)
-    return report
 
 
 def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guaranteed: bool) -> None:
@@ -435,4 +449,4 @@ def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guarant
         message += f" ({spoiled} not finite)"
     if guaranteed and running.any():
         raise ConvergenceError(f"{message}, though it is contractive: expected more iterations, or a larger tolerance")
-    warnings.warn(message, NotConverged, stacklevel=4)
+    warnings.warn(message, NotConverged, stacklevel=5)
