@@ -88,7 +88,7 @@ def wait() -> None:
 
 
 def graph_seconds(graph: cuda.Recorded, window: float) -> float:
-    return seconds(lambda: graph.launch(0), graph.stream.synchronize, window)
+    return seconds(graph.launch, graph.stream.synchronize, window)
 
 
 def recorded_seconds(work: Callable[[], Any], window: float) -> float:

@@ -604,8 +604,8 @@ ROT_DEVICE_ONLY real warp_largest(real x) {
     return x;
 }
 
-/* A warp for each row of logits. A label of -1 does not count where `count` says how many do; any other label that is no
- * class gives NaN. */
+/* A warp for each row of logits. A label of -1 does not count where `count` says how many do; any other label that is
+ * no class gives NaN. */
 GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logits, const int64_t *labels,
                                      const int64_t *count, int64_t B, int64_t C) {
     const int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;

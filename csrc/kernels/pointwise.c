@@ -610,8 +610,8 @@ KERNEL(mean_pool_backward) {
 
 /* -------------------------------------------------------------------------------------------------------- loss */
 
-/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: such a row does not count, its logits are not read
- * and its loss and gradient are zero.  With m the largest logit, S = sum_c e^(z_c - m) and n = count,
+/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: such a row does not count, its logits are not
+ * read, and its loss and gradient are zero.  With m the largest logit, S = sum_c e^(z_c - m) and n = count,
  *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / n: of the mean loss. */
 KERNEL(cross_entropy) {
     const double n = (double)(count ? count[0] : B);

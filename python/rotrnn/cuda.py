@@ -178,8 +178,6 @@ class Recorded:
                 except Exception as error:
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
-                    if isinstance(error, MemoryError):
-                        raise
                     raise NotRecordable(str(error)) from error
         finally:
             _cuda.use_counter(None)
@@ -205,15 +203,6 @@ class Recorded:
         self.pieces.append(Piece(self.stream.end_capture(), seen, drive))
         self.stream.begin_capture()
 
-    def launch(self, step: int) -> None:
-        """Does the work again, after what is on its stream, at a step of random numbers. It is not waited for, but for
-        what the host looks at in loops."""
-        for piece in self.pieces:
-            if piece.drive is None:
-                piece.graph.launch(stream=self.stream)
-            else:
-                piece.drive(functools.partial(self._again, piece), step)
-
     def repeat(self, *inputs: tuple[Any, Any]) -> npt.NDArray[Any]:
         """Does the work again, with pairs of (an array that it reads, its numbers on the host). Returns a copy of its
         result on the host, for which the GPU is waited for."""
@@ -227,6 +216,15 @@ class Recorded:
         self.launch(step)
         found: npt.NDArray[Any] = self.result.get(stream=self.stream)
         return found
+
+    def launch(self, step: int = 0) -> None:
+        """Does the work again, after what is on its stream, with what the arrays hold; does not wait for it if it has
+        no loop. `step` is the counter's number."""
+        for piece in self.pieces:
+            if piece.drive is None:
+                piece.graph.launch(stream=self.stream)
+            else:
+                piece.drive(functools.partial(self._again, piece), step)
 
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
         """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""

@@ -150,11 +150,14 @@ class Recorder:
         if key in self.steps:
             self.steps[key].feed.send(values)
         else:
+            reason = ""
             try:
                 self.steps[key] = self.record(state, values, places)
             except NotRecordable as error:
+                reason = str(error)
+            if reasons := [one for one in self.world.tell(reason) if one]:
                 self.recordable = False
-                warnings.warn(f"steps run operation by operation, not as one CUDA graph: {error}", stacklevel=2)
+                warnings.warn(f"steps run operation by operation, not as one CUDA graph: {reasons[0]}", stacklevel=2)
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
         self.steps[key].graph.launch(state.step)
