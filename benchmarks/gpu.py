@@ -338,7 +338,8 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
                     "model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]  # fmt: skip
     with trial(load_recipe(f"{name}-lru", changes), 8 if quick else EXAMPLES, "cuda") as (trainer, state):
         times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(4 if quick else 40)]
-        graphs = trainer.stepper.recorder.graphs if trainer.stepper.recorder else {}
+        trainer.stepper.settle(state)
+        graphs = trainer.stepper.recorder.steps if trainer.stepper.recorder else {}
         longest = max(graphs, key=lambda key: np.prod(key[0]), default=None)
         free, total = cupy.cuda.runtime.memGetInfo()
         one: Row = {"name": name, "precision": precision, "graphs": len(graphs), "gpu_bytes": total - free}
@@ -346,7 +347,7 @@ def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
         one["steps/s"] = 1 / one["seconds"]
         one["slowest_of_the_later_half"] = max(times[len(times) // 2 :])
         if longest is not None:
-            one["graph_seconds"] = graph_seconds(graphs[longest][0], 0.02 if quick else 1.0)
+            one["graph_seconds"] = graph_seconds(graphs[longest].graph, 0.02 if quick else 1.0)
             one["shape"] = list(longest[0])
         yield one
 

@@ -15,31 +15,35 @@ struct block_scratch {
 
 ROT_DEVICE_ONLY double square(real x) { return (double)x * (double)x; }
 
-/* given: what `now` (4) would hold (adamw.h), where it is NULL */
-struct adamw_settings {
-    const double *now;
-    double given[4], beta1, beta2, eps, decay;
+/* What the update goes over, each (n) */
+struct adamw_arrays {
+    real *p, *m, *v;
+    const real *grad;
 };
 
-/* sums (2,blocks): of the squares of p and of v after the update */
-GLOBAL(THREADS) adamw_kernel(real *p, real *m, real *v, const real *grad, int64_t n, adamw_settings by, double *sums) {
+/* A block updates the numbers first..end-1, if `updates`. sums: of the squares of p and, `blocks` further, of v after
+ * it */
+ROT_DEVICE_ONLY void update_part(adamw_arrays of, int64_t first, int64_t end, adamw_rule rule, bool updates,
+                                 double *sums, int64_t blocks) {
     block_scratch &s = shared_memory<block_scratch>();
-    double now[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) now[k] = by.now ? by.now[k] : by.given[k];
-    const adamw_rule rule = adamw_rule_of(now, by.beta1, by.beta2, by.eps, by.decay);
-    const bool updates = !by.now || isfinite(now[3]);
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, end = least(((int64_t)blockIdx.x + 1) * BLOCK, n);
     double of_p = 0, of_v = 0;
-    for (int64_t i = first; i < end; i += THREADS) {
-        real own_p = p[i], own_m = m[i], own_v = v[i];
-        if (updates) adamw_step(&own_p, &own_m, &own_v, grad[i], rule);
-        p[i] = own_p, m[i] = own_m, v[i] = own_v;
-        of_p += square(own_p), of_v += square(own_v);
+    for (int64_t i = first + threadIdx.x; i < end; i += THREADS) {
+        real p = of.p[i], m = of.m[i], v = of.v[i];
+        if (updates) {
+            adamw_step(&p, &m, &v, of.grad[i], rule);
+            of.p[i] = p, of.m[i] = m, of.v[i] = v;
+        }
+        of_p += square(p), of_v += square(v);
     }
     of_p = block_sum(of_p, s.sums, THREADS);
     of_v = block_sum(of_v, s.sums, THREADS);
-    if (threadIdx.x == 0) sums[blockIdx.x] = of_p, sums[gridDim.x + blockIdx.x] = of_v;
+    if (threadIdx.x == 0) sums[0] = of_p, sums[blocks] = of_v;
+}
+
+/* sums (2,blocks) */
+GLOBAL(THREADS) adamw_kernel(adamw_arrays of, int64_t n, adamw_rule rule, double *sums) {
+    const int64_t first = (int64_t)blockIdx.x * BLOCK;
+    update_part(of, first, least(first + BLOCK, n), rule, true, sums + blockIdx.x, gridDim.x);
 }
 
 /* sums (blocks) */
@@ -54,25 +58,87 @@ GLOBAL(THREADS) sum_squares(const real *x, int64_t n, double *sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/* norm[k] = sqrt(sum of sums[k]) for sums (grid,blocks) */
-GLOBAL(THREADS) root_of_sum(double *norm, const double *sums, int64_t blocks) {
+/* sqrt(sum of sums (blocks)), in every thread of a block */
+ROT_DEVICE_ONLY double root_of(const double *sums, int64_t blocks) {
     block_scratch &s = shared_memory<block_scratch>();
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < blocks; i += THREADS) sum += sums[blockIdx.x * blocks + i];
-    sum = block_sum(sum, s.sums, THREADS);
-    if (threadIdx.x == 0) norm[blockIdx.x] = sqrt(sum);
+    for (int64_t i = threadIdx.x; i < blocks; i += THREADS) sum += sums[i];
+    return sqrt(block_sum(sum, s.sums, THREADS));
 }
 
+/* norm[k] = sqrt(sum of sums[k]) for sums (grid,blocks) */
+GLOBAL(THREADS) root_of_sum(double *norm, const double *sums, int64_t blocks) {
+    const double root = root_of(sums + blockIdx.x * blocks, blocks);
+    if (threadIdx.x == 0) norm[blockIdx.x] = root;
 }
+
+/* ---- all groups at once: each begins with a new block ---- */
+
+struct adamw_table {
+    const int64_t *ends; /* (groups) */
+    const double *rules; /* (groups,4) */
+    int64_t n, groups;
+};
+
+/* Where group g begins, and the last one ends. */
+ROT_DEVICE_ONLY int64_t begin_of(const adamw_table &table, int64_t g) {
+    return g ? most(least(table.ends[g - 1], table.n), 0) : 0;
+}
+ROT_DEVICE_ONLY int64_t blocks_of(const adamw_table &table, int64_t g) {
+    return pieces_of(most(begin_of(table, g + 1) - begin_of(table, g), 0), BLOCK);
+}
+
+/* norms[0] <- that of the gradients, from sums (blocks) of their squares (adamw_norm) */
+GLOBAL(THREADS)
+norm_of_gradients(double *norms, const double *sums, int64_t blocks, const double *loss, int64_t groups) {
+    const double norm = root_of(sums, blocks);
+    if (threadIdx.x == 0) norms[0] = adamw_norm(norm, loss[0], norms, 1 + 2 * groups);
+}
+
+/* sums (2,blocks) */
+GLOBAL(THREADS)
+adamw_groups_kernel(adamw_arrays of, adamw_table table, double beta1, double beta2, double eps, double clip,
+                    const double *norms, double *sums) {
+    int64_t g = 0, block = blockIdx.x;
+    for (; g < table.groups && block >= blocks_of(table, g); g++) block -= blocks_of(table, g);
+    if (g == table.groups) return;
+    const int64_t first = begin_of(table, g) + block * BLOCK, end = least(first + BLOCK, begin_of(table, g + 1));
+    const adamw_rule rule = adamw_rule_of(table.rules + 4 * g, adamw_scale(norms[0], clip), beta1, beta2, eps);
+    update_part(of, first, end, rule, isfinite(norms[0]), sums + blockIdx.x, gridDim.x);
+}
+
+/* norms (groups,2) <- |p| and |v| from sums (2,blocks) */
+GLOBAL(THREADS) norms_of_groups(double *norms, const double *sums, int64_t blocks, adamw_table table) {
+    const int64_t group = blockIdx.x / 2, of_v = blockIdx.x % 2;
+    int64_t first = 0;
+    for (int64_t g = 0; g < group; g++) first += blocks_of(table, g);
+    const double norm = root_of(sums + of_v * blocks + first, blocks_of(table, group));
+    if (threadIdx.x == 0) norms[blockIdx.x] = norm;
+}
+
+} // namespace
 
 KERNEL(adamw) {
-    const double t = (double)step;
-    const adamw_settings settings = {
-        now, {lr, 1 - pow(beta1, t), 1 - pow(beta2, t), scale}, beta1, beta2, eps, decay};
+    const double t = (double)step, of[4] = {lr, 1 - pow(beta1, t), 1 - pow(beta2, t), decay};
     const int64_t blocks = pieces_of(n, BLOCK);
     double *const sums = workspace_of<double>(2, blocks);
-    launch(adamw_kernel, blocks, THREADS, sizeof(block_scratch), p, m, v, grad, n, settings, sums);
+    const adamw_arrays arrays = {p, m, v, grad};
+    launch(adamw_kernel, blocks, THREADS, sizeof(block_scratch), arrays, n, adamw_rule_of(of, scale, beta1, beta2, eps),
+           sums);
     launch(root_of_sum, 2, THREADS, sizeof(block_scratch), norms, sums, blocks);
+    return runtime_status();
+}
+
+KERNEL(adamw_groups) {
+    const int64_t of_grad = pieces_of(n, BLOCK), blocks = of_grad + groups; /* each group may end within a block */
+    double *const sums = workspace_of<double>(2, blocks);
+    const adamw_arrays arrays = {p, m, v, grad};
+    const adamw_table table = {ends, rules, n, groups};
+    launch(sum_squares, of_grad, THREADS, sizeof(block_scratch), grad, n, sums);
+    launch(norm_of_gradients, 1, THREADS, sizeof(block_scratch), norms, sums, of_grad, loss, groups);
+    launch(adamw_groups_kernel, blocks, THREADS, sizeof(block_scratch), arrays, table, beta1, beta2, eps, clip, norms,
+           sums);
+    launch(norms_of_groups, 2 * groups, THREADS, sizeof(block_scratch), norms + 1, sums, blocks, table);
     return runtime_status();
 }
 

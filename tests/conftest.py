@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 WHOLE = {
+    "cuda/test_gpus_on_harness.py",
     "cuda/test_harness.py",
     "package/test_benchmarks.py",
     "package/test_cli.py",

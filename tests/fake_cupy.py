@@ -7,8 +7,11 @@ injected.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,7 +22,19 @@ import strict
 from cuda_harness import Memory, load
 from rotrnn import cuda
 from rotrnn.ops import device as devices
-from strict import StrictArray
+from strict import Address, StrictArray
+
+
+class Pointer(Address):
+    """Where an array's numbers are, and copies to there."""
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def copy_from_device_async(self, src: Pointer, size: int, stream: Stream) -> None:
+        assert size == src.host.nbytes == self.host.nbytes
+        stream.copy(self.host, src.host)
 
 
 class ndarray(StrictArray):  # CuPy's own name
@@ -30,37 +45,83 @@ class ndarray(StrictArray):  # CuPy's own name
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
-    def set(self, value: Any, stream: Any = None) -> None:
-        strict.synchronise()
+    @property
+    def data(self) -> Pointer:
+        return Pointer(self._host)
+
+    def set(self, value: Any, stream: Stream | None = None) -> None:
         assert value.dtype == self.dtype
         assert value.shape == self.shape
-        self._host[...] = value
+        stream = stream or get_current_stream()
+        stream.copy(self._host, value)
+        if not is_pinned(value):  # then the copy has left it before the call returns
+            stream.synchronize()
 
-    def get(self, stream: Any = None) -> Any:
-        return self.on_host()
+    def get(self, stream: Stream | None = None, out: Any = None, blocking: bool = True) -> Any:
+        stream, out = stream or get_current_stream(), np.empty_like(self._host) if out is None else out
+        stream.copy(out, self._host)
+        if blocking or not is_pinned(out):
+            stream.synchronize()
+        return out
+
+
+class Pinned(np.ndarray[Any, Any]):
+    """Memory of the host that copies may read and write while the host goes on."""
+
+
+def empty_pinned(shape: Any, dtype: Any = float) -> Pinned:
+    Failures.check()
+    host = np.empty(shape, dtype)
+    host.reshape(-1).view(np.uint8)[:] = 0xFF
+    return host.view(Pinned)
+
+
+def is_pinned(array: Any) -> bool:
+    return isinstance(array, Pinned)
 
 
 class Stream:
-    """Captures what is done, to do it again: with the same arrays, and numbers as they were."""
+    """What is to be done in order. It captures what is done, to do it again: with the same arrays, and numbers as then.
 
-    ptr = 0
+    Copies and graphs that it is given wait, as long as CUDA would allow it: until the host, or another stream that must
+    wait for them, does. A copy poisons where it goes as soon as it may begin. So whoever reads there without having
+    waited for it reads NaN, and whoever writes what it still reads is found. Other operations are done at once.
+    """
 
     def __init__(self, non_blocking: bool = False) -> None:
-        pass
+        self.ptr = id(self)
+        self.waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
+        self.done = self.given = 0
+        STREAMS.add(self)
 
     def is_capturing(self) -> bool:
         return strict.RECORD is not None
 
     def __enter__(self) -> Stream:
+        self.finish(self.given)
+        CURRENT.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        CURRENT.pop()
 
     def synchronize(self) -> None:
         strict.synchronise()
+        self.finish(self.given)
+        Failures.check()
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        on, number = event.on, event.number
+        if on is not None:
+            self.give(lambda: on.done >= number, lambda: on.finish(number))
 
     def begin_capture(self) -> None:
+        Failures.check()
         strict.RECORD = []
 
     def end_capture(self) -> Graph:
@@ -68,12 +129,86 @@ class Stream:
         made, strict.RECORD = Graph(strict.RECORD), None
         return made
 
+    # ---- not CuPy's ----
+
+    def give(self, begin: Callable[[], bool], end: Callable[[], None]) -> None:
+        """Adds work: `begin` is called, perhaps again, when all before it is done, and returns whether it is done too;
+        `end` does it."""
+        Failures.check()
+        self.given += 1
+        self.waiting.append((begin, end))
+        for stream in list(STREAMS):
+            stream.proceed()
+
+    def proceed(self) -> None:
+        """Begins what may begin."""
+        while self.waiting and self.waiting[0][0]():
+            self.end()
+
+    def end(self) -> None:
+        self.waiting.popleft()
+        self.done += 1
+
+    def finish(self, number: int) -> None:
+        """Does all work up to this number."""
+        while self.done < number:
+            begin, end = self.waiting[0]
+            if not begin():
+                end()
+            self.end()
+
+    def copy(self, to: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+        then: list[bytes] = []
+
+        def begin() -> bool:
+            to.reshape(-1).view(np.uint8)[:] = 0xFF
+            return False
+
+        def end() -> None:
+            if then and source.tobytes() != then[0]:
+                raise AssertionError("pinned memory was written while a copy still read it")
+            to[...] = source
+
+        if is_pinned(source):
+            then.append(source.tobytes())
+        self.give(begin, end)
+
+
+STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
+CURRENT = [Stream()]
+
+
+def get_current_stream() -> Stream:
+    return CURRENT[-1]
+
+
+class Event:
+    """A place in a stream; one that was never recorded is past."""
+
+    def __init__(self) -> None:
+        self.on: Stream | None = None
+        self.number = 0
+
+    def record(self, stream: Stream) -> None:
+        Failures.check()
+        self.on, self.number = stream, stream.given
+
+    def synchronize(self) -> None:
+        strict.synchronise()
+        if self.on is not None:
+            self.on.finish(self.number)
+        Failures.check()
+
 
 class Graph:
     def __init__(self, calls: list[Any]) -> None:
         self.calls = calls
 
     def launch(self, stream: Stream | None = None) -> None:
+        (stream or get_current_stream()).give(lambda: False, self.run)
+
+    def run(self) -> None:
+        Failures.launched()
         for function, args, kwargs, result in self.calls:
             again = function(*args, **kwargs)
             for to, value in zip(*map(_several, (result, again)), strict=True):
@@ -85,12 +220,75 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
+class Communicator:
+    """NCCL's, which waits for the others in MPI: two processes need two GPUs, the stand-in's."""
+
+    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:
+        assert len(commId) == 128
+        assert all(type(one) is int for one in commId)
+        self.comm: Any = None
+        if ndev > 1:
+            from mpi4py import MPI
+
+            self.comm = MPI.COMM_WORLD.Dup()
+
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+        assert op == nccl.NCCL_SUM
+        self.captured(lambda: self.sum(memory(sendbuf, count, datatype), memory(recvbuf, count, datatype)), stream)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        size = 1 if self.comm is None else self.comm.Get_size()
+        source, to = memory(sendbuf, count, datatype), memory(recvbuf, size * count, datatype)
+        self.captured(lambda: to.__setitem__(..., self.gathered(source).ravel()), stream)
+
+    def destroy(self) -> None:
+        pass
+
+    abort = destroy
+
+    # ---- not NCCL's ----
+
+    def captured(self, work: Callable[[], None], stream: int) -> None:
+        Failures.check()
+        assert stream == get_current_stream().ptr
+        work()
+        if strict.RECORD is not None:
+            strict.RECORD.append((work, (), {}, None))
+
+    def gathered(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        every = np.empty((1 if self.comm is None else self.comm.Get_size(), *x.shape), x.dtype)
+        every[0] = x
+        if self.comm is not None:
+            self.comm.Allgather(x.copy(), every)
+        return every
+
+    def sum(self, source: np.ndarray[Any, Any], to: np.ndarray[Any, Any]) -> None:
+        to[...] = self.gathered(source).sum(0)
+
+
+nccl = SimpleNamespace(
+    available=True,
+    NcclCommunicator=Communicator,
+    get_unique_id=lambda: tuple(range(-64, 64)),
+    NCCL_SUM=0,
+    NCCL_FLOAT32=7,
+    NCCL_FLOAT64=8,
+)
+
+
+def memory(address: int, count: int, datatype: int) -> np.ndarray[Any, Any]:
+    """What is at an address, which the caller keeps."""
+    kind = {nccl.NCCL_FLOAT32: ctypes.c_float, nccl.NCCL_FLOAT64: ctypes.c_double}[datatype]
+    return np.ctypeslib.as_array((kind * count).from_address(address))
+
+
 class CUDARuntimeError(RuntimeError):
     """What CUDA says when there is no memory; CuPy's has a number, too."""
 
 
 def new_memory(size: int) -> Memory:
     """Memory of the GPU that nobody has."""
+    Failures.check()
     left = Failures.bytes if strict.RECORD is None else Failures.captured_bytes
     if left is not None and size > left:
         raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
@@ -181,6 +379,7 @@ class Tensor:
 
 def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
     host = np.empty(shape, dtype)
+    alloc(host.nbytes)
     host.reshape(-1).view(np.uint8)[:] = 0xFF  # NaN
     return ndarray(host)
 
@@ -192,12 +391,30 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong next: the number of GPUs, and the number of bytes that can still be had, by work that is captured
-    and by other work."""
+    """What goes wrong: the number of GPUs; the bytes that can still be had, and those by work that is captured;
+    the graph launch, counted from 1, that fails when the host has gone on. From then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
     captured_bytes: int | None = None
+    at_launch = 0
+    launches = 0
+    lost = False
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.gpus, cls.bytes, cls.captured_bytes, cls.at_launch, cls.launches, cls.lost = 1, None, None, 0, 0, False
+
+    @classmethod
+    def check(cls) -> None:
+        if cls.lost:
+            raise RuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
+
+    @classmethod
+    def launched(cls) -> None:
+        cls.launches += 1
+        cls.lost = cls.lost or cls.launches == cls.at_launch
+        cls.check()
 
 
 def get_device_count() -> int:
@@ -211,6 +428,8 @@ def module() -> ModuleType:
     runtime = SimpleNamespace(
         getDeviceCount=get_device_count,
         getDevice=lambda: 0,
+        setDevice=lambda number: None,
+        deviceGetPCIBusId=lambda number: f"0000:{number:02X}:00.0",
         getDeviceProperties=lambda number: {"name": b"harness", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
         memGetInfo=lambda: (1 << 30, 2 << 30),
@@ -220,21 +439,24 @@ def module() -> ModuleType:
         ndarray=ndarray,
         empty=empty,
         asarray=asarray,
-        asnumpy=lambda array: array.on_host(),
+        asnumpy=lambda array: array.get(),
         from_dlpack=lambda value: value.__dlpack__(),
         get_default_memory_pool=lambda: DEFAULT_POOL,
         __version__="14.2.0",
-        cuda=SimpleNamespace(
-            alloc=alloc,
-            runtime=runtime,
-            get_current_stream=lambda: Stream(),
-            Stream=Stream,
-            Memory=new_memory,
-            MemoryPointer=lambda memory, offset: memory,
-            MemoryPool=MemoryPool,
-            using_allocator=using_allocator,
-            set_allocator=lambda allocator: None,
-        ),
+        cuda=ModuleType("cupy.cuda"),
+    )
+    made.cuda.__dict__.update(
+        alloc=alloc,
+        runtime=runtime,
+        get_current_stream=get_current_stream,
+        Stream=Stream,
+        Event=Event,
+        MemoryPool=MemoryPool,
+        Memory=new_memory,
+        MemoryPointer=lambda memory, offset: memory,
+        using_allocator=using_allocator,
+        set_allocator=lambda allocator: None,
+        nccl=nccl,
     )
     return made
 
@@ -242,7 +464,7 @@ def module() -> ModuleType:
 @contextlib.contextmanager
 def gpu(**failures: Any) -> Iterator[None]:
     """Within the block, there is a GPU: the harness."""
-    names = ("cupy", "rotrnn._cuda")
+    names = ("cupy", "cupy.cuda", "cupyx", "rotrnn._cuda")
     before = {name: sys.modules.get(name) for name in names}
     harness = load()
     proxy = Kernels(harness)
@@ -252,7 +474,10 @@ def gpu(**failures: Any) -> Iterator[None]:
         use_precision=harness.use_precision,
         use_counter=proxy.use_counter,
     )
-    sys.modules.update({"cupy": module(), "rotrnn._cuda": kernels})
+    cupyx = ModuleType("cupyx")
+    cupyx.__dict__.update(empty_pinned=empty_pinned)
+    cupy = module()
+    sys.modules.update({"cupy": cupy, "cupy.cuda": cupy.cuda, "cupyx": cupyx, "rotrnn._cuda": kernels})
     own = rotrnn.__dict__.get("_cuda")
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
     known = dict(devices._DEVICES)
@@ -262,7 +487,8 @@ def gpu(**failures: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        Failures.gpus, Failures.bytes, Failures.captured_bytes = 1, None, None
+        Failures.reset()
+        strict.RECORD = None
         cuda._load.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)

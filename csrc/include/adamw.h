@@ -2,6 +2,10 @@
 #ifndef ROT_ADAMW_H
 #define ROT_ADAMW_H
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "vmath.h"
 
 /* Constants of step t, the same for every element of an array; computed in double precision, then rounded. */
@@ -14,18 +18,23 @@ typedef struct {
     real eps, shrink;   /* lr * decay */
 } adamw_rule;
 
-/* now: lr, 1 - beta1^t, 1 - beta2^t, scale */
-ROT_INLINE adamw_rule adamw_rule_of(const double *now, double beta1, double beta2, double eps, double decay) {
-    const adamw_rule rule = {(real)now[3],
-                             (real)beta1,
-                             (real)(1 - beta1),
-                             (real)beta2,
-                             (real)(1 - beta2),
-                             (real)(now[0] / now[1]),
-                             (real)(1 / sqrt(now[2])),
-                             (real)eps,
-                             (real)(now[0] * decay)};
+/* of: lr, 1 - beta1^t, 1 - beta2^t, decay */
+ROT_INLINE adamw_rule adamw_rule_of(const double *of, double scale, double beta1, double beta2, double eps) {
+    const adamw_rule rule = {(real)scale,          (real)beta1,           (real)(1 - beta1),       (real)beta2,
+                             (real)(1 - beta2),    (real)(of[0] / of[1]), (real)(1 / sqrt(of[2])), (real)eps,
+                             (real)(of[0] * of[3])};
     return rule;
+}
+
+/* The factor of gradients whose norm is above `clip`; 0 is no limit. */
+ROT_INLINE double adamw_scale(double norm, double clip) { return clip > 0 && clip < norm ? clip / norm : 1; }
+
+/* The norm of the gradients; NaN, and nothing is to be updated, if the loss, or a norm that the last update left, is
+ * not finite: an update after one that failed leaves all as it is. */
+ROT_INLINE double adamw_norm(double norm, double loss, const double *last, int64_t norms) {
+    bool finite = isfinite(loss);
+    for (int64_t k = 0; k < norms; k++) finite = finite && isfinite(last[k]);
+    return finite ? norm : (double)NAN;
 }
 
 /* m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2,

@@ -41,16 +41,20 @@ static double root_of_sum(const double *sums, int64_t blocks, int64_t step) {
     return sqrt(total);
 }
 
-/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant:
- * |p| and |v| after the update, summed as in `norm`. */
-KERNEL(adamw) {
-    const double t = (double)step;
-    const double given[4] = {lr, 1 - pow(beta1, t), 1 - pow(beta2, t), scale}, *const of = now ? now : given;
-    const adamw_rule rule = adamw_rule_of(of, beta1, beta2, eps, decay);
-    const bool updates = !now || isfinite(of[3]);
+/* |x| over x (n): summed within a block, then block by block. sums: room for the blocks. */
+static double norm_of(const real *x, int64_t n, double *sums) {
     const int64_t blocks = pieces_of(n, BLOCK);
-    double *const sums = WORKSPACE(double, blocks, 2);
-    if (!sums) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
+    for (int64_t block = 0; block < blocks; block++)
+        sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
+    return root_of_sum(sums, blocks, 1);
+}
+
+/* p, m, v (n) are updated in place with grad (n), if `updates`. norms (2) <- |p| and |v| after it. sums: room for two
+ * numbers a block. */
+static void update_all(real *p, real *m, real *v, const real *grad, int64_t n, adamw_rule rule, bool updates,
+                       double *norms, double *sums) {
+    const int64_t blocks = pieces_of(n, BLOCK);
 #pragma omp parallel for schedule(static) if (blocks > SERIAL)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t lo = block * BLOCK, size = size_of_block(block, n);
@@ -59,19 +63,38 @@ KERNEL(adamw) {
         sums[2 * block + 1] = sum_of_squares(v + lo, size);
     }
     for (int k = 0; k < 2; k++) norms[k] = root_of_sum(sums + k, blocks, 2);
+}
+
+/* p, m, v (n) are updated in place with grad (n); `step` counts updates from 1. norms (2), double in every variant:
+ * |p| and |v| after the update, summed as in `norm`. */
+KERNEL(adamw) {
+    const double t = (double)step, of[4] = {lr, 1 - pow(beta1, t), 1 - pow(beta2, t), decay};
+    double *const sums = WORKSPACE(double, pieces_of(n, BLOCK), 2);
+    if (!sums) return ROT_NO_MEMORY;
+    update_all(p, m, v, grad, n, adamw_rule_of(of, scale, beta1, beta2, eps), true, norms, sums);
     pool_give(sums);
     return ROT_OK;
 }
 
-/* norm (1), double in every variant, = |x| over x (n): summed within a block, then block by block. */
-KERNEL(norm) {
-    const int64_t blocks = pieces_of(n, BLOCK);
-    double *const sums = WORKSPACE(double, blocks);
+/* As `adamw` for each group, its gradients scaled by the norm of all. Nothing is updated if that is not finite, or as
+ * in adamw_norm. */
+KERNEL(adamw_groups) {
+    double *const sums = WORKSPACE(double, pieces_of(n, BLOCK), 2);
     if (!sums) return ROT_NO_MEMORY;
-#pragma omp parallel for schedule(static) if (blocks > SERIAL)
-    for (int64_t block = 0; block < blocks; block++)
-        sums[block] = sum_of_squares(x + block * BLOCK, size_of_block(block, n));
-    norm[0] = root_of_sum(sums, blocks, 1);
+    norms[0] = adamw_norm(norm_of(grad, n, sums), loss[0], norms, 1 + 2 * groups);
+    const double scale = adamw_scale(norms[0], clip);
+    for (int64_t g = 0, first = 0; g < groups; first = ends[g++])
+        update_all(p + first, m + first, v + first, grad + first, most(ends[g] - first, 0),
+                   adamw_rule_of(rules + 4 * g, scale, beta1, beta2, eps), isfinite(norms[0]), norms + 1 + 2 * g, sums);
+    pool_give(sums);
+    return ROT_OK;
+}
+
+/* norm (1), double in every variant. */
+KERNEL(norm) {
+    double *const sums = WORKSPACE(double, pieces_of(n, BLOCK));
+    if (!sums) return ROT_NO_MEMORY;
+    norm[0] = norm_of(x, n, sums);
     pool_give(sums);
     return ROT_OK;
 }

@@ -139,6 +139,8 @@ class Recorded:
         which constants it takes, and once to be recorded, which does nothing.
     counter : array
         An int64 on the GPU that is added to the step of random numbers.
+    stream : stream, optional
+        Where the work is done; a new one if not given.
 
     Raises
     ------
@@ -146,7 +148,7 @@ class Recorded:
         The work waits for the GPU, or for numbers that change.
     """
 
-    def __init__(self, work: Callable[[], Any], counter: Array) -> None:
+    def __init__(self, work: Callable[[], Any], counter: Array, stream: Any = None) -> None:
         device()
         import cupy
 
@@ -154,7 +156,8 @@ class Recorded:
 
         self.counter, self.belongings = counter, Recording()
         self.pieces: list[Piece] = []
-        self.stream, self.pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool(self._allocate)
+        self.stream = cupy.cuda.Stream(non_blocking=True) if stream is None else stream
+        self.pool = cupy.cuda.MemoryPool(self._allocate)
         cupy.cuda.get_current_stream().synchronize()
         cupy.get_default_memory_pool().free_all_blocks()  # this pool cannot have them
         _cuda.use_counter(counter)
@@ -212,8 +215,8 @@ class Recorded:
         return found
 
     def launch(self, step: int = 0) -> None:
-        """Does the work again, on `stream`, with what the arrays hold; it is waited for in loops alone. `step` is the
-        number in the counter."""
+        """Does the work again, after what is on its stream, with what the arrays hold; does not wait for it if it has
+        no loop. `step` is the counter's number."""
         for piece in self.pieces:
             if piece.drive is None:
                 piece.graph.launch(stream=self.stream)

@@ -266,6 +266,53 @@ static void test_adamw(int64_t n) {
     expect("adamw norm", 0, norms[0], norm, 0);
 }
 
+/* Two groups, updated as each alone would be; then a loss that is not finite, after which nothing is. */
+static void test_adamw_groups(int64_t n) {
+    const int64_t ends[2] = {n / 3, n};
+    const double rules[8] = {0.01, 1 - pow(0.9, 3), 1 - pow(0.999, 3), 0.1,
+                             0.02, 1 - pow(0.9, 3), 1 - pow(0.999, 3), 0};
+    double norms[5] = {0}, alone[2], loss = 1;
+    real *const p = lanes(n, 1), *const m = lanes(n, 0.1), *const v = lanes(n, 0), *const g = lanes(n, 1);
+    real *const own_p = room(n, sizeof(real)), *const own_m = room(n, sizeof(real)),
+                *const own_v = room(n, sizeof(real));
+    for (int64_t i = 0; i < n; i++) own_p[i] = p[i], own_m[i] = m[i], own_v[i] = v[i];
+    adamw_groups_args groups = {.p = p,
+                                .m = m,
+                                .v = v,
+                                .norms = norms,
+                                .grad = g,
+                                .ends = ends,
+                                .rules = rules,
+                                .loss = &loss,
+                                .n = n,
+                                .groups = 2,
+                                .beta1 = 0.9,
+                                .beta2 = 0.999,
+                                .eps = 1e-8,
+                                .clip = 0};
+    expect_status("adamw_groups", K(adamw_groups)(&groups));
+    for (int64_t k = 0, first = 0; k < 2; first = ends[k++]) {
+        expect_status("adamw", K(adamw)(&(adamw_args){.p = own_p + first,
+                                                      .m = own_m + first,
+                                                      .v = own_v + first,
+                                                      .norms = alone,
+                                                      .grad = g + first,
+                                                      .n = ends[k] - first,
+                                                      .lr = rules[4 * k],
+                                                      .beta1 = 0.9,
+                                                      .beta2 = 0.999,
+                                                      .eps = 1e-8,
+                                                      .decay = rules[4 * k + 3],
+                                                      .scale = 1,
+                                                      .step = 3}));
+        for (int which = 0; which < 2; which++)
+            expect("adamw_groups norm", k, norms[1 + 2 * k + which], alone[which], 0);
+    }
+    loss = INFINITY;
+    for (int call = 0; call < 2; call++, loss = 1) expect_status("adamw_groups", K(adamw_groups)(&groups));
+    for (int64_t i = 0; i < n; i++) expect("adamw_groups p", i, (double)p[i], (double)own_p[i], 0);
+}
+
 /* ---- block ---- */
 
 enum { D = 13, LANES = 10, B = 2, T = 11, TILE = 6, TILES = (T + TILE - 1) / TILE };
@@ -405,6 +452,7 @@ int main(void) {
     test_mix(5, 3, 41);
     test_functions(1001);
     test_adamw(1003);
+    test_adamw_groups(1003);
     test_block();
     test_philox();
 #endif

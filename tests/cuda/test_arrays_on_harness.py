@@ -119,6 +119,7 @@ def test_a_stream_that_somebody_captures_records_ops_or_says_why_not() -> None:
             graph = stream.end_capture()
         x.set(-X)
         graph.launch(stream)
+        stream.synchronize()
         np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, -X))
 
 
@@ -129,8 +130,8 @@ def test_lengths_have_a_copy_for_each_gpu_and_stream() -> None:
         device = cuda.device()
         first = lengths.on(device)
         assert lengths.on(device) is first
-        patch.setattr(fake_cupy.Stream, "ptr", 1)
-        second = lengths.on(device)
+        with fake_cupy.Stream(non_blocking=True):
+            second = lengths.on(device)
         patch.setattr(sys.modules["cupy"].cuda.runtime, "getDevice", lambda: 1)
         third = lengths.on(device)
         assert len({id(one) for one in (first, second, third)}) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from rotrnn.ops import optim, pointwise
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from strict import poisoned, to_device, to_host
 
+SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
 DTYPES = [np.float32, np.float64]
 KEY = {"seed": 2**40 + 5, "step": 7, "site": 3}
 
@@ -292,22 +294,80 @@ def test_adamw_and_its_norms(n: int, dtype: Any) -> None:
         np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(dtype) * np.max(np.abs(mine), initial=1))
 
 
-@pytest.mark.parametrize("scale", [0.5, np.nan])
-def test_adamw_with_rates_in_memory(scale: float) -> None:
-    """As with those of the call; nothing changes where the scale is not finite, and the norms are those of before."""
-    n, lr, step, kept = 300, 1e-2, 3, {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.1}
-    p, m, grad = (normal((n,), np.float64, seed) for seed in range(3))
-    v = np.abs(normal((n,), np.float64, 3))
-    there, norms = [to_device(one) for one in (p, m, v)], poisoned((2,), float)
-    now = to_device(np.array([lr, 1 - 0.9**step, 1 - 0.99**step, scale]))
-    with on_harness() as module:
-        arrays = dict(zip("pmv", there, strict=True)) | {"grad": to_device(grad), "now": now, "norms": norms}
-        module.kernels.adamw(**arrays, n=n, lr=9.0, step=9, scale=9.0, **kept)
-    if np.isfinite(scale):
-        optim.adamw(p, m, v, grad, lr=lr, step=step, **kept, scale=scale)
-    for got, mine in zip(there, (p, m, v), strict=True):
-        np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(float) * np.max(np.abs(mine)))
-    np.testing.assert_allclose(to_host(norms), [np.linalg.norm(p), np.linalg.norm(v)], rtol=8 * eps(float))
+GROUPS = [(0, 300), (300, 300), (300, 5000), (5000, 14000)]
+"""Groups of one vector: within a block, empty, and over several blocks of 4096 numbers."""
+
+
+def groups_of(dtype: Any, device: Any = np.asarray) -> dict[str, Any]:
+    """Arguments of `adamw_groups`, with a gradient that is clipped."""
+    n = GROUPS[-1][1]
+    p, m, grad = (normal((n,), dtype, seed) for seed in range(3))
+    rules = [[1e-2 * (1 + g), 1 - 0.9**3, 1 - 0.99**3, 0.1 * g] for g in range(len(GROUPS))]
+    arrays = {
+        "norms": np.zeros(1 + 2 * len(GROUPS)),
+        "param": p,
+        "m": m,
+        "v": np.abs(normal((n,), dtype, 3)),
+        "grad": grad,
+        "ends": np.array([end for _, end in GROUPS]),
+        "rules": np.array(rules),
+        "loss": np.ones(1),
+    }
+    return {name: device(array) for name, array in arrays.items()}
+
+
+SETTINGS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "clip": 20.0}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_adamw_of_groups_is_that_of_each(dtype: Any, seed: int) -> None:
+    """Sums of n squares in double: their relative error is at most n EPS / 2, and its root half of that."""
+    here, there = groups_of(dtype), groups_of(dtype, to_device)
+    alone = groups_of(dtype)
+    optim.adamw_groups(**here, **SETTINGS)
+    with on_harness(seed):
+        optim.adamw_groups(**there, **SETTINGS)
+    size = optim.norm(alone["grad"])
+    assert size > SETTINGS["clip"]
+    for g, (first, end) in enumerate(GROUPS):
+        lr, _, _, decay = alone["rules"][g]
+        part = [alone[name][first:end] for name in ("param", "m", "v", "grad")]
+        settings = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": decay, "scale": SETTINGS["clip"] / size}
+        assert optim.adamw(*part, lr=lr, step=3, **settings) == tuple(here["norms"][1 + 2 * g : 3 + 2 * g])
+    assert here["norms"][0] == size
+    for name in ("param", "m", "v"):
+        np.testing.assert_array_equal(here[name], alone[name])
+        np.testing.assert_allclose(to_host(there[name]), here[name], rtol=0, atol=8 * eps(dtype) * np.max(here[name]))
+    np.testing.assert_allclose(to_host(there["norms"]), here["norms"], rtol=GROUPS[-1][1] * eps(float) + 8 * eps(dtype))
+
+
+@pytest.mark.parametrize("name", ["grad", "loss", "norms"])
+def test_adamw_of_groups_stops_at_the_first_failure(name: str) -> None:
+    """Where a gradient, the loss, or a norm of the last update is not finite, nothing changes; nor in later calls."""
+    with on_harness():
+        for device in (np.array, to_device):
+            arrays = groups_of(np.float64)
+            good, arrays[name][-1] = arrays[name].copy(), np.inf
+            given = {key: device(value) for key, value in arrays.items()}
+            for _ in range(2):
+                optim.adamw_groups(**given, **SETTINGS)
+                if name != "norms":  # the next batch is a good one
+                    given[name] = device(good)
+            for key in ("param", "m", "v"):
+                np.testing.assert_array_equal(to_host(given[key]), arrays[key])
+            assert not np.isfinite(to_host(given["norms"])[0])
+
+
+def test_adamw_of_groups_refuses() -> None:
+    for name, wrong, message in (
+        ("param", np.zeros(3), "param has shape"),
+        ("ends", np.array([0, 1, 2, 14001]), "ends"),
+        ("rules", np.zeros((3, 4)), "rules"),
+        ("m", np.zeros(14000, np.float32), "m has dtype float32"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"adamw_groups: .*{message}"):
+            optim.adamw_groups(**{**groups_of(np.float64), name: wrong}, **SETTINGS)
 
 
 def test_a_norm_that_is_not_finite() -> None:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,18 @@ def bind(path: str, function: Any, required: Iterable[Any], optional: Iterable[s
 def offered(place: Any, real: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """What the stand-in has: path, what it is there, and what it is in CuPy."""
     for name, one in vars(place).items():
-        if name.startswith("__"):
+        if name.startswith("__") or name == "nccl":  # which is not there without its library
             continue
         assert hasattr(real, name), f"CuPy has no {path}.{name}"
         there = getattr(real, name)
         yield f"{path}.{name}", one, there
-        if isinstance(one, SimpleNamespace):
+        if isinstance(one, SimpleNamespace | ModuleType):
             yield from offered(one, there, f"{path}.{name}")
 
 
 METHODS = (
     *("Stream.is_capturing", "Stream.synchronize", "Stream.begin_capture", "Stream.end_capture", "Graph.launch"),
+    *("Stream.record", "Stream.wait_event", "Event.record", "Event.synchronize"),
     *("MemoryPool.malloc", "MemoryPool.free_all_blocks"),
 )
 

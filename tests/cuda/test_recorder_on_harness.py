@@ -77,11 +77,12 @@ def check_steps(recipe: Recipe, model: Any, batches: list[Batch]) -> None:
         state.move(cuda.device())
         recorder = Recorder(recipe, model, group_of, cuda.device(), state)
         for batch, loss, report in zip(batches, losses, reports, strict=True):
-            found = recorder.advance(state, batch, np.arange(B))
-            assert found is not None
+            assert recorder.launch(state, batch, np.arange(B))
+            one = recorder.launched.popleft()
+            found = recorder.read(one)
             assert found["loss"] == pytest.approx(loss, rel=1e-9)
-            assert found["layers"].keys() == report.keys()
-            for name, value in found["layers"].items():
+            assert one.layers.keys() == report.keys()
+            for name, value in one.layers.items():
                 assert value == pytest.approx(report[name], rel=1e-6), name
             state.step += 1
         there = {name: to_host(array) for name, array in flatten(state.params)}
@@ -135,5 +136,5 @@ def test_a_fixed_point_that_is_not_reached_is_told(settings: dict[str, Any], err
             state.move(cuda.device())
             recorder = Recorder(recipe_of(), model, lambda name: "global", cuda.device(), state)
             with pytest.raises(error) as found:
-                recorder.advance(state, batch, np.arange(B))
+                recorder.launch(state, batch, np.arange(B))
     assert str(found.value) == str(expected.value)

@@ -1,4 +1,4 @@
-"""Optimiser kernels for one array: AdamW update in place, and Euclidean norm (csrc/kernels/optim.c)."""
+"""Optimiser kernels: AdamW update in place of one array or of groups, and Euclidean norm (csrc/kernels/optim.c)."""
 
 from __future__ import annotations
 
@@ -76,12 +76,8 @@ def adamw_into(
     eps: float,
     decay: float,
     scale: float,
-    now: Array | None = None,
 ) -> None:
-    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it.
-
-    `now` (4,) float64 on the device holds lr, 1 - beta1^step, 1 - beta2^step and scale instead of these arguments, and
-    is read when the kernel runs; where its scale is not finite, nothing is updated."""
+    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it."""
     args = Boundary("adamw")
     shape = np.shape(grad)
     g = args.array("grad", np.ravel(grad), "N")
@@ -99,7 +95,6 @@ def adamw_into(
         v=v,
         norms=norms,
         grad=args.layout(g, g.dtype),
-        now=now,
         n=g.size,
         lr=lr,
         beta1=beta1,
@@ -108,6 +103,69 @@ def adamw_into(
         decay=decay,
         scale=scale,
         step=step,
+    )
+
+
+def adamw_groups(
+    norms: Array,
+    param: Array,
+    m: Array,
+    v: Array,
+    grad: Array,
+    ends: Array,
+    rules: Array,
+    loss: Array,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    clip: float,
+) -> None:
+    """`adamw` of groups that lie in one vector, with the gradients clipped to a norm. Nothing waits for the device.
+
+    Group g is ``param[ends[g - 1]:ends[g]]``, the first from 0. The step is scaled by ``clip / |grad|`` where that is
+    below 1 and `clip` is positive. If the loss, the norm of `grad`, or a number that `norms` had before, is not finite,
+    nothing is updated, and ``norms[0]`` becomes NaN or infinite: so calls after one that failed do nothing.
+
+    Parameters
+    ----------
+    norms : array (1 + 2 G,) float64
+        Written: the norm of `grad`; of `param` and of `v` in each group, after the update. Finite before the first
+        call.
+    param, m, v, grad : arrays (n,) of one dtype (float32 or float64)
+        As for `adamw`; the first three are updated in place.
+    ends : array (G,) int64
+        Where the groups end, from 0 to n in order.
+    rules : array (G, 4) float64
+        Of each group: learning rate, ``1 - beta1^step``, ``1 - beta2^step`` and decay, at this step.
+    loss : array (1,) float64
+    beta1, beta2, eps, clip : float
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, shape or device, an end that is not from 0 to n, or overlapping arrays.
+    """
+    args = Boundary("adamw_groups")
+    g = args.array("grad", grad, "N")
+    for name, array in (("param", param), ("m", m), ("v", v)):
+        args.array(name, array, "N")
+        args.out(name, array, g.shape, g.dtype)
+    args.kernels.adamw_groups(
+        p=param,
+        m=m,
+        v=v,
+        norms=norms,
+        grad=g,
+        ends=ends,
+        rules=rules,
+        loss=loss,
+        n=g.size,
+        groups=ends.size,
+        beta1=beta1,
+        beta2=beta2,
+        eps=eps,
+        clip=clip,
     )
 
 

@@ -101,6 +101,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
     asked = recipe.task
     with trial(recipe, stand_in, device) as (trainer, state):
         times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
+        trainer.stepper.settle(state)
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)
         _, evaluating = timed(lambda: trainer.look(state.params, val))
         return Estimate(

@@ -1,9 +1,10 @@
 """A step of training on a GPU as one CUDA graph: forward, loss, backward, norm of the gradients and update.
 
-Parameters, gradients and moments lie in one vector for each parameter group, so that the optimiser is one launch a
-group. What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of
-the graph before it runs; loss, accuracy and norms come back as one small array. If the gradients are not finite, the
-update leaves everything as it is.
+Parameters, gradients and moments lie in one vector each, group after group, which the optimiser updates by one kernel.
+What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of the
+graph before it runs, and loss, accuracy and norms come back as one small array (transfer.py). The host reads them when
+it has launched the next step, so the GPU never waits for it. If the loss, the gradients or what an update left are not
+finite, further steps leave everything as it is until the host has seen it.
 
 There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model that iterates to a fixed
 point has several: the host looks how far the iteration is, and repeats the graph of a few iterations. A step that waits
@@ -12,8 +13,10 @@ for numbers in another place is not recorded, and runs operation by operation.
 
 from __future__ import annotations
 
+import time
 import warnings
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,14 @@ from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
 from rotrnn.ops.device import Device
+from rotrnn.ops.pointwise import count_steps
 from rotrnn.ops.recording import NotRecordable, RecordedLengths
 from rotrnn.tasks import Batch
-from rotrnn.training.optimiser import AdamW, GroupOf
+from rotrnn.training.optimiser import GroupOf
+from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import State
+from rotrnn.training.transfer import Feed, Results
 
 MOST_SHAPES = 8
 """Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
@@ -41,150 +47,210 @@ METRICS = ("loss", "right", "grad_norm")
 
 
 @dataclass
-class Group:
-    """The vectors of a parameter group."""
+class Vectors:
+    """All parameters, their moments and gradients, in vectors (n,) of one dtype. Groups lie one after another."""
 
-    name: str
-    parts: list[tuple[str, slice]]
+    parts: dict[str, slice]
+    groups: list[str]
+    ends: Array
     params: Array
     moments: tuple[Array, Array]
     grads: Array
 
 
-def grouped(state: State, group_of: GroupOf, device: Device) -> list[Group]:
+def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
     """Moves the parameters and moments of a state to vectors, of which its arrays are then views."""
-    arrays = {name: array for name, array in flatten(state.params) if is_parameter(name)}
-    names: dict[str, list[str]] = {}
-    for name in arrays:
-        names.setdefault(group_of(name), []).append(name)
-    groups, flat = [], dict(flatten(state.params))
-    for group, members in names.items():
-        parts, at = [], 0
+    flat = dict(flatten(state.params))
+    groups: dict[str, list[str]] = {}
+    for name in filter(is_parameter, flat):
+        groups.setdefault(group_of(name), []).append(name)
+    parts: dict[str, slice] = {}
+    at, ends = 0, []
+    for members in groups.values():
         for name in members:
-            parts.append((name, slice(at, at + arrays[name].size)))
-            at += -(-arrays[name].size // ALIGNED) * ALIGNED
-        vectors = [device.empty((at,), arrays[members[0]].dtype) for _ in range(4)]
-        for vector in vectors:
-            vector[...] = 0  # between the arrays, too: AdamW leaves zeros as they are
-        for name, part in parts:
-            for vector, store, key in zip(
-                vectors, (flat, state.moments, state.moments), (name, f"m.{name}", f"v.{name}"), strict=False
-            ):
-                view = vector[part].reshape(arrays[name].shape)
-                view[...] = store[key]
-                store[key] = view
-        p, m, v, g = vectors
-        groups.append(Group(group, parts, p, (m, v), g))
+            parts[name] = slice(at, at + flat[name].size)
+            at += -(-flat[name].size // ALIGNED) * ALIGNED
+        ends.append(at)
+    dtype = flat[next(iter(parts))].dtype  # training.dtype
+    p, m, v, g = (device.empty((at,), dtype) for _ in range(4))
+    for vector in (p, m, v, g):
+        vector[...] = 0  # between the arrays, too: AdamW leaves zeros as they are
+    for name, part in parts.items():
+        for vector, store, key in ((p, flat, name), (m, state.moments, f"m.{name}"), (v, state.moments, f"v.{name}")):
+            view = vector[part].reshape(store[key].shape)
+            view[...] = store[key]
+            store[key] = view
     state.params = unflatten(flat)
-    return groups
+    return Vectors(parts, list(groups), device.asarray(np.array(ends)), p, (m, v), g)
 
 
-class Inputs:
-    """What changes from step to step: the arrays that a graph reads, and what layers report."""
+@dataclass(frozen=True)
+class Launched:
+    """A step that was launched: its number from 0, of how many labels, when, the number of its results, and what layers
+    report of it."""
 
-    def __init__(self, batch: Batch, groups: int, device: Device) -> None:
-        inputs, labels = np.asarray(batch.inputs), np.asarray(batch.labels)
-        self.inputs, self.labels = device.asarray(inputs), device.asarray(labels)
-        self.lengths = None if batch.lengths is None else device.asarray(np.asarray(batch.lengths, np.int64))
-        self.step = device.asarray(np.zeros(1, np.int64))
-        self.rules = device.asarray(np.ones((groups, 4)))
-        self.saved: Any = None
-        """What forward saved when it was recorded: its reports are of the step that was taken last."""
+    step: int
+    labels: int
+    began: float
+    results: int
+    layers: dict[str, float]
+
+
+@dataclass
+class Step:
+    """The step of batches of one shape: its graph, the inputs, and what forward saved when it was recorded, whose
+    reports are of the step that was launched last."""
+
+    feed: Feed
+    saved: Any = None
+    graph: Recorded = field(init=False)
 
 
 class Recorder:
-    """Takes the steps of a state by graphs."""
+    """Takes the steps of a state by graphs, on a stream of their own. `launched` are those not yet read."""
 
-    def __init__(self, recipe: Recipe, model: SequenceModel, group_of: GroupOf, device: Device, state: State) -> None:
-        self.recipe, self.model, self.device = recipe, model, device
-        self.groups = grouped(state, group_of, device)
-        self.graphs: dict[Any, tuple[Recorded, Inputs]] = {}
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: SequenceModel,
+        group_of: GroupOf,
+        device: Device,
+        state: State,
+        world: World = ALONE,
+    ) -> None:
+        import cupy
+
+        self.recipe, self.model, self.device, self.world = recipe, model, device, world
+        self.vectors = vectors_of(state, group_of, device)
+        self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.results = Results(self.metrics, self.stream)
+        self.steps: dict[Any, Step] = {}
         self.recordable = recipe.training.accumulate == 1
+        self.launched: deque[Launched] = deque()
+        self.ended = 0.0  # when a step was last found to have ended
 
-    def advance(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> dict[str, Any] | None:
-        """Takes a step. Returns its metrics, with what layers report as "layers"; or None, with nothing done, if it
-        cannot be recorded."""
-        batch = padded(batch, self.model.time_axis)
+    def launch(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> bool:
+        """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
+        import cupy
+
+        if not self.recordable:
+            return False
+        began = time.monotonic()
+        own = self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)
+        counts = self.world.tell(own)
+        if not all(map(all, counts)):
+            return False  # a process has nothing to learn from
+        batch = padded(batch, self.model.time_axis, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
-        if not self.recordable or (key not in self.graphs and len(self.graphs) == MOST_SHAPES):
-            return None
-        if key not in self.graphs:
+        if key not in self.steps and len(self.steps) == MOST_SHAPES:
+            return False
+        labels = sum(labels for labels, _ in counts)
+        values = self.inputs(batch, state.step, own[0] / labels)
+        if key in self.steps:
+            self.steps[key].feed.send(values)
+        else:
+            reason = ""
             try:
-                self.graphs[key] = self.record(state, batch, places)
+                self.steps[key] = self.record(state, values, places)
             except NotRecordable as error:
+                reason = str(error)
+            if reasons := [one for one in self.world.tell(reason) if one]:
                 self.recordable = False
-                warnings.warn(f"steps run operation by operation, not as one CUDA graph: {error}", stacklevel=2)
-                return None
-        graph, inputs = self.graphs[key]
-        values: list[tuple[Array, Any]] = [(inputs.inputs, batch.inputs), (inputs.labels, batch.labels)]
-        values += [(inputs.lengths, batch.lengths)] if inputs.lengths is not None else []
-        values += [(inputs.step, np.array([state.step])), (inputs.rules, self.rules(state.step))]
-        found = graph.repeat(*values).tolist()
-        metrics: dict[str, Any] = dict(zip(METRICS, found, strict=False))
-        return metrics | {"updated": float(np.sum(found[len(METRICS) :])), "layers": self.model.report(inputs.saved)}
+                warnings.warn(f"steps run operation by operation, not as one CUDA graph: {reasons[0]}", stacklevel=2)
+                return False
+        self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
+        self.steps[key].graph.launch(state.step)
+        layers = self.reports(self.steps[key].saved, own[0] / labels)
+        self.launched.append(Launched(state.step, labels, began, self.results.take(), layers))
+        return True
+
+    def reports(self, saved: Any, share: float) -> dict[str, float]:
+        """Returns what layers report of a step: means over all labels, of which this process has a `share`."""
+        total: dict[str, float] = {}
+        for one in self.world.tell({name: share * value for name, value in self.model.report(saved).items()}):
+            for name, value in one.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def read(self, step: Launched) -> dict[str, float]:
+        """Returns the metrics of a launched step, for which the GPU is waited for, and the seconds that it took."""
+        found = self.results.read(step.results).tolist()
+        began, self.ended = max(step.began, self.ended), time.monotonic()
+        metrics = dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
+        return metrics | {"seconds": self.ended - began}
+
+    def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
+        """Returns what changes from step to step, as the graph reads it; this process has a `share` of all labels."""
+        values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
+        if batch.lengths is not None:
+            values["lengths"] = np.asarray(batch.lengths, np.int64)
+        return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
-        """Returns what AdamW needs at a step, for each group: rate and corrections of the moments (and a scale)."""
+        """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
         optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
         beta1, beta2 = optimiser.betas
-        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1), 1.0]
-        return np.array([[optimiser.rate(group.name, step, steps), *corrections] for group in self.groups])
+        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
+        groups = self.vectors.groups
+        return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
 
-    def record(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> tuple[Recorded, Inputs]:
+    def record(self, state: State, values: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> Step:
         """Records a step for batches of this shape. The steps that are taken to record it are taken back."""
-        inputs = Inputs(batch, len(self.groups), self.device)
-        arrays = [*dict(flatten(state.params)).values(), *state.moments.values()]
+        self.stream.synchronize()
+        one = Step(Feed(values, self.stream))
+        arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), self.metrics]
         before = [array.copy() for array in arrays]
-        T = batch.inputs.shape[self.model.time_axis]
-        lengths: Any = None if inputs.lengths is None else RecordedLengths(inputs.lengths, T)
-        ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places)
+        inputs = one.feed.arrays
+        T = inputs["inputs"].shape[self.model.time_axis]
+        lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
+        gather = self.world.gather if self.world.size > 1 else None
+        ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
         try:
-            return Recorded(lambda: self.step(state.params, inputs, ctx), inputs.step), inputs
+            one.graph = Recorded(lambda: self.work(state.params, one, ctx), inputs["step"], self.stream)
         finally:
-            for array, one in zip(arrays, before, strict=True):
-                array[...] = one
+            for array, kept in zip(arrays, before, strict=True):
+                array[...] = kept
+        return one
 
-    def step(self, params: Params, inputs: Inputs, ctx: Context) -> Array:
+    def work(self, params: Params, step: Step, ctx: Context) -> Array:
         """The work of a step; returns its metrics."""
-        logits, inputs.saved = self.model.forward(params, inputs.inputs, ctx)
-        found = self.model.loss(logits, inputs.labels, ctx.lengths)
-        grads = dict(flatten(self.model.backward(params, inputs.saved, found.dlogits, None)))
-        room = self.device.empty((len(METRICS) + 2 * len(self.groups),), np.dtype(np.float64))
-        norms = self.device.empty((len(self.groups),), np.dtype(np.float64))
-        for k, group in enumerate(self.groups):
-            for name, part in group.parts:
-                if name not in grads:
-                    raise NotRecordable(f"{name} has no gradient")
-                group.grads[part] = grads[name].reshape(-1)
-            optim.norm_into(norms[k : k + 1], group.grads)
-        size: Any = np.sqrt((norms * norms).sum())
-        clip = self.recipe.optimiser.clip
-        # not finite where the norm is not: then AdamW leaves everything as it is
-        scale = (np.minimum(clip / np.maximum(size, clip), 1.0) if clip else 1.0) + 0.0 * size
-        room[0], room[1], room[2] = found.mean, found.right.sum(), size
-        for k, group in enumerate(self.groups):
-            rule = inputs.rules[k].copy()
-            rule[3] = scale
-            at = len(METRICS) + 2 * k
-            self.update(self.recipe.optimiser, group, rule, room[at : at + 2])
-        return room
+        inputs = step.feed.arrays
+        logits, step.saved = self.model.forward(params, inputs["inputs"], ctx)
+        found = self.model.loss(logits, inputs["labels"], ctx.lengths)
+        dlogits, loss = found.dlogits, found.mean
+        if self.world.size > 1:  # a mean over the labels of all processes
+            dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
+        grads = dict(flatten(self.model.backward(params, step.saved, dlogits, ctx.gather)))
+        for name, part in self.vectors.parts.items():
+            if name not in grads:
+                raise NotRecordable(f"{name} has no gradient")
+            self.vectors.grads[part] = grads[name].reshape(-1)
+        self.metrics[0], self.metrics[1] = loss, found.right.sum()
+        if self.world.size > 1:
+            self.world.add(self.vectors.grads)
+            self.world.add(self.metrics[:2])
+        self.update(inputs["rules"])
+        return self.metrics
 
-    def update(self, optimiser: AdamW, group: Group, rule: Array, norms: Array) -> None:
-        m, v = group.moments
-        optim.adamw_into(
-            norms, group.params, m, v, group.grads, lr=0.0, step=1, beta1=optimiser.betas[0], beta2=optimiser.betas[1],
-            eps=optimiser.eps, decay=optimiser.decay(group.name), scale=1.0, now=rule,
+    def update(self, rules: Array) -> None:
+        """The optimiser's, of all parameters; writes the norms among the metrics."""
+        by, of = self.recipe.optimiser, self.vectors
+        optim.adamw_groups(
+            self.metrics[2:], of.params, *of.moments, of.grads, of.ends, rules, self.metrics[:1],
+            beta1=by.betas[0], beta2=by.betas[1], eps=by.eps, clip=by.clip,
         )  # fmt: skip
 
 
-def padded(batch: Batch, time: int = 1) -> Batch:
+def padded(batch: Batch, time: int, world: World) -> Batch:
     """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a
-    power of two, or 5, 6 or 7 eighths of one. Inputs there are zero, and labels of steps do not count."""
+    power of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels of steps
+    do not count."""
     if batch.lengths is None:
         return batch
-    T = batch.inputs.shape[time]
+    T = max(world.tell(batch.inputs.shape[time]))
     eighth = max(1 << max(T - 1, 1).bit_length() >> 3, 1)
-    more = -T % eighth
+    more = T + -T % eighth - batch.inputs.shape[time]
 
     def longer(array: Array, axis: int, value: int) -> Array:
         return np.pad(array, [(0, more * (axis == one)) for one in range(array.ndim)], constant_values=value)

@@ -37,6 +37,7 @@ from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, opened, timed
@@ -67,7 +68,8 @@ def train(
     first Ctrl-C, or SIGTERM, finishes the step, saves and raises; a second one aborts at once.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
-    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved.
+    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
+    which each process takes one, the last checkpoint stays.
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ def train(
         `recipe` or `folder` is of another type.
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
-        the training split is smaller than a batch; a checkpoint is damaged.
+        the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
@@ -109,7 +111,10 @@ def train(
     ImportError
         There are several processes, and no mpi4py.
     DeviceError
-        `device` is "cuda", and no GPU can be used, or it failed; the error says why. The last checkpoint stays.
+        `device` is "cuda", and no GPU can be used, or it failed, or there are several processes and no NCCL; the error
+        says why. The last checkpoint stays.
+    MemoryError
+        So does it where the GPU has too little memory.
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
@@ -118,8 +123,6 @@ def train(
     check_folder("train: folder", folder)
     place = named(device)
     run, among = Run(Path(folder)), world() if among is None else among
-    if place is not HOST and among.size > 1:
-        raise ValueError(f"train: device is {device} on {among.size} processes, expected one process with a GPU")
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None
         if there is not None:
@@ -130,13 +133,15 @@ def train(
             run.check_free()
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic(recipe))
-        trainer = Trainer(recipe, run, progress and among.first, among, place)
-        if among.first:
-            run.put(recipe, there)
-            facts = {"processes": among.size, "precision": recipe.training.precision}
-            gpu = {} if place is HOST else {"gpu": cuda.describe()}
-            run.add_session({**session(), **facts, **gpu})
-        with precision(recipe.training.precision):
+        with precision(recipe.training.precision), ExitStack() as stack:
+            if place is not HOST and among.size > 1:
+                among = stack.enter_context(GPUs(among))
+            trainer = Trainer(recipe, run, progress and among.first, among, place)
+            if among.first:
+                run.put(recipe, there)
+                facts = {"processes": among.size, "precision": recipe.training.precision}
+                gpu = {} if place is HOST else {"gpu": cuda.describe()}
+                run.add_session({**session(), **facts, **gpu})
             return trainer.train()
 
 
@@ -162,37 +167,38 @@ class Trainer:
 
     def train(self) -> dict[str, Any]:
         state = self.checkpoints.load(initial_state(self.model, self.recipe))
-        state.move(self.device)
-        self.record(state)
-        self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
-        records = self.run.records() if self.world.first else []
-        elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
-        if self.task.selected_on == "test":
-            self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
         try:
+            state.move(self.device)
+            self.record(state)
+            self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
+            records = self.run.records() if self.world.first else []
+            elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
+            if self.task.selected_on == "test":
+                self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
             with ExitStack() as stack:
                 log = None
                 if self.world.first:
                     log = stack.enter_context(opened(self.run, records, self.training.eval_every))
                 self.walk(state, log, time.monotonic() - elapsed)
+            return self.finish(state)
         except Fallen as error:
             raise Fallen(f"{error}; to go on: {self.resuming}") from error
         except NonFinite as error:
             if self.world.first:
                 self.run.fail(str(error))
             raise NonFinite(f"{error}; {self.kept}") from error
-        except RuntimeError as error:  # CuPy has classes of its own
+        except (RuntimeError, MemoryError) as error:  # CuPy has classes of its own
             if self.device is HOST:
                 raise
-            raise DeviceError(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
+            kind = MemoryError if isinstance(error, MemoryError) else DeviceError
+            raise kind(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
         finally:
             self.loader.close()
-        return self.finish(state)
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
         if self.device is not HOST and isinstance(self.model, SequenceModel):
-            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state)
+            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
@@ -208,24 +214,30 @@ class Trainer:
                     stop = any(self.world.tell(interrupt.asked))
                     if stop or state.step == self.steps:
                         break
-                    seen, seconds = timed(lambda: self.stepper.advance(state))
+                    seen = self.stepper.advance(state)
+                    evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
+                    saving = evaluated or _due(state.step, self.training.checkpoint_every)
+                    if saving:
+                        seen += self.stepper.settle(state)
                 except Fallen as error:  # the state is that of the last finished step
+                    if self.device is not HOST:  # of which the GPU's may wait for that process
+                        raise
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
-                records = [{**seen, "seconds": seconds}]
-                bar.set_postfix(loss=f"{seen['loss']:.4f}", accuracy=f"{seen['accuracy']:.3f}", refresh=False)
-                bar.update()
-                evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
+                records = list(seen)
+                for one in seen:
+                    bar.set_postfix(loss=f"{one['loss']:.4f}", accuracy=f"{one['accuracy']:.3f}", refresh=False)
+                    bar.update()
                 if evaluated:
                     found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)
                     records.append({**found, "seconds": seconds, "elapsed": elapsed, "peak_memory": peak_memory()})
                     self.say(
-                        f"step {state.step}/{self.steps}: training loss {seen['loss']:.4f}, "
+                        f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
                         f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
                     )
                 self.add(log, state, records)
-                if evaluated or _due(state.step, self.training.checkpoint_every):
+                if saving:
                     self.save(state, log)
                     saved = state.step
             if stop and saved != state.step:
@@ -260,6 +272,7 @@ class Trainer:
 
     def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
+        self.add(log, state, self.stepper.settle(state))
         if log is None:
             return
         try:
@@ -280,6 +293,7 @@ class Trainer:
 
     def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
         """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""
+        records = [*records, *self.stepper.settle(state)]
         try:
             self.checkpoints.write("last", state, unlogged=records)
             kept = f"the state after step {state.step} is saved, to be resumed"
@@ -289,7 +303,7 @@ class Trainer:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Evaluates the last and the best parameters on the test split, and writes result.json."""
-        best = astype(state.params, self.training.dtype)
+        best = astype(moved(state.params, HOST), self.training.dtype)
         if self.world.first:
             best = self.run.load_params("best", state.params)
         self.world.share(dict(flatten(best)))

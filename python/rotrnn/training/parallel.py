@@ -89,16 +89,24 @@ class World:
             return dict(arrays)
         flat = np.concatenate([array.ravel() for array in arrays.values()])
         self._meet(_TOTAL, str(flat.size).encode())
+        every, total, at = self._sum(flat), {}, 0
+        for name, array in arrays.items():
+            total[name] = every[at : at + array.size].reshape(array.shape)
+            at += array.size
+        return total
+
+    def add(self, x: Array) -> None:
+        """Replaces an array by its sum over the processes, as `total` does."""
+        x[...] = self.total({"": x})[""]
+
+    def _sum(self, flat: Array) -> Array:
+        """Returns the sum of a vector over the processes; what follows in it is undefined."""
         shares = np.zeros((self.size, -(-flat.size // self.size)), flat.dtype)
         shares.ravel()[: flat.size] = flat
         own, *others = self._exchange(shares)
         for other in others:
             own = own + other
-        every, total, at = self._gather(own).ravel(), {}, 0
-        for name, array in arrays.items():
-            total[name] = every[at : at + array.size].reshape(array.shape)
-            at += array.size
-        return total
+        return self._gather(own).ravel()
 
     def tell(self, facts: Any) -> list[Any]:
         """All-gather of JSON values: returns the `facts` of each process, in their order."""

@@ -81,10 +81,9 @@ def checksum(state: State) -> int:
 def arithmetic(recipe: Recipe, processes: int = 1, device: Device = HOST) -> str:
     """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
     on besides its recipe."""
-    if device is not HOST:
-        return cuda.describe()
     simd = _cpu.simd() + "_bf16" * (recipe.training.precision == "bf16" and _cpu.bf16_pairs())
-    return f"{simd} and NumPy {np.__version__}" + f" on {processes} processes" * (processes > 1)
+    here = f"{simd} and NumPy {np.__version__}" if device is HOST else cuda.describe()
+    return here + f" on {processes} processes" * (processes > 1)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,39 +34,67 @@ class Stepper:
     device: Device = HOST
     recorder: Recorder | None = None
 
-    def advance(self, state: State) -> dict[str, Any]:
-        """One update in place; the record of it."""
+    def advance(self, state: State) -> list[dict[str, Any]]:
+        """One update in place. Returns the records of the steps that have ended since the last call: this one's, or,
+        where it was launched as a CUDA graph, those before it. `settle` returns the rest."""
+        if self.launched(state):
+            state.step += 1
+            return self.settle(state, 1)
+        records, began = self.settle(state), time.monotonic()
         optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
         with blaming(state, state.step + 1, self.group_of):
-            found = self.recorded(state)
-            if found is None:
-                with _kept(state.params):
-                    metrics, grads = self.gradients(state)
-                size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
-            else:
-                metrics, size = found
-        lr = optimiser.rate("global", state.step, steps)
+            with _kept(state.params):
+                metrics, grads = self.gradients(state)
+            size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
         state.step += 1
-        return {**metrics, "step": state.step, "lr": lr, "grad_norm": size}
+        return [*records, self.record(state.step - 1, metrics, size, time.monotonic() - began)]
 
-    def recorded(self, state: State) -> tuple[dict[str, Any], float] | None:
-        """Takes a step as one CUDA graph. Returns its metrics and the norm of the gradients; None where there is no
-        recorder, or it cannot take this step."""
+    def record(self, step: int, metrics: dict[str, Any], size: float, seconds: float) -> dict[str, Any]:
+        """The record of the step that followed `step` others; `size` is the norm of its gradients."""
+        lr = self.recipe.optimiser.rate("global", step, self.recipe.training.steps)
+        return {**metrics, "step": step + 1, "lr": lr, "grad_norm": size, "seconds": round(seconds, 6)}
+
+    def launched(self, state: State) -> bool:
+        """Launches a step as one CUDA graph. Returns False where there is no recorder, or it cannot take this step."""
         if self.recorder is None:
-            return None
+            return False
         (batch, places), *others = self.loader.parts(state.step)
-        found = None if others else self.recorder.advance(state, batch, places)
-        if found is None:
-            return None
+        return not others and self.recorder.launch(state, batch, places)
+
+    def settle(self, state: State, but: int = 0) -> list[dict[str, Any]]:
+        """Waits for all launched steps but so many, and returns their records.
+
+        If one of them failed, `state.step` is put back to the last that did not. Where numbers were not finite the
+        steps that were launched after it have left the state as it was.
+        """
+        records: list[dict[str, Any]] = []
+        recorder = self.recorder
+        if not but and recorder is not None and recorder.launched:
+            self.world.tell(None)  # every process has launched what it waits for
+        while recorder is not None and len(recorder.launched) > but:
+            one, now = recorder.launched.popleft(), state.step
+            state.step = one.step
+            try:
+                with blaming(state, one.step + 1, self.group_of):
+                    found = recorder.read(one)
+                    self.check(state, found)
+            except BaseException:
+                recorder.launched.clear()
+                raise
+            state.step = now
+            metrics: dict[str, Any] = {"loss": found["loss"], "accuracy": found["right"] / one.labels}
+            metrics |= {"layers": one.layers} if one.layers else {}
+            records.append(self.record(one.step, metrics, found["grad_norm"], found["seconds"]))
+        return records
+
+    def check(self, state: State, found: dict[str, float]) -> None:
+        """Raises NonFinite, with what is to blame, if a recorded step found or left numbers that are not finite."""
         if not math.isfinite(found["loss"]) or not math.isfinite(found["grad_norm"]):
-            self.gradients(state)  # finds out what is to blame
+            self.gradients(state)
             raise NonFinite(f"the loss is {found['loss']} and the norm of the gradients {found['grad_norm']}")
         if not math.isfinite(found["updated"]):
             check_parameters("parameter", state.params, self.group_of)
             raise NonFinite("a second moment of the optimiser is not finite")
-        labels = self.model.count(batch.labels, batch.lengths)
-        metrics: dict[str, Any] = {"loss": found["loss"], "accuracy": found["right"] / labels}
-        return metrics | ({"layers": found["layers"]} if found["layers"] else {}), found["grad_norm"]
 
     def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
 from rotrnn.ops.block import Later, settle
-from rotrnn.ops.device import is_writeable
+from rotrnn.ops.device import empty, is_writeable
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
     batch_norm_inference,
@@ -21,6 +21,7 @@ from rotrnn.ops.pointwise import (
     layer_norm_backward,
     statistics_adjoint,
 )
+from rotrnn.ops.recording import recording
 
 Moments = tuple[Array, Array]
 """Mean and biased variance of each channel, (D,)."""
@@ -118,10 +119,9 @@ class BatchNorm(Module):
         distributed."""
         n = count_steps(x.shape, lengths)
         if gather is not None:
-            every = gather(np.append(np.concatenate([dscale, dbias]).astype(np.float64), n)[None])
-            *sums, n = np.concatenate(every).sum(0)
-            n = int(n)
-            dscale, dbias = np.split(np.asarray(sums, dscale.dtype), 2)
+            sums = np.concatenate(gather(_row(dscale, dbias, n, like=dscale))).sum(0)
+            dscale, dbias = (one.astype(dscale.dtype) for one in np.split(sums[1:], 2))
+            n = sums[:1]
         mean, var = batch
         return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, n))
 
@@ -156,16 +156,26 @@ def _merged(x: Array, ctx: Context, gather: Gather, own: Moments | None) -> Mome
     """
     D = x.shape[2]
     n = count_steps(x.shape, ctx.lengths)
-    if own is None:
-        own = batch_norm_statistics(x, lengths=ctx.lengths) if n else (np.zeros(D), np.zeros(D))
-    parts = np.concatenate(gather(np.concatenate([[float(n)], *own])[None]))
+    recorded = recording() is not None  # then every process has a valid step
+    if own is None and (recorded or n):
+        own = batch_norm_statistics(x, lengths=ctx.lengths)
+    first, second = (0.0, 0.0) if own is None else own
+    parts = np.concatenate(gather(_row(first, second, n, like=x)))
     counts, means, variances = parts[:, :1], parts[:, 1 : 1 + D], parts[:, 1 + D :]
     total = counts.sum()
-    if not total:
+    if not recorded and not total:
         raise ValueError("BatchNorm: no process has a valid step to take statistics over, expected at least one")
     mean = (counts * means).sum(0) / total
     var = (counts * (variances + (means - mean) ** 2)).sum(0) / total
     return mean.astype(x.dtype), var.astype(x.dtype)
+
+
+def _row(first: Any, second: Any, n: Any, like: Array) -> Array:
+    """Returns a row of float64: n, and two vectors (D,) or zeros, on the device of `like` (..., D)."""
+    D = like.shape[-1]
+    row = empty((1, 1 + 2 * D), np.float64, like=like)
+    row[0, 0], row[0, 1 : 1 + D], row[0, 1 + D :] = n, first, second
+    return row
 
 
 class LayerNormSaved(NamedTuple):

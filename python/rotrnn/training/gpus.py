@@ -1,0 +1,131 @@
+"""Training on several GPUs: a process for each, started by MPI, whose arrays NCCL gathers and adds up.
+
+What the host has goes by MPI, as on the CPU. NCCL's work is done on the current stream, within a recorded step too, and
+ends when every process has launched it. So no process waits for its GPU before all have told each other that they got
+that far (`World.tell`): if one fails before, the others learn of it and do not wait.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import numpy as np
+
+from rotrnn.cuda import DeviceError
+from rotrnn.nn.layer import Array
+from rotrnn.ops.device import HOST, device_of, empty
+from rotrnn.training.parallel import World
+
+
+class GPUs(World):
+    """The processes of a world, each of which computes on a GPU of its own.
+
+    In the order of processes, those on a machine take its GPUs 0, 1, ..., or as many as they may see. Within a `with`
+    block; at its end, the others are no longer waited for.
+
+    Raises
+    ------
+    ValueError
+        Two processes would compute on one GPU.
+    DeviceError
+        CuPy lacks NCCL in some process.
+    """
+
+    def __init__(self, among: World) -> None:
+        import cupy
+
+        self.among, self.rank, self.size = among, among.rank, among.size
+        runtime = cupy.cuda.runtime
+        machines = among.tell(socket.gethostname())
+        machine = machines[self.rank]
+        number = machines[: self.rank].count(machine) % runtime.getDeviceCount()
+        places = [tuple(one) for one in among.tell([machine, runtime.deviceGetPCIBusId(number)])]
+        for rank, place in enumerate(places):
+            if (first := places.index(place)) < rank:
+                raise ValueError(
+                    f"train: processes {first} and {rank} of {self.size} would share GPU {place[1]} of {place[0]}, "
+                    "expected a GPU for each process"
+                )
+        runtime.setDevice(number)
+        self.nccl = _nccl(among)
+        (key, *_) = among.tell(list(self.nccl.get_unique_id()) if among.first else None)
+        self.comm = self.nccl.NcclCommunicator(self.size, tuple(key), self.rank)
+
+    def __enter__(self) -> GPUs:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.comm.destroy()
+        else:
+            self.comm.abort()  # others may never come
+
+    # ---- on the host ----
+
+    def _meet(self, what: int, payload: bytes = b"", *, failed: bool = False) -> list[bytes]:
+        return self.among._meet(what, payload, failed=failed)
+
+    def _gather(self, x: Array) -> Array:
+        return self.among._gather(x)
+
+    def _exchange(self, x: Array) -> Array:
+        return self.among._exchange(x)
+
+    def _copy(self, x: Array) -> None:
+        self.among._copy(x)
+
+    def hurry(self) -> None:
+        self.among.hurry()
+
+    # ---- on GPUs ----
+
+    def gather(self, x: Array) -> list[Array]:
+        """As that of `World`. Arrays on GPUs must have one shape in all processes, and nothing waits for them."""
+        if device_of(x) is HOST:
+            return super().gather(x)
+        every = empty((self.size, *x.shape), x.dtype, like=x)
+        self.comm.allGather(_at(x), _at(every), x.size, self._kind(x), _stream())
+        return [every[rank] for rank in range(self.size)]
+
+    def add(self, x: Array) -> None:
+        """As that of `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
+        if device_of(x) is HOST:
+            super().add(x)
+            return
+        self.comm.allReduce(_at(x), _at(x), x.size, self._kind(x), self.nccl.NCCL_SUM, _stream())
+
+    def _sum(self, flat: Array) -> Array:
+        if device_of(flat) is HOST:
+            return super()._sum(flat)
+        self.add(flat)
+        return flat
+
+    def _kind(self, x: Array) -> int:
+        kind: int = self.nccl.NCCL_FLOAT64 if x.dtype == np.float64 else self.nccl.NCCL_FLOAT32
+        return kind
+
+
+def _nccl(among: World) -> Any:
+    """Returns CuPy's module. DeviceError, in all processes, if one of them lacks NCCL."""
+    from cupy.cuda import nccl
+
+    there = among.tell(bool(nccl.available))
+    if not all(there):
+        raise DeviceError(
+            f"several GPUs train together by NCCL, which CuPy does not find in process {there.index(False)}: "
+            "pip install nvidia-nccl-cu13"
+        )
+    return nccl
+
+
+def _at(x: Array) -> int:
+    address: int = x.data.ptr  # type: ignore[attr-defined]
+    return address
+
+
+def _stream() -> int:
+    import cupy
+
+    pointer: int = cupy.cuda.get_current_stream().ptr
+    return pointer

@@ -1,0 +1,123 @@
+"""Training on several GPUs: processes of MPI with the stand-in for a GPU each, and one for NCCL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_training_on_harness import losses, parameters, recipe_of
+
+import fake_cupy
+from rotrnn import cuda
+from rotrnn._support.checkpoint import read_checkpoint
+from rotrnn.training.gpus import GPUs
+from rotrnn.training.loop import train
+from rotrnn.training.parallel import ALONE, World
+from rotrnn.training.recipe import Recipe
+from rotrnn.training.run import Run
+from strict import to_host
+
+ROOT = Path(__file__).parents[2]
+SHORT = ["model.n_layers=1", "training.steps=4"]
+MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
+
+
+PROGRAM = """
+import runpy, sys
+import fake_cupy
+from rotrnn import cuda
+{plant}
+sys.argv[0] = "rotrnn"
+with fake_cupy.gpu(gpus={gpus}):
+    runpy.run_module("rotrnn", run_name="__main__", alter_sys=True)
+"""
+
+
+def started(folder: Path, recipe: Recipe, *, gpus: int = 2, plant: str = "") -> subprocess.CompletedProcess[str]:
+    """`rotrnn train` of a recipe on two processes, started by MPI; `plant` is Python that breaks something before."""
+    (folder / "recipe.toml").write_text(recipe.text())
+    train = ["train", str(folder / "recipe.toml"), "--out", str(folder / "gpu"), "--device", "cuda"]
+    command = [MPIEXEC, "-n", "2", sys.executable, "-c", PROGRAM.format(plant=plant, gpus=gpus), *train]
+    path = os.pathsep.join(str(ROOT / one) for one in ("python", "tests", "."))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("settings", [[], ["training.accumulate=2"]], ids=["graphs", "operation by operation"])
+def test_two_gpus_train_as_one_process_does(settings: list[str], tmp_path: Path) -> None:
+    """With batch norm, whose statistics are those of the whole batch, and dropout, which counts places in it. The
+    batch has an odd number of sequences."""
+    recipe = recipe_of("listops-lru", *SHORT, "training.batch=5", *settings)
+    train(recipe, tmp_path / "cpu", progress=False)
+    done = started(tmp_path, recipe)
+    assert done.returncode == 0, done.stderr
+    assert "operation by operation" not in done.stderr
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
+    there = parameters(tmp_path / "cpu")
+    for key, value in parameters(tmp_path / "gpu").items():
+        np.testing.assert_allclose(value, there[key], rtol=0, atol=1e-6, err_msg=key)  # as in test_training_on_harness
+    facts = read_checkpoint(Run(tmp_path / "gpu").checkpoint("last"))[1]
+    assert facts["arithmetic"] == ["harness, CUDA 13.0 and CuPy 14.2.0 on 2 processes"]
+
+
+def test_two_processes_do_not_share_a_gpu(tmp_path: Path) -> None:
+    done = started(tmp_path, recipe_of("listops-lru"), gpus=1)
+    assert done.returncode != 0
+    assert "processes 0 and 1 of 2 would share GPU 0000:00:00.0 of " in done.stderr
+    assert "expected a GPU for each process" in done.stderr
+
+
+FAILS = """
+from rotrnn.training.parallel import world
+launch, launches = cuda.Recorded.launch, []
+def failing(self, step):
+    launches.append(self)
+    if world().rank == 1 and len(launches) == 4:
+        raise RuntimeError("broken on demand")
+    launch(self, step)
+cuda.Recorded.launch = failing
+"""
+
+
+@pytest.mark.parametrize("every", [2, 100])
+def test_a_process_that_fails_ends_the_others_which_do_not_wait_for_it(every: int, tmp_path: Path) -> None:
+    """It fails after all have told of the step, before it launches its part: that of the other would wait for ever.
+    The checkpoint that is due after step 4 is not written, and the one before stays."""
+    done = started(tmp_path, recipe_of("listops-lru", *SHORT, f"training.checkpoint_every={every}"), plant=FAILS)
+    assert done.returncode != 0
+    told = "rotrnn: error: process 1 of 2 failed: DeviceError: the GPU failed after step 3: broken on demand"
+    assert told in done.stderr
+    assert f"to go on: rotrnn train --resume {tmp_path / 'gpu'}\n" in done.stderr
+    last = Run(tmp_path / "gpu").checkpoint("last")
+    assert read_checkpoint(last)[1]["step"] == 3  # an evaluation's
+
+
+class Lacking(World):
+    """A world of two, whose second process is on another machine, where CuPy has no NCCL."""
+
+    def tell(self, facts: object) -> list[object]:
+        return [facts, False if isinstance(facts, bool) else ["another", "machine"]]
+
+
+def test_without_nccl_the_error_says_what_to_install() -> None:
+    with fake_cupy.gpu():
+        cuda.device()
+        with pytest.raises(cuda.DeviceError, match=r"CuPy does not find in process 1: pip install nvidia-nccl-cu13"):
+            GPUs(Lacking())
+
+
+def test_one_process_has_what_it_gives() -> None:
+    """What a machine with one GPU can show of NCCL."""
+    with fake_cupy.gpu():
+        device = cuda.device()
+        with GPUs(ALONE) as world:
+            for dtype in (np.float32, np.float64):
+                x = device.asarray(np.arange(6, dtype=dtype).reshape(2, 3))
+                np.testing.assert_array_equal(to_host(world.gather(x)[0]), to_host(x))
+                before = to_host(x).copy()
+                world.add(x)
+                np.testing.assert_array_equal(to_host(x), before)
