@@ -74,7 +74,7 @@ typedef struct {
     int64_t partial_bytes;
     rot_stop *stop;
     real *dlayer; /* (slots, or 1 with few,T,D), gradients of y between the passes of two directions */
-    real *g;      /* (the same,T,L), gradients of v; where products round g, they take that of both directions */
+    real *g;      /* (the same,T,L), of v by direction 0, where products round the sum of both directions */
     char *memory; /* of all these */
 } call;
 

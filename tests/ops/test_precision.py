@@ -149,6 +149,25 @@ def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, bool])
 
 @ways
 @rounding
+def test_products_of_the_previous_step(precision: str, way: tuple[str, bool]) -> None:
+    """base_t + v y_{t-1}; the bound as of `test_products`."""
+    rng, r = np.random.default_rng(0), ROUND[precision]
+    base, y, v = normal(rng, 2, 70, 9), normal(rng, 2, 70, 5), normal(rng, 9, 5)
+    got, functions = np.empty_like(base), np.array([_cpu.LAGGED["linear"]])
+    sizes = {"ranges": 1, "B": 2, "T": 70, "columns": 9, "E": 5}
+    with computing(precision, way):
+        none = {"first": None, "lengths": None}
+        _cpu.kernels.lagged_product(
+            out=got, base=base, y=y, v=v, widths=np.array([9]), functions=functions, **none, **sizes
+        )
+    before = r(y[:, :-1])
+    bound = 1.01 * 6 * 2.0**-24 * (np.abs(before) @ np.abs(r(v)).T + np.abs(base[:, 1:])) + 6 * 2.0**-126
+    assert (np.abs(got[:, 1:] - (base[:, 1:] + before @ r(v).T)) <= bound).all()
+    np.testing.assert_array_equal(got[:, 0], base[:, 0])
+
+
+@ways
+@rounding
 def test_products_and_their_adjoints(precision: str, way: tuple[str, bool]) -> None:
     """<dy, x w^T> = <dy w, x> = <dy^T x, w> for rounded numbers. Each inner product is within 2^-24 times the terms of
     its longest sum of that of magnitudes."""

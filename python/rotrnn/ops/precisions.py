@@ -32,7 +32,7 @@ def precision(name: str) -> Iterator[None]:
     Notes
     -----
     float64 is not rounded. Backward has to run in the precision of its forward. Other threads keep theirs. On the CPU,
-    products follow it in `matmul`, blocks and linear layers, the RNN, the LSTM and attention.
+    products follow it in `dense`, blocks and linear layers, the RNN, the LSTM and attention.
     """
     if name not in PRECISIONS:
         raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
