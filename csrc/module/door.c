@@ -37,7 +37,8 @@ static int find_argument(const function *self, PyObject *name, int guess) {
 
 static bool refuse_array(const rot_kernel *kernel, const rot_argument *argument, PyObject *object, bool is_array,
                          int dtype) {
-    static const char *const NAMES[] = {[ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_FLOAT64] = "float64"};
+    static const char *const NAMES[] = {
+        [ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_UINT16] = "uint16", [ROT_FLOAT64] = "float64"};
     PyObject *const got = is_array ? PyObject_GetAttrString(object, "dtype") : Py_NewRef((PyObject *)Py_TYPE(object));
     if (got)
         PyErr_Format(PyExc_TypeError, "%s: %s must be a %s array%s, got %R", kernel->name, argument->name,
@@ -51,7 +52,8 @@ static bool refuse_array(const rot_kernel *kernel, const rot_argument *argument,
  * `object` if `is_array`. */
 static bool unpack_array(void *to, const rot_kernel *kernel, const rot_argument *argument, PyObject *object,
                          const rot_array *array, bool is_array, int dtype) {
-    static const int TYPES[] = {[ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_FLOAT64] = NPY_FLOAT64};
+    static const int TYPES[] = {
+        [ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_UINT16] = NPY_UINT16, [ROT_FLOAT64] = NPY_FLOAT64};
     const int type = argument->dtype == ROT_CALLS ? TYPE_NUMBERS[dtype] : TYPES[argument->dtype];
     void *data = NULL;
     if (!(argument->optional && object == Py_None)) {
@@ -93,7 +95,9 @@ static PyObject *raise_status(const char *name, int status) {
     case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
     case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
     case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
-    case ROT_NO_KERNEL: PyErr_Format(PyExc_NotImplementedError, "%s: there is no CUDA kernel", name); break;
+    case ROT_NO_KERNEL:
+        PyErr_Format(PyExc_NotImplementedError, "%s: there is no kernel for these arguments on this device", name);
+        break;
     default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
     }
     return NULL;
@@ -332,13 +336,19 @@ int add_numbers(PyObject *module) {
     return 0;
 }
 
+static const char *const PRECISION_NAMES[PRECISIONS] = {
+    [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
+
+PyObject *precision_in_use(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyUnicode_FromString(PRECISION_NAMES[precision_of_call()]);
+}
+
 PyObject *use_precision_by_name(PyObject *module, PyObject *argument) {
-    static const char *const NAMES[PRECISIONS] = {
-        [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
     (void)module;
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int i = 0; i < PRECISIONS; i++)
-        if (strcmp(name, NAMES[i]) == 0) return PyUnicode_FromString(NAMES[use_precision(i)]);
+        if (strcmp(name, PRECISION_NAMES[i]) == 0) return PyUnicode_FromString(PRECISION_NAMES[use_precision(i)]);
     return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }

@@ -85,6 +85,7 @@ def _load() -> Device:
         view=functools.partial(_view, cupy),
         here=lambda: (cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr),
         tile=1,
+        rounds=lambda: _cuda.precision() == "bf16",
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
     devices.register(made)
