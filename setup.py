@@ -46,6 +46,7 @@ REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
 DTYPES_OF = {  # all other files are compiled for real dtypes
     **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
+    "products.c": ("f32",),  # cuda/products.cu: tensor cores
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators

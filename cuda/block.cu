@@ -23,7 +23,8 @@
  * hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs, too, so that
  * one product works on all states before steps and a small one on the last: rows_of_states.
  *
- * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
+ * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x, which
+ * the products that leave out padding do without.
  *
  * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `states_bf16` takes the
  * states. In bf16 the normed input xn is an array, because W_in diag(gain) would be rounded otherwise than xn is. What
@@ -32,6 +33,7 @@
  */
 #include "exact.h"
 #include "masks.h"
+#include "products.h"
 #include "row_walk.h"
 #include "scan.h"
 
@@ -85,20 +87,41 @@ static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t co
     multiply_matrices(p);
 }
 
-/* y = x w^T for x (M,in), w (out,in) */
-template <class S> static void project(real *y, const S *x, const S *w, int64_t M, int64_t in, int64_t out) {
-    multiply<S>(y, {x, in, false}, {w, in, true}, M, out, in, false);
+/* n rows without padding, and those of a block's arrays */
+static sequences rows_alone(int64_t n) { return {1, n, NULL}; }
+static sequences rows_of(const block_in *b) { return {b->B, b->T, b->lengths}; }
+
+/* Whether products with weights (out,in) leave out padding, by kernels of our own; the matrix library's work on all
+ * rows. Results have no numbers in the padding then. */
+template <class S> constexpr storage stored = is_rounded<S> ? STORED_BF16 : STORED_FLOAT;
+template <class S> static bool leaves_out_padding(sequences rows, int64_t in, int64_t out) {
+    return !ROT_DOUBLE && rows_product_pays(stored<S>, rows, in, out);
 }
 
-/* dx = dy w for dy (M,out) */
-template <class S> static void project_adjoint(real *dx, const S *dy, const S *w, int64_t M, int64_t in, int64_t out) {
-    multiply<S>(dx, {dy, out, false}, {w, in, false}, M, in, out, false);
+/* y = x w^T for x (rows,in), w (out,in) */
+template <class S> static void project(real *y, const S *x, const S *w, sequences rows, int64_t in, int64_t out) {
+    if (leaves_out_padding<S>(rows, in, out)) return project_rows((float *)y, x, w, stored<S>, rows, in, out);
+    multiply<S>(y, {x, in, false}, {w, in, true}, rows.B * rows.T, out, in, false);
 }
 
-/* dw = dy^T x, or dw += */
+/* dx = dy w for dy (rows,out) */
 template <class S>
-static void weight_gradient(real *dw, const S *dy, const S *x, int64_t M, int64_t in, int64_t out, bool keep) {
-    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, M, keep);
+static void project_adjoint(real *dx, const S *dy, const S *w, sequences rows, int64_t in, int64_t out) {
+    if (leaves_out_padding<S>(rows, in, out)) return project_rows_adjoint((float *)dx, dy, w, stored<S>, rows, in, out);
+    multiply<S>(dx, {dy, out, false}, {w, in, false}, rows.B * rows.T, in, out, false);
+}
+
+/* dw = dy^T x */
+template <class S>
+static void weight_gradient(real *dw, const S *dy, const S *x, sequences rows, int64_t in, int64_t out) {
+    if (leaves_out_padding<S>(rows, in, out)) return rows_weight_gradient((float *)dw, dy, x, stored<S>, rows, in, out);
+    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, rows.B * rows.T, false);
+}
+
+/* dw += dy^T x for n rows without padding */
+template <class S>
+static void add_weight_gradient(real *dw, const S *dy, const S *x, int64_t n, int64_t in, int64_t out) {
+    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, n, true);
 }
 
 /* to <- from, rounded */
@@ -780,12 +803,12 @@ template <class S> static all_states<S> states_in(const block_in *b, S *kept, S 
 /* out[k] <- W_out h of each direction k */
 template <class S>
 static void output_products(const block_in *b, rows_of_states<real> *out, all_states<S> h, const S *w_out) {
-    const int64_t M = b->B * b->T, L = b->L, D = b->D;
+    const int64_t L = b->L, D = b->D;
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states<S> states = states_of(h, k);
         out[k] = new_rows<real>(b, D);
-        project<S>(out[k].before, states.before, w_out + k * D * L, M, L, D);
-        project<S>(out[k].last, states.last, w_out + k * D * L, b->B, L, D);
+        project<S>(out[k].before, states.before, w_out + k * D * L, rows_of(b), L, D);
+        project<S>(out[k].last, states.last, w_out + k * D * L, rows_alone(b->B), L, D);
     }
 }
 
@@ -828,7 +851,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     real *const v = workspace_of<real>(M, L);
     S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
-    project<S>(v, in.rows, in.w, M, D, L);
+    project<S>(v, in.rows, in.w, rows_of(b), D, L);
     scan_all(b, h, out->hT, v, in.constant);
     if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
 
@@ -844,7 +867,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     walk_through(rows, layer, none);
 
     real *const product = workspace_of<real>(M, wide);
-    project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
+    project<S>(product, layer.z, gate_weights<S>(b, wide), rows_of(b), D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
     walk_with_moments(rows, last, out->mean, out->var);
@@ -876,7 +899,7 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
         const direction way = {T, i / D / B == 1};
         x[i] = steps ? from[(b * T + last_step(way, steps)) * D + i % D] : 0;
     });
-    project<real>(v, x, in.w, count, D, L);
+    project<real>(v, x, in.w, rows_alone(count), D, L);
     each(count * N, [=] __device__(int64_t i) {
         const int64_t n = i % N, k = i / N / B, b = i / N % B, steps = steps_of(lengths, b, T);
         const direction way = {T, k == 1};
@@ -898,16 +921,16 @@ static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
     const gate_adjoint_walk<S> adjoint = {product, dproduct, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
-    project<S>(product, z, w, M, D, wide);
+    project<S>(product, z, w, rows_of(b), D, wide);
     walk_through(rows, adjoint, biases);
-    project_adjoint<S>(dz, dproduct, w, M, D, wide);
+    project_adjoint<S>(dz, dproduct, w, rows_of(b), D, wide);
     if (b->gate == GATE_FULL) {
         real *const dw = workspace_of<real>(wide, D);
-        weight_gradient<S>(dw, dproduct, z, M, D, wide, false);
+        weight_gradient<S>(dw, dproduct, z, rows_of(b), D, wide);
         if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
         if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
     } else if (out->dw_gate) {
-        weight_gradient<S>(out->dw_gate, dproduct, z, M, D, D, false);
+        weight_gradient<S>(out->dw_gate, dproduct, z, rows_of(b), D, D);
     }
     return dz;
 }
@@ -928,8 +951,9 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
                                   const real *sum) {
     const S *x = in.rows;
     const entrance plain = {b->x, NULL, NULL, NULL, NULL, NULL};
-    if (!is_rounded<S> && b->lengths && b->norm != NORM_ROW) x = entering_rows<S>(b, rows, plain);
-    weight_gradient<S>(dw, g, x, b->B * b->T, b->D, b->L, false);
+    if (!is_rounded<S> && b->lengths && b->norm != NORM_ROW && !leaves_out_padding<S>(rows_of(b), b->D, b->L))
+        x = entering_rows<S>(b, rows, plain);
+    weight_gradient<S>(dw, g, x, rows_of(b), b->D, b->L);
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
@@ -953,10 +977,10 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
         const real *const dhT = in->dhT ? in->dhT + k * B * L : NULL;
         real *const dh0 = out->dh0 + k * B * L, *const dw = out->dw_out + k * D * L;
         const int64_t parts = k * B * segments * L;
-        weight_gradient<S>(dw, d.before, states.before, M, L, D, false);
-        weight_gradient<S>(dw, d.last, states.last, B, L, D, true);
-        project_adjoint<S>(dh.before, d.before, w, M, L, D);
-        project_adjoint<S>(dh.last, d.last, w, B, L, D);
+        weight_gradient<S>(dw, d.before, states.before, rows_of(b), L, D);
+        add_weight_gradient<S>(dw, d.last, states.last, B, L, D);
+        project_adjoint<S>(dh.before, d.before, w, rows_of(b), L, D);
+        project_adjoint<S>(dh.last, d.last, w, rows_alone(B), L, D);
         const cut c = scan_cut(b, k == 0);
         if (k + 1 < K)
             scan_adjoint(c, first, NULL, dh0, da + parts, sums + parts, b->a, dh, states.before, dhT);
@@ -1015,7 +1039,7 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     real *const sum = workspace_of<real>(L), *const r = workspace_of<real>(M, D);
     const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, sum);
     input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);
-    project_adjoint<S>(r, g, is_rounded<S> ? from.w : (const S *)b->w_in, M, D, L);
+    project_adjoint<S>(r, g, is_rounded<S> ? from.w : (const S *)b->w_in, rows_of(b), D, L);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;
     const input_adjoint_walk<S> end = {
