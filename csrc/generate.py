@@ -18,8 +18,8 @@ LIST = Path(__file__).with_name("kernels.list")
 KINDS = ("lane", "real", "once")
 RANGED = ("int64", "float64")
 SIZE = ("0", "MOST_NUMBERS")  # the range of integers in shapes
-C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "float64": "double"}
-ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
+C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "uint16": "uint16_t", "float64": "double"}
+ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|uint16|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
 COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
@@ -35,6 +35,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 Uint8 = npt.NDArray[np.uint8]
+Uint16 = npt.NDArray[np.uint16]
 Float64 = npt.NDArray[np.float64]
 
 SIMD_AVAILABLE: tuple[str, ...]
@@ -53,7 +54,7 @@ def threads() -> int: ...
 def use_threads(count: int, /) -> int: ...
 
 '''
-STUB_TYPES = {"": "Numbers", "int64": "Int64", "uint8": "Uint8", "float64": "Float64"}
+STUB_TYPES = {"": "Numbers", "int64": "Int64", "uint8": "Uint8", "uint16": "Uint16", "float64": "Float64"}
 
 
 class ListError(Exception):
@@ -66,7 +67,7 @@ class Argument:
 
     name: str
     kind: str  # "read", "write", "int" or "float"
-    dtype: str = ""  # of an array: "int64", "uint8", "float64", or "" for the dtype of the call
+    dtype: str = ""  # of an array: "int64", "uint8", "uint16", "float64", or "" for the dtype of the call
     optional: bool = False
     shape: tuple[str, ...] | None = None
     range: tuple[str, str] | None = None  # the least and the largest number allowed, C expressions

@@ -24,6 +24,11 @@
  * one product works on all states before steps and a small one on the last: rows_of_states.
  *
  * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
+ *
+ * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `states_bf16` takes the
+ * states. In bf16 the normed input xn is an array, because W_in diag(gain) would be rounded otherwise than xn is. What is
+ * stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take gradients as they
+ * were before, and so does skip xn. States of a scan, results of products, x, y and their gradients are real.
  */
 #include "exact.h"
 #include "masks.h"
@@ -41,8 +46,8 @@ enum {
 
 /* Rows of n numbers that belong to one direction's states: before (B,T,n) to those before each step, last (B,n) to the
  * final ones. */
-struct rows_of_states {
-    real *before, *last;
+template <class S> struct rows_of_states {
+    S *before, *last;
 };
 
 /* Time as a direction runs through it */
@@ -54,22 +59,25 @@ ROT_DEVICE_ONLY int64_t first_step(direction d, int64_t steps) { return d.revers
 ROT_DEVICE_ONLY int64_t last_step(direction d, int64_t steps) { return d.reverse ? 0 : steps - 1; }
 
 /* The row that belongs to the state after step t of sequence b, which has so many steps. */
-ROT_DEVICE_ONLY real *row_after(rows_of_states r, direction d, int64_t b, int64_t t, int64_t steps, int64_t n) {
+template <class S>
+ROT_DEVICE_ONLY S *row_after(rows_of_states<S> r, direction d, int64_t b, int64_t t, int64_t steps, int64_t n) {
     return t == last_step(d, steps) ? r.last + b * n : r.before + (b * d.T + t + (d.reverse ? -1 : 1)) * n;
 }
 
 /* ------------------------------------------------------------------------------------------------------ products */
 
 /* A stored matrix, whose rows are so far apart, or its transpose */
-struct matrix {
-    const real *at;
+template <class S> struct matrix {
+    const S *at;
     int64_t apart;
     bool turned;
 };
 
 /* c (rows,columns) = a b, or c += */
-static void multiply(real *c, matrix a, matrix b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
+template <class S>
+static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
     runtime_product p = {};
+    p.bf16 = is_rounded<S>;
     p.a = a.at, p.lda = most(a.apart, 1), p.a_turned = a.turned;
     p.b = b.at, p.ldb = most(b.apart, 1), p.b_turned = b.turned;
     p.c = c, p.ldc = most(columns, 1), p.keep = keep;
@@ -78,31 +86,66 @@ static void multiply(real *c, matrix a, matrix b, int64_t rows, int64_t columns,
 }
 
 /* y = x w^T for x (M,in), w (out,in) */
-static void project(real *y, const real *x, const real *w, int64_t M, int64_t in, int64_t out) {
-    multiply(y, {x, in, false}, {w, in, true}, M, out, in, false);
+template <class S> static void project(real *y, const S *x, const S *w, int64_t M, int64_t in, int64_t out) {
+    multiply<S>(y, {x, in, false}, {w, in, true}, M, out, in, false);
 }
 
 /* dx = dy w for dy (M,out) */
-static void project_adjoint(real *dx, const real *dy, const real *w, int64_t M, int64_t in, int64_t out) {
-    multiply(dx, {dy, out, false}, {w, in, false}, M, in, out, false);
+template <class S>
+static void project_adjoint(real *dx, const S *dy, const S *w, int64_t M, int64_t in, int64_t out) {
+    multiply<S>(dx, {dy, out, false}, {w, in, false}, M, in, out, false);
 }
 
 /* dw = dy^T x, or dw += */
-static void weight_gradient(real *dw, const real *dy, const real *x, int64_t M, int64_t in, int64_t out, bool keep) {
-    multiply(dw, {dy, out, true}, {x, in, false}, out, in, M, keep);
+template <class S>
+static void weight_gradient(real *dw, const S *dy, const S *x, int64_t M, int64_t in, int64_t out, bool keep) {
+    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, M, keep);
+}
+
+/* to <- from, rounded */
+template <class S> static void round_numbers(S *to, const real *from, int64_t count) {
+    each(count, [=] __device__(int64_t i) { write<1>(to + i, read<1>(from + i)); });
+}
+
+/* to <- from, stored as S */
+template <class S> static void store(S *to, const real *from, int64_t count) {
+    if constexpr (is_rounded<S>)
+        round_numbers(to, from, count);
+    else
+        runtime_copy(to, from, count * (int64_t)sizeof(real));
+}
+
+/* Numbers stored as S, in an array of the call unless they are. */
+template <class S> static const S *stored_as(const real *from, int64_t count) {
+    if constexpr (is_rounded<S>) {
+        S *const to = workspace_of<S>(count);
+        store(to, from, count);
+        return to;
+    } else {
+        return from;
+    }
 }
 
 /* -------------------------------------------------------------------------------------------------------- a call */
 
-/* What enters the layer at a place: x, or its channel norm if there is a center. */
+/* What enters the layer at a place: x; its channel norm if there is a center; or its row norm if there are a mean and
+ * rstd (M), with the scale as gain and the bias as offset. */
 struct entrance {
     const real *x, *center, *gain, *offset;
+    real *mean, *rstd;
 };
 template <int V> ROT_DEVICE_ONLY pack<V> entering(entrance e, place p) {
     pack<V> x = read<V>(e.x + p.at);
-    if (!e.center) return x;
-    const pack<V> center = read<V>(e.center + p.column), gain = read<V>(e.gain + p.column);
-    const pack<V> offset = read<V>(e.offset + p.column);
+    if (!e.center && !e.mean) return x;
+    const pack<V> gain = read<V>(e.gain + p.column), offset = read<V>(e.offset + p.column);
+    if (e.mean) {
+        const real mean = e.mean[p.row], rstd = e.rstd[p.row];
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            x.of[i] = layer_norm_step(layer_norm_xhat(x.of[i], mean, rstd), gain.of[i], offset.of[i]);
+        return x;
+    }
+    const pack<V> center = read<V>(e.center + p.column);
 #pragma unroll
     for (int i = 0; i < V; i++) x.of[i] = channel_norm(x.of[i], center.of[i], gain.of[i], offset.of[i]);
     return x;
@@ -145,20 +188,24 @@ template <int V> ROT_DEVICE_ONLY void drop(dropping d, place p, pack<V> &x) {
 }
 
 /* Rows of the gate's product: its `wide` numbers of a step are values and gates in the full form, else gates alone. */
-struct gating {
+template <class S> struct gating {
     int64_t form, D, wide;
-    const real *b_value, *b_gate, *other; /* the value in a half form: z, or the layer's output */
+    const real *b_value, *b_gate;
+    const S *other; /* the value in a half form: z, or the layer's output */
 };
 template <int V> struct value_and_gate {
     pack<V> value, gate;
 };
-ROT_DEVICE_ONLY int64_t value_at(gating g, place p) { return p.row * g.wide + p.column; }
-ROT_DEVICE_ONLY int64_t gate_at(gating g, place p) { return p.row * g.wide + g.wide - g.D + p.column; }
+template <class S> ROT_DEVICE_ONLY int64_t value_at(gating<S> g, place p) { return p.row * g.wide + p.column; }
+template <class S> ROT_DEVICE_ONLY int64_t gate_at(gating<S> g, place p) {
+    return p.row * g.wide + g.wide - g.D + p.column;
+}
 
-template <int V> ROT_DEVICE_ONLY value_and_gate<V> gates(gating g, const real *product, place p) {
+template <int V, class S> ROT_DEVICE_ONLY value_and_gate<V> gates(gating<S> g, const real *product, place p) {
     const bool full = g.form == GATE_FULL;
     value_and_gate<V> r;
-    r.gate = read<V>(product + gate_at(g, p)), r.value = read<V>(full ? product + value_at(g, p) : g.other + p.at);
+    r.gate = read<V>(product + gate_at(g, p));
+    r.value = full ? read<V>(product + value_at(g, p)) : read<V>(g.other + p.at);
     const pack<V> b_gate = read<V>(g.b_gate + p.column);
 #pragma unroll
     for (int i = 0; i < V; i++) r.gate.of[i] += b_gate.of[i];
@@ -173,57 +220,60 @@ template <int V> ROT_DEVICE_ONLY value_and_gate<V> gates(gating g, const real *p
 
 namespace { /* the same names are other functions in each dtype */
 
-template <int V> ROT_DEVICE_ONLY void write_if(real *to, int64_t at, pack<V> x) {
+template <int V, class S> ROT_DEVICE_ONLY void write_if(S *to, int64_t at, pack<V> x) {
     if (to) write<V>(to + at, x);
 }
 
-/* y = x, with zeros in the padding */
-struct mask_walk {
+/* What enters the layer as an array, with zeros in the padding */
+template <class S> struct entrance_walk {
     enum { SUMS = 0 };
-    real *y;
-    const real *x;
+    S *xn;
+    entrance in;
     template <int V> __device__ void step(place p, pack<V> *) const {
         const pack<V> zero = {};
-        write<V>(y + p.at, p.valid ? read<V>(x + p.at) : zero);
+        write<V>(xn + p.at, p.valid ? entering<V>(in, p) : zero);
     }
 };
 
-/* layer = out + skip xn, or as it was kept;  z = mask GELU(layer). Padding is zero. */
-struct layer_walk {
+/* layer = out + skip xn, or as it was kept;  z = mask GELU(layer). Without a gate the output is y. Padding is zero. */
+template <class S> struct layer_walk {
     enum { SUMS = 0 };
-    real *layer, *z; /* or NULL */
-    const real *kept;
+    real *y;
+    S *layer, *z; /* or NULL */
+    const S *kept;
     entrance in;
     const real *skip;
-    rows_of_states out[2];
+    rows_of_states<real> out[2];
     int64_t directions, T, D;
     dropping mask;
 
     template <int V> __device__ pack<V> output(place p) const {
         if (kept) return read<V>(kept + p.at);
         const pack<V> xn = entering<V>(in, p), factor = read<V>(skip + p.column);
-        pack<V> y;
+        pack<V> sum;
 #pragma unroll
-        for (int i = 0; i < V; i++) y.of[i] = factor.of[i] * xn.of[i];
+        for (int i = 0; i < V; i++) sum.of[i] = factor.of[i] * xn.of[i];
 #pragma unroll
         for (int k = 1; k >= 0; k--) {
             if (k >= directions) continue;
             const direction d = {T, k == 1};
             const pack<V> one = read<V>(row_after(out[k], d, p.b, p.t, p.steps, D) + p.column);
 #pragma unroll
-            for (int i = 0; i < V; i++) y.of[i] += one.of[i];
+            for (int i = 0; i < V; i++) sum.of[i] += one.of[i];
         }
-        return y;
+        return sum;
     }
 
     template <int V> __device__ void step(place p, pack<V> *) const {
-        const pack<V> zero = {}, y = p.valid ? output<V>(p) : zero;
-        write_if<V>(layer, p.at, y);
+        const pack<V> zero = {}, whole = p.valid ? output<V>(p) : zero;
+        write_if<V>(y, p.at, whole);
+        write_if<V>(layer, p.at, whole);
         if (!z) return;
         pack<V> active = zero;
         if (p.valid) {
+            const pack<V> here = as_stored<S>(whole);
 #pragma unroll
-            for (int i = 0; i < V; i++) active.of[i] = gelu(y.of[i]);
+            for (int i = 0; i < V; i++) active.of[i] = gelu(here.of[i]);
             drop<V>(mask, p, active);
         }
         write<V>(z + p.at, active);
@@ -231,10 +281,10 @@ struct layer_walk {
 };
 
 /* y = x + mask value s(gate); padding is zero. */
-struct gate_walk {
+template <class S> struct gate_walk {
     real *y;
     const real *x, *product;
-    gating gate;
+    gating<S> gate;
     dropping mask;
 
     template <int V> __device__ pack<V> step(place p) const {
@@ -253,12 +303,15 @@ struct gate_walk {
     }
 };
 
-/* The gate's product <- its gradient; in a half form, `dvalue` is that of the value. Sums: of both. */
-struct gate_adjoint_walk {
+/* The gradient of the gate's product, which may take its place; in a half form, `dvalue` is that of the value. Sums: of
+ * both. */
+template <class S> struct gate_adjoint_walk {
     enum { SUMS = 2 };
-    real *product, *dvalue;
+    const real *product;
+    S *dproduct;
+    real *dvalue;
     arrival dy;
-    gating gate;
+    gating<S> gate;
     dropping mask;
 
     template <int V> __device__ void step(place p, pack<V> *sums) const {
@@ -274,19 +327,23 @@ struct gate_adjoint_walk {
                 sums[0].of[i] += parts.value, sums[1].of[i] += parts.gate;
             }
         }
-        write<V>(gate.form == GATE_FULL ? product + value_at(gate, p) : dvalue + p.at, value);
-        write<V>(product + gate_at(gate, p), slope);
+        if (gate.form == GATE_FULL)
+            write<V>(dproduct + value_at(gate, p), value);
+        else
+            write<V>(dvalue + p.at, value);
+        write<V>(dproduct + gate_at(gate, p), slope);
     }
 };
 
 /* The gradient of the layer's output, as the rows of the states after each step: from dz, through dropout and GELU, or
  * without a gate dy itself. The states before all steps have zeros, as does padding. Sum: of the gradient times xn. */
-struct layer_adjoint_walk {
+template <class S> struct layer_adjoint_walk {
     enum { SUMS = 1 };
-    rows_of_states out[2];
+    rows_of_states<S> out[2];
     int64_t directions, T, D, form;
     arrival dy;
-    const real *dz, *layer, *dvalue;
+    const real *dz, *dvalue;
+    const S *layer;
     entrance in;
     dropping mask;
 
@@ -312,7 +369,7 @@ struct layer_adjoint_walk {
         pack<V> d = zero;
         if (p.valid) {
             const pack<V> xn = entering<V>(in, p);
-            d = gradient<V>(p);
+            d = as_stored<S>(gradient<V>(p));
 #pragma unroll
             for (int i = 0; i < V; i++) sums[0].of[i] += d.of[i] * xn.of[i];
         }
@@ -329,11 +386,11 @@ struct layer_adjoint_walk {
 /* The gradient of the norm's output, dxn = r + skip dlayer. With the channel norm dx = dy + gain dxn, and sums of dxn
  * and dxn (x - center); with the row norm dx = dxn, and sums of dxn and dxn xhat; else dx = dxn + dy, or without a gate
  * dx = dxn. Padding is zero. */
-struct input_adjoint_walk {
+template <class S> struct input_adjoint_walk {
     enum { SUMS = 2 };
     real *dx;
     const real *r, *skip, *x, *center, *gain, *mean, *rstd;
-    rows_of_states dlayer;
+    rows_of_states<S> dlayer;
     arrival dy; /* dy NULL: none */
     int64_t norm, T, D;
 
@@ -398,8 +455,9 @@ fold_norm(real *folded, real *constant, const real *w, const real *center, const
 }
 
 /* xn (rows,D), mean, rstd (rows) of the row norm; padding is zero. */
+template <class S>
 GLOBAL(ROW_THREADS)
-norm_rows(real *xn, real *mean, real *rstd, const real *x, const real *scale, const real *bias, const int64_t *lengths,
+norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const real *bias, const int64_t *lengths,
           int64_t rows, int64_t T, int64_t D, real eps) {
     const int64_t row = row_of_warp(), lane = threadIdx.x % 32;
     if (row >= rows) return;
@@ -409,8 +467,11 @@ norm_rows(real *xn, real *mean, real *rstd, const real *x, const real *scale, co
     const real middle = warp_sum(sum) / (real)D;
     for (int64_t d = lane; valid && d < D; d += 32) squares += (x[row * D + d] - middle) * (x[row * D + d] - middle);
     const real by = (real)(1 / sqrt((double)(warp_sum(squares) / (real)D + eps)));
-    for (int64_t d = lane; d < D; d += 32)
-        xn[row * D + d] = valid ? layer_norm_step(layer_norm_xhat(x[row * D + d], middle, by), scale[d], bias[d]) : 0;
+    for (int64_t d = lane; d < D; d += 32) {
+        pack<1> here = {};
+        if (valid) here.of[0] = layer_norm_step(layer_norm_xhat(x[row * D + d], middle, by), scale[d], bias[d]);
+        write<1>(xn + row * D + d, here);
+    }
     if (lane == 0) mean[row] = middle, rstd[row] = by;
 }
 
@@ -437,16 +498,26 @@ norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const r
 
 /* --------------------------------------------------------------------------------------------------------- scans */
 
-/* A plane of arrays whose rows have pairs side by side */
-ROT_DEVICE_ONLY cplx read_plane(const cplx *p) {
-    const pack<2> x = read<2>((const real *)p);
+/* A plane of arrays whose rows have pairs side by side: of numbers stored as S, a `plane` each. */
+struct plane_bf16 {
+    bf16 re, im;
+};
+template <class S> using plane = typename std::conditional<is_rounded<S>, plane_bf16, cplx>::type;
+
+template <class S> ROT_DEVICE_ONLY cplx plane_at(const S *p) {
+    const pack<2> x = read<2>(p);
     const cplx z = {x.of[0], x.of[1]};
     return z;
 }
-ROT_DEVICE_ONLY void write_plane(cplx *p, cplx z) {
+ROT_DEVICE_ONLY cplx read_plane(const cplx *p) { return plane_at(&p->re); }
+ROT_DEVICE_ONLY cplx read_plane(const plane_bf16 *p) { return plane_at(&p->re); }
+
+ROT_DEVICE_ONLY pack<2> pack_of(cplx z) {
     const pack<2> x = {{z.re, z.im}};
-    write<2>((real *)p, x);
+    return x;
 }
+ROT_DEVICE_ONLY void write_plane(cplx *p, cplx z) { write<2>(&p->re, pack_of(z)); }
+ROT_DEVICE_ONLY void write_plane(plane_bf16 *p, cplx z) { write<2>(&p->re, pack_of(z)); }
 
 /* States of two kinds: as the arrays have them, and exact ones, in double precision. */
 ROT_DEVICE_ONLY cplx step_of_state(cplx a, cplx h, cplx v) { return plane_step(a, h, v); }
@@ -503,9 +574,9 @@ template <class S> GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *
 }
 
 /* The states before each step, and the last */
-template <class S>
+template <class S, class H>
 GLOBAL(SCAN_THREADS)
-run_states(cut c, cplx *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
+run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
            const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
@@ -524,8 +595,8 @@ run_states(cut c, cplx *before, cplx *last, const S *a, const cplx *v, const cpl
     zero_padding(before, c, p);
 }
 
-template <class S>
-static void scan(cut c, rows_of_states h, const S *a, const real *v, const real *constant, const real *first) {
+template <class S, class H>
+static void scan(cut c, H *before, real *last, const S *a, const real *v, const real *constant, const real *first) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
     const cplx *const from = (const cplx *)first, *const x = (const cplx *)v, *const plus = (const cplx *)constant;
     exact *between = NULL;
@@ -534,8 +605,8 @@ static void scan(cut c, rows_of_states h, const S *a, const real *v, const real 
         launch(ends_of_states<S>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
         launch(pass_on<S>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, a, from, false);
     }
-    launch(run_states<S>, blocks, SCAN_THREADS, 0, c, (cplx *)h.before, (cplx *)h.last, a, x, plus, from, between,
-           count);
+    launch(run_states<S, plane<H>>, blocks, SCAN_THREADS, 0, c, (plane<H> *)before, (cplx *)last, a, x, plus, from,
+           between, count);
 }
 
 /* Backward, q is the gradient of the state after a step from later steps:  g = dh + q,  q <- conj(a) g. */
@@ -567,11 +638,12 @@ struct step_of_adjoint {
     cplx dh, h, g;
 };
 
-/* g (B,T,N), or g += with ADD, and q at the first step as dh0. Sums (B,segments,N): da, and of this direction's g. */
-template <bool ADD>
+/* g (B,T,N), with ADD plus `other`, and q at the first step as dh0. Sums (B,segments,N): da, and of this direction's
+ * g. */
+template <bool ADD, class G, class H>
 GLOBAL(SCAN_THREADS)
-run_adjoint(cut c, cplx *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh, const cplx *dh_last,
-            const cplx *before, const cplx *dhT, const exact *between, int64_t count) {
+run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh,
+            const cplx *dh_last, const H *before, const cplx *dhT, const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -585,7 +657,7 @@ run_adjoint(cut c, cplx *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, cons
             step_of_adjoint step;
             step.dh = gradient_after(c, dh, dh_last, p, t);
             step.h = read_plane(before + at);
-            step.g = ADD ? read_plane(g + at) : zero;
+            step.g = ADD ? read_plane(other + at) : zero;
             return step;
         },
         [&](int64_t t, step_of_adjoint step) {
@@ -601,11 +673,13 @@ run_adjoint(cut c, cplx *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, cons
         });
     da[i] = cplx_add(total, run), sums[i] = cplx_add(sum, run_sum);
     if (p.last) dh0[p.b * c.N + p.n] = q;
-    if (!ADD) zero_padding(g, c, p);
+    if (!ADD || (const void *)other != g) zero_padding(g, c, p);
 }
 
-static void scan_adjoint(cut c, real *g, real *dh0, real *da, real *sums, const real *a, rows_of_states dh,
-                         const real *before, const real *dhT, bool add) {
+/* `other`, or NULL: what is added to g. It may be g itself. */
+template <class G, class H>
+static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, real *sums, const real *a,
+                         rows_of_states<real> dh, const H *before, const real *dhT) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
     const cplx *const turn = (const cplx *)a, *const d = (const cplx *)dh.before, *const d_last = (const cplx *)dh.last;
     const cplx *const last = (const cplx *)dhT;
@@ -615,36 +689,57 @@ static void scan_adjoint(cut c, real *g, real *dh0, real *da, real *sums, const 
         launch(ends_of_adjoint, blocks, SCAN_THREADS, 0, c, between, turn, d, d_last, count);
         launch(pass_on<cplx>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, turn, last, true);
     }
-    launch(add ? run_adjoint<true> : run_adjoint<false>, blocks, SCAN_THREADS, 0, c, (cplx *)g, (cplx *)dh0, (cplx *)da,
-           (cplx *)sums, turn, d, d_last, (const cplx *)before, last, (const exact *)between, count);
+    const auto run = other ? run_adjoint<true, plane<G>, plane<H>> : run_adjoint<false, plane<G>, plane<H>>;
+    launch(run, blocks, SCAN_THREADS, 0, c, (plane<G> *)g, (const cplx *)other, (cplx *)dh0, (cplx *)da, (cplx *)sums,
+           turn, d, d_last, (const plane<H> *)before, last, (const exact *)between, count);
 }
 
 /* ---------------------------------------------------------------------------------------------- parts of a block */
 
-/* The input of the layer's products: rows (M,D), weights with the norm folded in, and its constant, or NULL. */
-struct input {
-    const real *rows, *w, *constant;
-    entrance at;       /* the same for walks */
-    real *mean, *rstd; /* (M), of the row norm */
+/* The input of the layer's products: rows (M,D), in bf16 with zeros in the padding, and weights. In real the channel
+ * norm is in the weights and their constant, which is else NULL. */
+template <class S> struct input {
+    const S *rows, *w;
+    const real *constant;
+    entrance at; /* for walks */
 };
 
-static input input_of(const block_in *b) {
-    const int64_t M = b->B * b->T, L = b->L, D = b->D;
-    const entrance plain = {b->x, NULL, NULL, NULL}, normed = {b->x, b->center, b->gain, b->offset};
-    input in = {b->x, b->w_in, NULL, plain, NULL, NULL};
-    if (b->norm == NORM_CHANNEL) {
-        real *const folded = workspace_of<real>(L, D), *const constant = workspace_of<real>(L);
-        launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, folded, constant, b->w_in, b->center, b->gain,
-               b->offset, L, D);
-        in.w = folded, in.constant = constant, in.at = normed;
-    } else if (b->norm == NORM_ROW) {
-        real *const xn = workspace_of<real>(M, D);
-        in.mean = workspace_of<real>(M), in.rstd = workspace_of<real>(M);
-        launch(norm_rows, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, in.mean, in.rstd, b->x, b->gain,
+/* What enters the layer; of the row norm, mean and rstd are of the call. */
+static entrance entrance_of(const block_in *b) {
+    const int64_t M = b->B * b->T;
+    entrance e = {b->x, NULL, NULL, NULL, NULL, NULL};
+    if (b->norm != NORM_NONE) e.gain = b->gain, e.offset = b->offset;
+    if (b->norm == NORM_CHANNEL) e.center = b->center;
+    if (b->norm == NORM_ROW) e.mean = workspace_of<real>(M), e.rstd = workspace_of<real>(M);
+    return e;
+}
+
+/* An array of what enters the layer, in the padding zero; and the row norm's mean and rstd. */
+template <class S> static const S *entering_rows(const block_in *b, rows_cut rows, entrance e) {
+    const int64_t M = b->B * b->T, D = b->D;
+    S *const xn = workspace_of<S>(M, D);
+    const outputs none = {};
+    if (b->norm == NORM_ROW)
+        launch(norm_rows<S>, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, e.mean, e.rstd, b->x, b->gain,
                b->offset, b->lengths, M, b->T, D, (real)b->eps);
-        in.rows = in.at.x = xn;
+    else
+        walk_through(rows, entrance_walk<S>{xn, e}, none);
+    return xn;
+}
+
+template <class S> static input<S> input_of(const block_in *b, rows_cut rows) {
+    const int64_t L = b->L, D = b->D;
+    const entrance e = entrance_of(b);
+    const bool folded = b->norm == NORM_CHANNEL;
+    if constexpr (is_rounded<S>) {
+        return {entering_rows<S>(b, rows, e), stored_as<S>(b->w_in, L * D), NULL, e};
+    } else {
+        real *const w = folded ? workspace_of<real>(L, D) : NULL, *const constant = folded ? workspace_of<real>(L) : NULL;
+        if (folded)
+            launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, w, constant, b->w_in, b->center, b->gain,
+                   b->offset, L, D);
+        return {e.mean ? entering_rows<real>(b, rows, e) : b->x, folded ? w : b->w_in, constant, e};
     }
-    return in;
 }
 
 static dropping dropping_of(const block_in *b, int64_t which) {
@@ -654,82 +749,126 @@ static dropping dropping_of(const block_in *b, int64_t which) {
 }
 
 /* Weights (wide,D) of the gate's product: W_value above W_gate, or W_gate */
-static const real *gate_weights(const block_in *b, int64_t wide) {
+template <class S> static const S *gate_weights(const block_in *b, int64_t wide) {
     const int64_t size = b->D * b->D;
-    if (b->gate != GATE_FULL) return b->w_gate;
-    real *const w = workspace_of<real>(wide, b->D);
-    runtime_copy(w, b->w_value, size * (int64_t)sizeof(real));
-    runtime_copy(w + size, b->w_gate, size * (int64_t)sizeof(real));
+    if (b->gate != GATE_FULL) return stored_as<S>(b->w_gate, size);
+    S *const w = workspace_of<S>(wide, b->D);
+    store(w, b->w_value, size);
+    store(w + size, b->w_gate, size);
     return w;
 }
 
 static int64_t gate_width(const block_in *b) { return b->gate == GATE_FULL ? 2 * b->D : b->D; }
 
-static rows_of_states new_rows(const block_in *b, int64_t n) {
-    const rows_of_states r = {workspace_of<real>(b->B, b->T, n), workspace_of<real>(b->B, n)};
-    return r;
+template <class S> static rows_of_states<S> new_rows(const block_in *b, int64_t n) {
+    return {workspace_of<S>(b->B, b->T, n), workspace_of<S>(b->B, n)};
 }
 
 static cut scan_cut(const block_in *b, bool down) { return cut_of(b->B, b->T, b->L / 2, b->lengths, false, down); }
 
-/* out[k] <- W_out h of each direction k, from carries and hT (directions,B,...) */
-static void output_products(const block_in *b, rows_of_states *out, const real *carries, const real *hT) {
+/* Every state, stored as S: of direction k, so many numbers after those of direction 0. */
+template <class S> struct all_states {
+    S *before, *last;
+    int64_t before_apart, last_apart;
+};
+template <class S> static rows_of_states<S> states_of(all_states<S> h, int64_t k) {
+    return {h.before + k * h.before_apart, h.last + k * h.last_apart};
+}
+
+/* States in one array: real ones before steps, with the last ones in another; or all of them in bf16, of each direction
+ * those before steps (B,T,L) and then the last ones (B,L). */
+template <class S> static all_states<S> states_in(const block_in *b, S *kept, S *last) {
+    const int64_t before = b->B * b->T * b->L, after = b->B * b->L;
+    if (is_rounded<S>) return {kept, kept + before, before + after, before + after};
+    return {kept, last, before, after};
+}
+
+/* out[k] <- W_out h of each direction k */
+template <class S>
+static void output_products(const block_in *b, rows_of_states<real> *out, all_states<S> h, const S *w_out) {
     const int64_t M = b->B * b->T, L = b->L, D = b->D;
     for (int64_t k = 0; k < b->directions; k++) {
-        out[k] = new_rows(b, D);
-        project(out[k].before, carries + k * M * L, b->w_out + k * D * L, M, L, D);
-        project(out[k].last, hT + k * b->B * L, b->w_out + k * D * L, b->B, L, D);
+        const rows_of_states<S> states = states_of(h, k);
+        out[k] = new_rows<real>(b, D);
+        project<S>(out[k].before, states.before, w_out + k * D * L, M, L, D);
+        project<S>(out[k].last, states.last, w_out + k * D * L, b->B, L, D);
     }
 }
 
 /* Whether planes of an array can be read as one. Those of a workspace can. */
-static bool has_planes(const real *p) { return (uintptr_t)p % pack_alignment(2) == 0; }
+template <class S> static bool has_planes(const S *p) { return (uintptr_t)p % (2 * sizeof(S)) == 0; }
 
-KERNEL(block_forward) {
-    if (b->tile != 1) return ROT_NO_KERNEL;
-    const int64_t M = b->B * b->T, L = b->L, D = b->D, wide = gate_width(b), size = b->directions * M * L;
+/* How many numbers the kept states are. */
+template <class S> static int64_t kept_numbers(const block_in *b) {
+    return b->directions * b->B * (b->T + is_rounded<S>) * b->L;
+}
+
+/* ------------------------------------------------------------------------------------------------------- forward */
+
+/* Scans v, and keeps the states. */
+template <class S> static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
+    const int64_t size = b->B * b->L;
+    for (int64_t k = 0; k < b->directions; k++) {
+        const rows_of_states<S> states = states_of(h, k);
+        const real *const first = b->h0 ? b->h0 + k * size : NULL;
+        real *const last = hT + k * size;
+        if (b->exact)
+            scan(scan_cut(b, k == 1), states.before, last, (const exact *)b->exact, v, constant, first);
+        else
+            scan(scan_cut(b, k == 1), states.before, last, (const cplx *)b->a, v, constant, first);
+        if constexpr (is_rounded<S>) store(states.last, last, size);
+    }
+}
+
+/* `kept` has the states, `kept_layer` the layer's output, or is NULL. */
+template <class S> static int forward(const block_in *b, const block_out *out, S *kept, S *kept_layer) {
+    const int64_t M = b->B * b->T, L = b->L, D = b->D, wide = gate_width(b), size = kept_numbers<S>(b);
     const bool fours =
-        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, out->layer});
+        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, kept_layer});
     const rows_cut rows = cut_rows(b->B, b->T, D, b->lengths, fours);
     const outputs none = {};
-    const input in = input_of(b);
+    const input<S> in = input_of<S>(b, rows);
 
     real *const v = workspace_of<real>(M, L);
-    real *const carries = has_planes(out->carries) ? out->carries : workspace_of<real>(size);
-    project(v, in.rows, in.w, M, D, L);
-    for (int64_t k = 0; k < b->directions; k++) {
-        const rows_of_states h = {carries + k * M * L, out->hT + k * b->B * L};
-        const real *const first = b->h0 ? b->h0 + k * b->B * L : NULL;
-        if (b->exact)
-            scan(scan_cut(b, k == 1), h, (const exact *)b->exact, v, in.constant, first);
-        else
-            scan(scan_cut(b, k == 1), h, (const cplx *)b->a, v, in.constant, first);
-    }
-    if (carries != out->carries) runtime_copy(out->carries, carries, size * (int64_t)sizeof(real));
+    S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
+    const all_states<S> h = states_in(b, states, (S *)out->hT);
+    project<S>(v, in.rows, in.w, M, D, L);
+    scan_all(b, h, out->hT, v, in.constant);
+    if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
 
-    layer_walk layer = {out->layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
-    output_products(b, layer.out, carries, out->hT);
+    layer_walk<S> layer = {NULL, kept_layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
+    output_products<S>(b, layer.out, h, stored_as<S>(b->w_out, b->directions * D * L));
     if (b->gate == GATE_NONE) {
-        layer.layer = out->y;
+        layer.y = out->y;
         walk_through(rows, layer, none);
         return runtime_status();
     }
-    if (b->gate == GATE_HALF2 && !layer.layer) layer.layer = workspace_of<real>(M, D);
-    layer.z = workspace_of<real>(M, D);
+    if (b->gate == GATE_HALF2 && !layer.layer) layer.layer = workspace_of<S>(M, D);
+    layer.z = workspace_of<S>(M, D);
     walk_through(rows, layer, none);
 
     real *const product = workspace_of<real>(M, wide);
-    project(product, layer.z, gate_weights(b, wide), M, D, wide);
-    const gating gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
-    const gate_walk last = {out->y, b->x, product, gate, dropping_of(b, 1)};
+    project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
+    const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
+    const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
     walk_with_moments(rows, last, out->mean, out->var);
     return runtime_status();
+}
+
+KERNEL(block_forward) {
+    if (b->tile != 1) return ROT_NO_KERNEL;
+    if (out->carries) return forward<real>(b, out, out->carries, out->layer);
+#if ROT_DOUBLE
+    return ROT_NO_KERNEL;
+#else
+    return forward<bf16>(b, out, (bf16 *)out->states_bf16, (bf16 *)out->layer_bf16);
+#endif
 }
 
 /* ------------------------------------------------------------------------------------------------------ backward */
 
 /* The final states (directions,B,L), one step after those before the last: backward is not given them. */
-static real *final_states(const block_in *b, input in, const real *carries) {
+static real *final_states(const block_in *b, input<real> in, const real *carries) {
     const int64_t T = b->T, L = b->L, D = b->D, count = b->directions * b->B, B = b->B, N = L / 2;
     const int64_t *const lengths = b->lengths;
     const cplx *const a = (const cplx *)b->a, *const constant = (const cplx *)in.constant;
@@ -741,7 +880,7 @@ static real *final_states(const block_in *b, input in, const real *carries) {
         const direction way = {T, i / D / B == 1};
         x[i] = steps ? from[(b * T + last_step(way, steps)) * D + i % D] : 0;
     });
-    project(v, x, in.w, count, D, L);
+    project<real>(v, x, in.w, count, D, L);
     each(count * N, [=] __device__(int64_t i) {
         const int64_t n = i % N, k = i / N / B, b = i / N % B, steps = steps_of(lengths, b, T);
         const direction way = {T, k == 1};
@@ -753,118 +892,151 @@ static real *final_states(const block_in *b, input in, const real *carries) {
 }
 
 /* The gate's adjoint: from dy to dz; the gradient of the value in a half form goes to `dvalue`. */
-static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const real *layer,
-                          const real *z, real *dvalue) {
+template <class S>
+static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
+                          const S *z, real *dvalue) {
     const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), bytes = D * D * (int64_t)sizeof(real);
-    const real *const w = gate_weights(b, wide);
+    const S *const w = gate_weights<S>(b, wide);
     real *const product = workspace_of<real>(M, wide), *const dz = workspace_of<real>(M, D);
-    const gating gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
-    const gate_adjoint_walk adjoint = {product, dvalue, dy, gate, dropping_of(b, 1)};
+    S *const dproduct = is_rounded<S> ? workspace_of<S>(M, wide) : (S *)product;
+    const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
+    const gate_adjoint_walk<S> adjoint = {product, dproduct, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
-    project(product, z, w, M, D, wide);
+    project<S>(product, z, w, M, D, wide);
     walk_through(rows, adjoint, biases);
-    project_adjoint(dz, product, w, M, D, wide);
+    project_adjoint<S>(dz, dproduct, w, M, D, wide);
     if (b->gate == GATE_FULL) {
         real *const dw = workspace_of<real>(wide, D);
-        weight_gradient(dw, product, z, M, D, wide, false);
+        weight_gradient<S>(dw, dproduct, z, M, D, wide, false);
         if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
         if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
     } else if (out->dw_gate) {
-        weight_gradient(out->dw_gate, product, z, M, D, D, false);
+        weight_gradient<S>(out->dw_gate, dproduct, z, M, D, D, false);
     }
     return dz;
 }
 
-/* dw_in = g^T xn, g (M,L): with the channel norm from g^T x and the sums of g (L) */
-static void input_weight_gradient(const block_in *b, input in, rows_cut rows, real *dw, const real *g,
-                                  const real *sum) {
-    const int64_t M = b->B * b->T, L = b->L, D = b->D;
-    const real *const center = b->center, *const gain = b->gain, *const offset = b->offset, *x = in.rows;
-    if (b->lengths && b->norm != NORM_ROW) {
-        const outputs none = {};
-        const mask_walk masked = {workspace_of<real>(M, D), x};
-        walk_through(rows, masked, none);
-        x = masked.y;
-    }
-    weight_gradient(dw, g, x, M, D, L, false);
-    if (b->norm == NORM_CHANNEL)
-        each(L * D, [=] __device__(int64_t i) {
-            const int64_t d = i % D;
-            dw[i] = gain[d] * (dw[i] - sum[i / D] * center[d]) + sum[i / D] * offset[d];
-        });
+/* dw <- gain (dw - sum center) + sum offset: from g^T x that of the normed x, with the sums of g (L) */
+static void unfold_gradient(const block_in *b, real *dw, const real *sum) {
+    const int64_t D = b->D;
+    const real *const center = b->center, *const gain = b->gain, *const offset = b->offset;
+    each(b->L * D, [=] __device__(int64_t i) {
+        const int64_t d = i % D;
+        dw[i] = gain[d] * (dw[i] - sum[i / D] * center[d]) + sum[i / D] * offset[d];
+    });
 }
 
-KERNEL(block_backward) {
-    if (b->tile != 1) return ROT_NO_KERNEL;
-    const int64_t M = b->B * b->T, B = b->B, T = b->T, L = b->L, D = b->D, K = b->directions;
-    const bool fours =
-        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, in->layer, in->later_y,
-                    in->later_center, in->later_slope, in->later_shift, out->dx});
-    const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
-    const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
-    const outputs none = {};
-    const input from = input_of(b);
-    const real *carries = in->carries;
-    if (!has_planes(carries)) {
-        real *const copy = workspace_of<real>(K * M * L);
-        runtime_copy(copy, carries, K * M * L * (int64_t)sizeof(real));
-        carries = copy;
-    }
-    const real *const hT = final_states(b, from, carries);
+/* dw_in = g^T xn, g (M,L), with its sums over rows (L) */
+template <class S>
+static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows, real *dw, const S *g,
+                                  const real *sum) {
+    const S *x = in.rows;
+    const entrance plain = {b->x, NULL, NULL, NULL, NULL, NULL};
+    if (!is_rounded<S> && b->lengths && b->norm != NORM_ROW) x = entering_rows<S>(b, rows, plain);
+    weight_gradient<S>(dw, g, x, b->B * b->T, b->D, b->L, false);
+    if (in.constant) unfold_gradient(b, dw, sum);
+}
 
-    /* to the gradient of the layer's output */
-    layer_adjoint_walk adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
-    if (b->gate != GATE_NONE) {
-        layer_walk again = {NULL, NULL, in->layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
-        again.z = workspace_of<real>(M, D);
-        if (!in->layer) {
-            again.layer = workspace_of<real>(M, D);
-            output_products(b, again.out, carries, hT);
-        }
-        walk_through(rows, again, none);
-        real *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<real>(M, D);
-        adjoint.layer = in->layer ? in->layer : again.layer, adjoint.dvalue = dvalue;
-        adjoint.dz = gate_adjoint(b, out, rows, dy, adjoint.layer, again.z, dvalue);
-    }
-    for (int64_t k = 0; k < K; k++) {
-        adjoint.out[k] = new_rows(b, D);
-        runtime_zero(adjoint.out[k].last, B * D * (int64_t)sizeof(real)); /* some sequences may have no steps */
-    }
-    const outputs dskip = {out->dskip, NULL};
-    walk_through(rows, adjoint, dskip);
-
-    /* through the scans */
+/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), and the gradients of
+ * a, W_out and h0. */
+template <class S>
+static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
+                              all_states<const S> h, const rows_of_states<S> *dlayer, real *sum) {
+    const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
     const int64_t segments = scan_cut(b, false).segments;
-    const rows_of_states dh = new_rows(b, L);
-    real *const g = workspace_of<real>(M, L), *const sum = workspace_of<real>(L);
+    const S *const w_out = stored_as<S>(b->w_out, K * D * L);
+    const rows_of_states<real> dh = new_rows<real>(b, L);
+    S *const g = workspace_of<S>(M, L);
+    real *const first = K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
     real *const da = workspace_of<real>(K, B * segments, L), *const sums = workspace_of<real>(K, B * segments, L);
     for (int64_t k = 0; k < K; k++) {
-        const rows_of_states d = adjoint.out[k];
-        const real *const w = b->w_out + k * D * L, *const h = carries + k * M * L;
+        const rows_of_states<S> d = dlayer[k];
+        const rows_of_states<const S> states = states_of(h, k);
+        const S *const w = w_out + k * D * L;
+        const real *const dhT = in->dhT ? in->dhT + k * B * L : NULL;
+        real *const dh0 = out->dh0 + k * B * L, *const dw = out->dw_out + k * D * L;
         const int64_t parts = k * B * segments * L;
-        weight_gradient(out->dw_out + k * D * L, d.before, h, M, L, D, false);
-        weight_gradient(out->dw_out + k * D * L, d.last, hT + k * B * L, B, L, D, true);
-        project_adjoint(dh.before, d.before, w, M, L, D);
-        project_adjoint(dh.last, d.last, w, B, L, D);
-        scan_adjoint(scan_cut(b, k == 0), g, out->dh0 + k * B * L, da + parts, sums + parts, b->a, dh, h,
-                     in->dhT ? in->dhT + k * B * L : NULL, k == 1);
+        weight_gradient<S>(dw, d.before, states.before, M, L, D, false);
+        weight_gradient<S>(dw, d.last, states.last, B, L, D, true);
+        project_adjoint<S>(dh.before, d.before, w, M, L, D);
+        project_adjoint<S>(dh.last, d.last, w, B, L, D);
+        const cut c = scan_cut(b, k == 0);
+        if (k + 1 < K)
+            scan_adjoint(c, first, NULL, dh0, da + parts, sums + parts, b->a, dh, states.before, dhT);
+        else
+            scan_adjoint(c, g, k ? first : NULL, dh0, da + parts, sums + parts, b->a, dh, states.before, dhT);
     }
     const outputs da_out = {out->da, NULL}, sum_out = {sum, NULL};
     sum_parts(da_out, da, K * B * segments, 1, L);
     sum_parts(sum_out, sums, K * B * segments, 1, L);
+    return g;
+}
 
-    /* to the input */
-    input_weight_gradient(b, from, rows, out->dw_in, g, sum);
-    real *const r = workspace_of<real>(M, D);
-    project_adjoint(r, g, b->w_in, M, D, L);
+/* `kept` has the states, `kept_layer` the layer's output, or is NULL. */
+template <class S>
+static int backward(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out, const S *kept,
+                    const S *kept_layer) {
+    const int64_t M = b->B * b->T, B = b->B, T = b->T, L = b->L, D = b->D, K = b->directions;
+    const bool fours =
+        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, kept_layer,
+                    in->later_y, in->later_center, in->later_slope, in->later_shift, out->dx});
+    const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
+    const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
+    const outputs none = {};
+    const input<S> from = input_of<S>(b, rows);
+    if (!has_planes(kept)) {
+        S *const copy = workspace_of<S>(kept_numbers<S>(b));
+        runtime_copy(copy, kept, kept_numbers<S>(b) * (int64_t)sizeof(S));
+        kept = copy;
+    }
+    const S *last = NULL;
+    if constexpr (!is_rounded<S>) last = final_states(b, from, kept);
+    const all_states<const S> h = states_in(b, kept, last);
+
+    /* to the gradient of the layer's output */
+    layer_adjoint_walk<S> adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
+    if (b->gate != GATE_NONE) {
+        layer_walk<S> again = {NULL, NULL, NULL, kept_layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
+        again.z = workspace_of<S>(M, D);
+        if (!kept_layer) {
+            again.layer = workspace_of<S>(M, D);
+            output_products<const S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
+        }
+        walk_through(rows, again, none);
+        real *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<real>(M, D);
+        adjoint.layer = kept_layer ? kept_layer : again.layer, adjoint.dvalue = dvalue;
+        adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, again.z, dvalue);
+    }
+    for (int64_t k = 0; k < K; k++) {
+        adjoint.out[k] = new_rows<S>(b, D);
+        runtime_zero(adjoint.out[k].last, B * D * (int64_t)sizeof(S)); /* some sequences may have no steps */
+    }
+    const outputs dskip = {out->dskip, NULL};
+    walk_through(rows, adjoint, dskip);
+
+    /* through the scans, to the input */
+    real *const sum = workspace_of<real>(L), *const r = workspace_of<real>(M, D);
+    const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, sum);
+    input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);
+    project_adjoint<S>(r, g, is_rounded<S> ? from.w : (const S *)b->w_in, M, D, L);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;
-    const input_adjoint_walk last = {out->dx,   r,         b->skip,        b->x,   b->center, b->gain,
-                                     from.mean, from.rstd, adjoint.out[0], direct, norm,      T,       D};
+    const input_adjoint_walk<S> end = {out->dx,      r,            b->skip,        b->x,   b->center, b->gain,
+                                       from.at.mean, from.at.rstd, adjoint.out[0], direct, norm,      T,       D};
     const outputs norm_sums = {out->d_norm_sum, out->d_norm_product};
-    walk_through(rows, last, norm_sums);
+    walk_through(rows, end, norm_sums);
     if (norm == NORM_ROW)
         launch(norm_rows_adjoint, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, out->dx, direct, b->x,
-               (const real *)from.mean, (const real *)from.rstd, b->gain, b->lengths, M, T, D);
+               (const real *)from.at.mean, (const real *)from.at.rstd, b->gain, b->lengths, M, T, D);
     return runtime_status();
+}
+
+KERNEL(block_backward) {
+    if (b->tile != 1) return ROT_NO_KERNEL;
+    if (in->carries) return backward<real>(b, in, out, in->carries, in->layer);
+#if ROT_DOUBLE
+    return ROT_NO_KERNEL;
+#else
+    return backward<bf16>(b, in, out, (const bf16 *)in->states_bf16, (const bf16 *)in->layer_bf16);
+#endif
 }

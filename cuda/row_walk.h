@@ -8,6 +8,7 @@
 #define ROT_CUDA_ROW_WALK_H
 
 #include <initializer_list>
+#include <type_traits>
 
 #include "device.h"
 #include "moments.h"
@@ -26,10 +27,44 @@ template <int V> struct alignas(pack_alignment(V)) pack {
 template <int V> ROT_DEVICE_ONLY pack<V> read(const real *p) { return *(const pack<V> *)p; }
 template <int V> ROT_DEVICE_ONLY void write(real *p, pack<V> x) { *(pack<V> *)p = x; }
 
+/* A number in 2 bytes. Arrays of them are read and written as those of real numbers are, and round what they get. */
+struct bf16 {
+    uint16_t bits;
+};
+template <class S> constexpr bool is_rounded = sizeof(S) == sizeof(bf16);
+
+template <int V> struct alignas(V * sizeof(bf16)) bf16_pack {
+    bf16 of[V];
+};
+template <int V> ROT_DEVICE_ONLY pack<V> widened(bf16_pack<V> x) {
+    pack<V> y;
+#pragma unroll
+    for (int i = 0; i < V; i++) y.of[i] = (real)bf16_value(x.of[i].bits);
+    return y;
+}
+template <int V> ROT_DEVICE_ONLY bf16_pack<V> narrowed(pack<V> x) {
+    bf16_pack<V> y;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) { /* two at a time is one instruction */
+        const uint32_t two = to_bf16((float)x.of[i], i + 1 < V ? (float)x.of[i + 1] : 0);
+        y.of[i].bits = (uint16_t)two;
+        if (i + 1 < V) y.of[i + 1].bits = (uint16_t)(two >> 16);
+    }
+    return y;
+}
+template <int V> ROT_DEVICE_ONLY pack<V> read(const bf16 *p) { return widened(*(const bf16_pack<V> *)p); }
+template <int V> ROT_DEVICE_ONLY void write(bf16 *p, pack<V> x) { *(bf16_pack<V> *)p = narrowed(x); }
+
+/* Numbers as an array of S has them */
+template <class S, int V> ROT_DEVICE_ONLY pack<V> as_stored(pack<V> x) {
+    if constexpr (is_rounded<S>) return widened(narrowed(x));
+    return x;
+}
+
 /* Whether arrays of rows of D numbers, or NULL, can be read by four. */
-static bool by_four(int64_t D, std::initializer_list<const real *> arrays) {
+static bool by_four(int64_t D, std::initializer_list<const void *> arrays) {
     bool good = D % 4 == 0;
-    for (const real *const p : arrays) good = good && (uintptr_t)p % pack_alignment(4) == 0;
+    for (const void *const p : arrays) good = good && (uintptr_t)p % pack_alignment(4) == 0;
     return good;
 }
 

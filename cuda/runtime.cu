@@ -40,7 +40,7 @@ void check(cudaError_t error, const char *what) {
 
 /* ---- cuBLAS, of which only these functions are needed. It is loaded at the first product, from where CuPy has it ---- */
 
-enum { FLOAT32 = 0, FLOAT64 = 1 };                                      /* cudaDataType_t */
+enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                       /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_BF16 = 75, COMPUTE_32F_TF32 = 77, COMPUTE_64F = 70 }; /* cublasComputeType_t */
 enum { KEEP = 0, TURN = 1, DEFAULT_ALGORITHM = -1, WORKSPACE_BYTES = 32 << 20, MOST_DEVICES = 64 };
 typedef void *handle;
@@ -152,14 +152,14 @@ void runtime_multiply(const runtime_product *p) {
         return fail("cuBLAS", "a matrix has more rows or columns than it can index");
     handle const mine = blas_handle();
     if (!mine) return;
-    const int type = p->wide ? FLOAT64 : FLOAT32;
+    const int type = p->wide ? FLOAT64 : FLOAT32, operands = p->bf16 ? BFLOAT16 : type;
+    const int compute = p->wide ? COMPUTE_64F : p->bf16 ? COMPUTE_32F : COMPUTE[now.precision];
     const void *const one = p->wide ? (const void *)&WIDE_ONE : &ONE;
     const void *const keep = p->keep ? one : p->wide ? (const void *)&WIDE_ZERO : &ZERO;
     /* cuBLAS is column-major: c' = b' a' */
     const int status =
         blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns, (int)p->rows,
-                      (int)p->inner, one, p->b, type, (int)p->ldb, p->b_apart, p->a, type, (int)p->lda, p->a_apart, keep,
-                      p->c, type, (int)p->ldc, p->c_apart, (int)p->count, p->wide ? COMPUTE_64F : COMPUTE[now.precision],
-                      DEFAULT_ALGORITHM);
+                      (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a, operands, (int)p->lda, p->a_apart,
+                      keep, p->c, type, (int)p->ldc, p->c_apart, (int)p->count, compute, DEFAULT_ALGORITHM);
     if (status) fail_with_status("cublasGemmStridedBatchedEx", status);
 }

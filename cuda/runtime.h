@@ -47,12 +47,12 @@ void runtime_copy(void *to, const void *from, int64_t bytes);
 
 /* c (rows, columns) = a b + keep c, for `count` matrices that begin so many numbers apart; all row-major. a is (rows,
  * inner), or (inner, rows) if a_turned; b (inner, columns), or (columns, inner). lda, ldb, ldc: between rows as stored.
- * `wide`: double. */
+ * `wide`: double. `bf16`: a and b are bfloat16, c is float. Else float, whose numbers the precision rounds. */
 typedef struct {
     const void *a, *b;
     void *c;
     int64_t rows, columns, inner, lda, ldb, ldc;
-    bool a_turned, b_turned, keep, wide;
+    bool a_turned, b_turned, keep, wide, bf16;
     int64_t count, a_apart, b_apart, c_apart;
 } runtime_product;
 void runtime_multiply(const runtime_product *product);

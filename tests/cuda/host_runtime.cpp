@@ -52,22 +52,28 @@ void runtime_copy(void *to, const void *from, int64_t bytes) {
 }
 
 namespace {
-template <class T> T rounded(T x) {
-    if (current.precision == PRECISION_TF32) return (T)to_tf32((float)x);
-    if (current.precision == PRECISION_BF16) return (T)bf16_value(bf16_bits((float)x));
+/* A number as an operand of a product. */
+float rounded(float x) {
+    if (current.precision == PRECISION_TF32) return to_tf32(x);
+    if (current.precision == PRECISION_BF16) return bf16_value(bf16_bits(x));
     return x;
 }
-template <class T> void multiply(const runtime_product *p) {
+double operand(double x) { return x; }
+float operand(float x) { return rounded(x); }
+float operand(uint16_t bits) { return bf16_value(bits); }
+
+/* c of T, operands stored as S */
+template <class T, class S> void multiply(const runtime_product *p) {
     for (int64_t g = 0; g < p->count; g++) {
-        const T *const a = (const T *)p->a + g * p->a_apart, *const b = (const T *)p->b + g * p->b_apart;
+        const S *const a = (const S *)p->a + g * p->a_apart, *const b = (const S *)p->b + g * p->b_apart;
         T *const c = (T *)p->c + g * p->c_apart;
         for (int64_t i = 0; i < p->rows; i++)
             for (int64_t j = 0; j < p->columns; j++) {
                 T sum = p->keep ? c[i * p->ldc + j] : 0;
                 for (int64_t k = 0; k < p->inner; k++) {
-                    const T x = p->a_turned ? a[k * p->lda + i] : a[i * p->lda + k];
-                    const T y = p->b_turned ? b[j * p->ldb + k] : b[k * p->ldb + j];
-                    sum += sizeof(T) == 8 ? x * y : rounded(x) * rounded(y);
+                    const S x = p->a_turned ? a[k * p->lda + i] : a[i * p->lda + k];
+                    const S y = p->b_turned ? b[j * p->ldb + k] : b[k * p->ldb + j];
+                    sum += operand(x) * operand(y);
                 }
                 c[i * p->ldc + j] = sum;
             }
@@ -78,7 +84,9 @@ template <class T> void multiply(const runtime_product *p) {
 void runtime_multiply(const runtime_product *p) {
     if (current.status != ROT_OK) return;
     if (p->wide)
-        multiply<double>(p);
+        multiply<double, double>(p);
+    else if (p->bf16)
+        multiply<float, uint16_t>(p);
     else
-        multiply<float>(p);
+        multiply<float, float>(p);
 }

@@ -284,7 +284,7 @@ def test_other_tiles_are_refused() -> None:
     with (
         on_harness() as module,
         kernels_of(SimpleNamespace(kernels=Changed(module.kernels, longer))),
-        pytest.raises(NotImplementedError, match="there is no CUDA kernel"),
+        pytest.raises(NotImplementedError, match="there is no kernel for these arguments"),
     ):
         layer(n, Shape(1, 4, 2, 1))
 
