@@ -65,9 +65,6 @@ ROT_DEVICE_ONLY uint32_t to_bf16(float low, float high) {
     return bits;
 }
 
-/* The number of such bits */
-ROT_DEVICE_ONLY float bf16_value(uint32_t bits) { return __uint_as_float(bits << 16); }
-
 /* c += a b by a warp: a (16,8) or (16,16), b (8,8) or (16,8), c (16,8), spread over lanes as PTX has it: with g = lane /
  * 4, q = lane % 4, of m16n8k8: a = {(g,q), (g+8,q), (g,q+4), (g+8,q+4)}, b = {(q,g), (q+4,g)},
  * c = {(g,2q), (g,2q+1), (g+8,2q), (g+8,2q+1)}; of m16n8k16, pairs along k: a = {(g,2q), (g+8,2q), (g,2q+8), (g+8,2q+8)},

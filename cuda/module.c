@@ -142,6 +142,7 @@ static PyMethodDef METHODS[] = {
      "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The "
      "caller "
      "keeps the array."},
+    {"precision", precision_in_use, METH_NOARGS, PRECISION_DOC},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {NULL, NULL, 0, NULL},
 };

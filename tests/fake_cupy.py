@@ -203,6 +203,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     kernels: Any = SimpleNamespace(
         kernels=proxy,
         connect=harness.connect,
+        precision=harness.precision,
         use_precision=harness.use_precision,
         use_counter=proxy.use_counter,
     )

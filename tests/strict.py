@@ -240,6 +240,7 @@ class StrictKernels:
     """The CPU's kernels, which accept only StrictArrays; or those of another module that takes them as they are."""
 
     other: Any = None
+    precision: Any = None  # of that module
 
     def __getattr__(self, name: str) -> Any:
         if self.other is not None:
@@ -280,6 +281,7 @@ STRICT = Device(
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
     lambda array: array.on_host(),  # type: ignore[attr-defined]
     tile=1,  # as a GPU's
+    rounds=lambda: KERNELS.precision is not None and KERNELS.precision() == "bf16",
 )
 register(STRICT)
 
@@ -287,11 +289,12 @@ register(STRICT)
 @contextlib.contextmanager
 def kernels_of(module: Any) -> Iterator[None]:
     """Within the block, the strict device has the kernels of this module instead of the CPU's."""
-    before, KERNELS.other = KERNELS.other, module.kernels
+    before = KERNELS.other, KERNELS.precision
+    KERNELS.other, KERNELS.precision = module.kernels, getattr(module, "precision", None)
     try:
         yield
     finally:
-        KERNELS.other = before
+        KERNELS.other, KERNELS.precision = before
 
 
 @contextlib.contextmanager

@@ -334,13 +334,19 @@ int add_numbers(PyObject *module) {
     return 0;
 }
 
+static const char *const PRECISION_NAMES[PRECISIONS] = {
+    [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
+
+PyObject *precision_in_use(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyUnicode_FromString(PRECISION_NAMES[precision_of_call()]);
+}
+
 PyObject *use_precision_by_name(PyObject *module, PyObject *argument) {
-    static const char *const NAMES[PRECISIONS] = {
-        [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
     (void)module;
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int i = 0; i < PRECISIONS; i++)
-        if (strcmp(name, NAMES[i]) == 0) return PyUnicode_FromString(NAMES[use_precision(i)]);
+        if (strcmp(name, PRECISION_NAMES[i]) == 0) return PyUnicode_FromString(PRECISION_NAMES[use_precision(i)]);
     return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }

@@ -55,10 +55,13 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
 int add_kernels(PyObject *module);
 int add_numbers(PyObject *module);
 
-/* use_precision of either module: it sets the calling thread's (precision.h) by name, and returns the name before. */
+/* precision() and use_precision(name) of either module. The second one sets the calling thread's (precision.h) by name,
+ * and returns the name before. */
 #define USE_PRECISION_DOC                                                                                              \
     "use_precision(name): how products of float32 matrices in this thread's calls round their operands; returns the "  \
     "precision before."
+#define PRECISION_DOC "precision(): how products of float32 matrices in this thread's calls round their operands."
+PyObject *precision_in_use(PyObject *module, PyObject *unused);
 PyObject *use_precision_by_name(PyObject *module, PyObject *argument);
 
 #endif

@@ -261,6 +261,7 @@ static PyMethodDef METHODS[] = {
     {"use_bf16_pairs", use_pairs, METH_O,
      "use_bf16_pairs(flag): whether products of bfloat16 use AVX512-BF16, if the processor has it; returns as before."},
     {"bf16_pairs", pairs_in_use, METH_NOARGS, "bf16_pairs(): whether the next product of bfloat16 uses AVX512-BF16."},
+    {"precision", precision_in_use, METH_NOARGS, PRECISION_DOC},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
     {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},

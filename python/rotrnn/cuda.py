@@ -84,6 +84,7 @@ def _load() -> Device:
         cupy.asnumpy,
         view=functools.partial(_view, cupy),
         tile=1,
+        rounds=lambda: _cuda.precision() == "bf16",
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
     devices.register(made)

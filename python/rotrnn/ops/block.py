@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 from rotrnn.ops.device import empty_like, is_array
 from rotrnn.ops.linear_layer import (
+    BF16,
     NO_DROPOUT,
     NO_LATER,
     NO_WEIGHTS,
@@ -27,8 +28,11 @@ from rotrnn.ops.linear_layer import (
     checked_system,
     complex_of,
     exact_system,
+    kept,
+    layout_kept,
     new_states,
     planes,
+    rounds,
     system_gradients,
 )
 from rotrnn.ops.pointwise import check_dropout, count_steps
@@ -78,7 +82,7 @@ class Gating(NamedTuple):
 
 class BlockSaved(NamedTuple):
     """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and with `keep` the
-    layer's output (B, T, D).
+    layer's output (B, T, D); on a GPU in the precision "bf16", every state and the output as bfloat16 (`new_states`).
     """
 
     x: Array
@@ -180,14 +184,13 @@ def residual_block(
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype), turn)
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
     mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
-    layer = empty_like(ax) if keep else None
+    layer = args.empty(ax.shape, BF16 if rounds(ax) else dtype) if keep else None
     results: dict[str, Any] = {
         "y": y,
         "hT": planes(hT),
-        "carries": planes(carries),
         "mean": mean,
         "var": var,
-        "layer": layer,
+        **kept(carries, layer),
     }
     args.kernels.block_forward(**results, **arguments)
     hT = carried(hT, turn, given, z0, steps, ax.shape[1])
@@ -236,15 +239,16 @@ def residual_block_backward(
     ady = args.array("dy", dy, "B T D")
     carries = check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    x, layer = args.array("saved.x", x, "B T D"), args.optional("saved.layer", layer, "B T D")
+    kinds = (BF16,) if carries.dtype == BF16 else REAL
+    x, layer = args.array("saved.x", x, "B T D"), args.optional("saved.layer", layer, "B T D", kinds=kinds)
     z0 = args.optional("saved.h0", z0, "K B N", kinds=COMPLEX)
     steps = args.lengths(steps)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
     ready, dtype = checked_system(args, system, x, *_arrays(norm), *_arrays(gating))
     check_precision(args, "saved.x", x, dtype)
-    x, carries = args.layout(x, dtype), args.layout(carries, ready.a.dtype)
+    x, carries = args.layout(x, dtype), layout_kept(args, carries, ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
-    layer = None if layer is None else args.layout(layer, dtype)
+    layer = None if layer is None else layout_kept(args, layer, dtype)
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
     following: dict[str, Any] = NO_LATER
     if later is not None:
@@ -260,9 +264,8 @@ def residual_block_backward(
         d_norm_product=norm_product,
         **{f"d{name}": grad for name, grad in dweights.items()},
         dy=args.layout(ady, dtype),
-        carries=planes(carries),
         dhT=adhT,
-        layer=layer,
+        **kept(carries, layer),
         **following,
         **block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
     )

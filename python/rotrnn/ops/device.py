@@ -46,6 +46,9 @@ class Device:
     tile : int
         Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
+    rounds : callable
+        Whether float32 calls of this thread save such states, and outputs of layers, in bfloat16: in the precision
+        "bf16", on a device that saves every state.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Device:
     to_host: Callable[[Array], Array]
     view: Callable[[Any], Array] = lambda value: value
     tile: int = 96
+    rounds: Callable[[], bool] = lambda: False
 
 
 HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)

@@ -23,6 +23,9 @@ from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest
 
 __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
 
+BF16 = np.dtype(np.uint16)
+"""Of arrays that hold the bits of bfloat16 numbers."""
+
 
 class System(NamedTuple):
     """Folded parameters of engine 1, or their gradients.
@@ -37,7 +40,7 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """Saved for backward by the fused forward: input, h0, lengths, and states before each tile, (K, B, tiles, N)."""
+    """Saved for backward by the fused forward: input, h0, lengths, and states (`new_states`)."""
 
     u: Array
     h0: Array | None
@@ -140,10 +143,9 @@ def linear_layer(
         results: dict[str, Any] = {
             "y": y,
             "hT": planes(hT),
-            "carries": planes(carries),
             "mean": None,
             "var": None,
-            "layer": None,
+            **kept(carries),
         }
         args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps, exact=turn))
         hT = carried(hT, turn, given, z0, steps, au.shape[1])
@@ -167,17 +169,44 @@ def linear_layer(
 
 
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
-    """Returns uninitialised arrays for the fused kernel: hT (K, B, N) and carries (K, B, tiles, N)."""
-    (B, T, _), (K, _, _), N = u.shape, system.w_out.shape, len(system.a)
-    dtype, tiles = system.a.dtype, -(-T // device_of(u).tile)
-    return empty((K, B, N), dtype, like=u), empty((K, B, tiles, N), dtype, like=u)
+    """Returns uninitialised arrays for the fused kernel: hT (K, B, N), and the states that it saves, `carries`.
+
+    These are complex, (K, B, tiles, N), before each tile. Where the device rounds what it saves, they are the bits of
+    bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N) as (re, im)
+    pairs, and then the final ones, (B, N).
+    """
+    (B, T, _), (K, _, _), N, device = u.shape, system.w_out.shape, len(system.a), device_of(u)
+    hT = empty((K, B, N), system.a.dtype, like=u)
+    if rounds(u):
+        return hT, empty((K, B * (T + 1), 2 * N), BF16, like=u)
+    return hT, empty((K, B, -(-T // device.tile), N), hT.dtype, like=u)
+
+
+def rounds(x: Array) -> bool:
+    """Returns whether calls with x save activations in bfloat16."""
+    return bool(x.dtype == np.float32) and device_of(x).rounds()
+
+
+def kept(carries: Array, layer: Array | None = None) -> dict[str, Array | None]:
+    """Returns saved states, and the layer's output, as arguments of the fused kernels by name."""
+    if carries.dtype == BF16:
+        return {"carries": None, "layer": None, "states_bf16": carries, "layer_bf16": layer}
+    return {"carries": planes(carries), "layer": layer, "states_bf16": None, "layer_bf16": None}
 
 
 def check_carries(args: Boundary, carries: Array) -> Array:
     """Checks that forward saved a state for every tile of dy, and returns these states."""
+    if is_array(carries) and carries.dtype == BF16:
+        args.bind("rows", args.size["B"] * (args.size["T"] + 1), "every state of dy")
+        return args.array("saved.carries", carries, "K rows L", kinds=(BF16,))
     tile = args.device.tile
     args.bind("tiles", -(-args.size["T"] // tile), f"dy in tiles of {tile} steps")
     return args.array("saved.carries", carries, "K B tiles N", kinds=COMPLEX)
+
+
+def layout_kept(args: Boundary, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns what forward saved as the fused kernels take it: in a dtype, or in bfloat16 as it is."""
+    return args.layout(array, BF16 if array.dtype == BF16 else dtype)
 
 
 def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any]) -> None:
@@ -318,20 +347,18 @@ def linear_layer_backward(
         )
         return _backward_from_states(dy, ready, saved, dhT)
     check_precision(args, "saved.u", saved.u, dtype)
-    u, carries = args.layout(saved.u, dtype), args.layout(check_carries(args, saved.carries), ready.a.dtype)
+    u, carries = args.layout(saved.u, dtype), layout_kept(args, check_carries(args, saved.carries), ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
     steps = args.lengths(saved.lengths)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS), "layer")
-    )
+    nothing: dict[str, Any] = dict.fromkeys(("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS)))
     args.kernels.block_backward(
         **system_gradients(dsystem, du, dh0),
         **nothing,
         **NO_LATER,
         dy=dy,
-        carries=planes(carries),
+        **kept(carries),
         dhT=None if dhT is None else planes(dhT),
         **block_arguments(u, ready, z0, steps),
     )
