@@ -6,6 +6,9 @@
  * width; heads wider than a panel have a block for each panel of their results, which computes the scores again.
  * Backward has a pass by rows of queries, for dq, and one by rows of keys, for dk and dv: each sum belongs to one
  * thread.
+ *
+ * Where the call's precision rounds operands of products, they are rounded as they come into shared memory, and
+ * multiplied as float32: tensor cores are not used.
  */
 #include "device.h"
 
@@ -26,12 +29,14 @@ struct shape {
     const int64_t *lengths, *past;
     int64_t B, T, S, H, D, Dh, window; /* window: MOST_STEPS for none */
     real scale;
+    int precision;
 };
 
 static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, int64_t T, int64_t S, int64_t D,
                       int64_t H, int64_t window) {
     const int64_t Dh = D / H;
-    const shape s = {lengths, past, B, T, S, H, D, Dh, window ? window : MOST_STEPS, (real)(1 / sqrt((double)Dh))};
+    const real scale = (real)(1 / sqrt((double)Dh));
+    const shape s = {lengths, past, B, T, S, H, D, Dh, window ? window : MOST_STEPS, scale, precision_of_products()};
     return s;
 }
 
@@ -83,15 +88,15 @@ struct room {
 ROT_DEVICE_ONLY int row_of_thread() { return (int)threadIdx.x / ROW_THREADS * SIDE; }
 ROT_DEVICE_ONLY int column_of_thread() { return (int)threadIdx.x % ROW_THREADS * SIDE; }
 
-/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, times scale; zero where there are none. `turned`: (row,
- * channel). A warp copies 8 channels of 4 rows at a time: whole sectors of memory, to different banks. */
+/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, as operands, times scale; zero where there are none.
+ * `turned`: (row, channel). A warp copies 8 channels of 4 rows at a time: whole sectors of memory, to different banks. */
 ROT_DEVICE_ONLY void load_panel(real *panel, rows x, shape s, int64_t lo, real scale, bool turned) {
     const int channel = (int)threadIdx.x / 32 * 8 + (int)threadIdx.x % 8, first = (int)threadIdx.x % 32 / 8;
     const int end = lo + channel < s.Dh ? x.count : 0;
     const real *from = x.first + first * s.D + lo + channel;
 #pragma unroll 4
     for (int row = first; row < TILE; row += 4, from += 4 * s.D)
-        panel[turned ? row * PITCH + channel : channel * PITCH + row] = row < end ? *from * scale : 0;
+        panel[turned ? row * PITCH + channel : channel * PITCH + row] = row < end ? operand_of(*from, s.precision) * scale : 0;
 }
 
 struct alignas(SIDE * sizeof(real)) four {
@@ -140,7 +145,7 @@ ROT_DEVICE_ONLY void add_product(real (&sum)[SIDE][SIDE], room &m, const real (&
 #pragma unroll
     for (int j = 0; j < SIDE; j++)
 #pragma unroll
-        for (int i = 0; i < SIDE; i++) m.left[tile_at(row_of_thread(), column_of_thread() + j) + i] = tile[i][j];
+        for (int i = 0; i < SIDE; i++) m.left[tile_at(row_of_thread(), column_of_thread() + j) + i] = operand_of(tile[i][j], s.precision);
     __syncthreads();
     for (int k = 0; k < y.count; k++)
         add_outer(sum, four_of(m.left + tile_at(row_of_thread(), k)),

@@ -498,26 +498,21 @@ norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const r
 
 /* --------------------------------------------------------------------------------------------------------- scans */
 
-/* A plane of arrays whose rows have pairs side by side: of numbers stored as S, a `plane` each. */
+/* Rows that have pairs side by side, of numbers stored as S, are planes. */
 struct plane_bf16 {
     bf16 re, im;
 };
 template <class S> using plane = typename std::conditional<is_rounded<S>, plane_bf16, cplx>::type;
 
-template <class S> ROT_DEVICE_ONLY cplx plane_at(const S *p) {
-    const pack<2> x = read<2>(p);
+template <class P> ROT_DEVICE_ONLY cplx read_plane(const P *p) {
+    const pack<2> x = read<2>(&p->re);
     const cplx z = {x.of[0], x.of[1]};
     return z;
 }
-ROT_DEVICE_ONLY cplx read_plane(const cplx *p) { return plane_at(&p->re); }
-ROT_DEVICE_ONLY cplx read_plane(const plane_bf16 *p) { return plane_at(&p->re); }
-
-ROT_DEVICE_ONLY pack<2> pack_of(cplx z) {
+template <class P> ROT_DEVICE_ONLY void write_plane(P *p, cplx z) {
     const pack<2> x = {{z.re, z.im}};
-    return x;
+    write<2>(&p->re, x);
 }
-ROT_DEVICE_ONLY void write_plane(cplx *p, cplx z) { write<2>(&p->re, pack_of(z)); }
-ROT_DEVICE_ONLY void write_plane(plane_bf16 *p, cplx z) { write<2>(&p->re, pack_of(z)); }
 
 /* States of two kinds: as the arrays have them, and exact ones, in double precision. */
 ROT_DEVICE_ONLY cplx step_of_state(cplx a, cplx h, cplx v) { return plane_step(a, h, v); }

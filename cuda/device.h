@@ -129,6 +129,14 @@ ROT_DEVICE_ONLY lane lane_or_zero(const lane *p, int64_t i) { return p ? read_la
 
 /* ---- products ---- */
 
+/* How products of this dtype round their operands in this call (precision.h), and x as an operand. */
+static inline int precision_of_products(void) { return ROT_DOUBLE ? PRECISION_FLOAT32 : precision_of_call(); }
+ROT_DEVICE_ONLY real operand_of(real x, int precision) {
+    if (precision == PRECISION_BF16) return (real)bf16_value(to_bf16((float)x, 0));
+    if (precision == PRECISION_TF32) return (real)to_tf32((float)x);
+    return x;
+}
+
 /* c = a b + keep c for matrices of this dtype, c without gaps between its rows; an empty sum is zero, which cuBLAS would
  * not take. */
 static inline void multiply_matrices(runtime_product p) {

@@ -6,6 +6,9 @@
  * microseconds, where a launch costs a few and spreads the reads over all processors. A warp computes COLUMNS x ROWS
  * dot products of rows of weights with states of sequences; its lanes divide the terms, and in the end each lane has
  * one of the sums. So all reads are of whole rows, and every sum has one order.
+ *
+ * Where the call's precision rounds operands of products, the weights are rounded once, and what a step leaves for the
+ * next one's product, states or gradients of gates, is rounded as it is written.
  */
 #include "device.h"
 
@@ -22,6 +25,7 @@ struct plan {
     int64_t B, T, N, gates, cell;
     const int64_t *lengths;
     bool reverse;
+    int precision;
 };
 
 /* What a thread works on: sequence b, `row` of those of its warp; and column c of those from `first` on. */
@@ -98,6 +102,14 @@ static void zero_padding(real *y, plan p, int64_t n) {
     });
 }
 
+/* Numbers as operands of products: themselves, or rounded in an array of the call. */
+static const real *operands(const real *x, int64_t count, plan p) {
+    if (p.precision == PRECISION_FLOAT32) return x;
+    real *const y = workspace_of<real>(count);
+    each(count, [=] __device__(int64_t i) { y[i] = operand_of(x[i], p.precision); });
+    return y;
+}
+
 /* ---- forward ---- */
 
 struct outputs {
@@ -114,7 +126,7 @@ step_forward(plan p, int64_t k, outputs out, real *after, const real *w, const r
     const real z = product_of(w + j0 * p.N, p.N, (int)least(p.N - j0, COLUMNS), before, at, p.N, before && active);
     if (!active || j >= p.N) return;
     const real h = activate(x[place * p.N + j] + z, p.cell);
-    out.h[place * p.N + j] = after[at.b * p.N + j] = h;
+    out.h[place * p.N + j] = h, after[at.b * p.N + j] = operand_of(h, p.precision);
     if (k == at.steps - 1) out.hT[at.b * p.N + j] = h;
 }
 
@@ -135,7 +147,7 @@ step_lstm(plan p, int64_t k, outputs out, real *after, const real *w, const real
     const real c_prev = k ? out.c[place_of(p, at, k - 1) * p.N + j] : c0 ? c0[state] : 0;
     const real c = lstm_cell(gates, c_prev), h = lstm_output(gates, c);
     out.gates[(place * 4 + at.c) * p.N + j] = at.c == 0 ? gates.i : at.c == 1 ? gates.f : at.c == 2 ? gates.g : gates.o;
-    if (at.c == 0) out.h[place * p.N + j] = after[state] = h;
+    if (at.c == 0) out.h[place * p.N + j] = h, after[state] = operand_of(h, p.precision);
     if (at.c == 1) out.c[place * p.N + j] = c;
     if (k != at.steps - 1) return;
     if (at.c == 0) out.hT[state] = h;
@@ -143,8 +155,9 @@ step_lstm(plan p, int64_t k, outputs out, real *after, const real *w, const real
 }
 
 KERNEL(rnn_forward) {
-    const plan p = {B, T, N, gates_of(cell), cell, lengths, (bool)reverse};
+    const plan p = {B, T, N, gates_of(cell), cell, lengths, (bool)reverse, precision_of_products()};
     const outputs out = {h, hT, c, cT, gates};
+    const real *const weights = operands(w, p.gates * N * N, p), *const first = h0 ? operands(h0, B * N, p) : NULL;
     real *const states[] = {workspace_of<real>(B, N), workspace_of<real>(B, N)};
     each(B * N, [=] __device__(int64_t i) {
         if (steps_of(lengths, i / N, T)) return;
@@ -152,12 +165,12 @@ KERNEL(rnn_forward) {
         if (cell == CELL_LSTM) cT[i] = c0 ? c0[i] : 0;
     });
     for (int64_t k = 0; k < T; k++) {
-        const real *const before = k ? states[k % 2] : h0;
+        const real *const before = k ? states[k % 2] : first;
         real *const after = states[(k + 1) % 2];
         if (cell == CELL_LSTM)
-            launch(step_lstm, blocks_of(p, N), THREADS, 0, p, k, out, after, w, x, before, c0);
+            launch(step_lstm, blocks_of(p, N), THREADS, 0, p, k, out, after, weights, x, before, c0);
         else
-            launch(step_forward, blocks_of(p, pieces_of(N, COLUMNS)), THREADS, 0, p, k, out, after, w, x, before);
+            launch(step_forward, blocks_of(p, pieces_of(N, COLUMNS)), THREADS, 0, p, k, out, after, weights, x, before);
     }
     zero_padding(h, p, N);
     if (cell == CELL_LSTM) zero_padding(c, p, N), zero_padding(gates, p, 4 * N);
@@ -189,28 +202,30 @@ step_backward(plan p, int64_t k, real *dx, real *dh0, real *dc, real *dz, saved 
     const int64_t place = place_of(p, at, k);
     g += in.dh[place * p.N + j];
     if (p.cell != CELL_LSTM) {
-        dx[place * p.N + j] = dz[state] = activate_adjoint(g, in.h[place * p.N + j], p.cell);
+        const real d = activate_adjoint(g, in.h[place * p.N + j], p.cell);
+        dx[place * p.N + j] = d, dz[state] = operand_of(d, p.precision);
         return;
     }
     const real *const of = in.gates + place * inner + j;
     const lstm_gates gates = {of[0], of[p.N], of[2 * p.N], of[3 * p.N]};
     const real c_prev = k ? in.c[place_of(p, at, k - 1) * p.N + j] : in.c0 ? in.c0[state] : 0;
     const lstm_parts d = lstm_adjoint(gates, in.c[place * p.N + j], c_prev, g, dc[state]);
-    real *const to[] = {dx + place * inner + j, dz + at.b * inner + j};
-    for (int i = 0; i < 2; i++) {
-        to[i][0] = d.dz.i, to[i][p.N] = d.dz.f;
-        to[i][2 * p.N] = d.dz.g, to[i][3 * p.N] = d.dz.o;
+    const real gradients[] = {d.dz.i, d.dz.f, d.dz.g, d.dz.o};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        dx[place * inner + i * p.N + j] = gradients[i];
+        dz[at.b * inner + i * p.N + j] = operand_of(gradients[i], p.precision);
     }
     dc[state] = d.q;
 }
 
 KERNEL(rnn_backward) {
-    const plan p = {B, T, N, gates_of(cell), cell, lengths, (bool)reverse};
+    const plan p = {B, T, N, gates_of(cell), cell, lengths, (bool)reverse, precision_of_products()};
     const saved in = {dh, dhT, h, c, gates, c0};
     const int64_t inner = p.gates * N;
     real *const turned = workspace_of<real>(N, inner);
     real *const dz[] = {workspace_of<real>(B, inner), workspace_of<real>(B, inner)};
-    each(inner * N, [=] __device__(int64_t i) { turned[i % N * inner + i / N] = w[i]; });
+    each(inner * N, [=] __device__(int64_t i) { turned[i % N * inner + i / N] = operand_of(w[i], p.precision); });
     if (cell == CELL_LSTM) each(B * N, [=] __device__(int64_t i) { dc0[i] = dcT ? dcT[i] : 0; });
     for (int64_t k = T - 1; k >= -1; k--)
         launch(step_backward, blocks_of(p, pieces_of(N, COLUMNS)), THREADS, 0, p, k, dx, dh0, dc0, dz[(k + 1) % 2], in,
