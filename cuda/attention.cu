@@ -89,14 +89,15 @@ ROT_DEVICE_ONLY int row_of_thread() { return (int)threadIdx.x / ROW_THREADS * SI
 ROT_DEVICE_ONLY int column_of_thread() { return (int)threadIdx.x % ROW_THREADS * SIDE; }
 
 /* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, as operands, times scale; zero where there are none.
- * `turned`: (row, channel). A warp copies 8 channels of 4 rows at a time: whole sectors of memory, to different banks. */
+ * `turned`: (row, channel). A warp copies 8 channels of 4 rows at once: whole sectors of memory, to different banks. */
 ROT_DEVICE_ONLY void load_panel(real *panel, rows x, shape s, int64_t lo, real scale, bool turned) {
     const int channel = (int)threadIdx.x / 32 * 8 + (int)threadIdx.x % 8, first = (int)threadIdx.x % 32 / 8;
     const int end = lo + channel < s.Dh ? x.count : 0;
     const real *from = x.first + first * s.D + lo + channel;
 #pragma unroll 4
     for (int row = first; row < TILE; row += 4, from += 4 * s.D)
-        panel[turned ? row * PITCH + channel : channel * PITCH + row] = row < end ? operand_of(*from, s.precision) * scale : 0;
+        panel[turned ? row * PITCH + channel : channel * PITCH + row] =
+            row < end ? operand_of(*from, s.precision) * scale : 0;
 }
 
 struct alignas(SIDE * sizeof(real)) four {
@@ -145,7 +146,8 @@ ROT_DEVICE_ONLY void add_product(real (&sum)[SIDE][SIDE], room &m, const real (&
 #pragma unroll
     for (int j = 0; j < SIDE; j++)
 #pragma unroll
-        for (int i = 0; i < SIDE; i++) m.left[tile_at(row_of_thread(), column_of_thread() + j) + i] = operand_of(tile[i][j], s.precision);
+        for (int i = 0; i < SIDE; i++)
+            m.left[tile_at(row_of_thread(), column_of_thread() + j) + i] = operand_of(tile[i][j], s.precision);
     __syncthreads();
     for (int k = 0; k < y.count; k++)
         add_outer(sum, four_of(m.left + tile_at(row_of_thread(), k)),

@@ -26,9 +26,9 @@
  * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
  *
  * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `states_bf16` takes the
- * states. In bf16 the normed input xn is an array, because W_in diag(gain) would be rounded otherwise than xn is. What is
- * stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take gradients as they
- * were before, and so does skip xn. States of a scan, results of products, x, y and their gradients are real.
+ * states. In bf16 the normed input xn is an array, because W_in diag(gain) would be rounded otherwise than xn is. What
+ * is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take gradients as
+ * they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients are real.
  */
 #include "exact.h"
 #include "masks.h"
@@ -91,8 +91,7 @@ template <class S> static void project(real *y, const S *x, const S *w, int64_t 
 }
 
 /* dx = dy w for dy (M,out) */
-template <class S>
-static void project_adjoint(real *dx, const S *dy, const S *w, int64_t M, int64_t in, int64_t out) {
+template <class S> static void project_adjoint(real *dx, const S *dy, const S *w, int64_t M, int64_t in, int64_t out) {
     multiply<S>(dx, {dy, out, false}, {w, in, false}, M, in, out, false);
 }
 
@@ -725,15 +724,15 @@ template <class S> static const S *entering_rows(const block_in *b, rows_cut row
 template <class S> static input<S> input_of(const block_in *b, rows_cut rows) {
     const int64_t L = b->L, D = b->D;
     const entrance e = entrance_of(b);
-    const bool folded = b->norm == NORM_CHANNEL;
     if constexpr (is_rounded<S>) {
         return {entering_rows<S>(b, rows, e), stored_as<S>(b->w_in, L * D), NULL, e};
     } else {
-        real *const w = folded ? workspace_of<real>(L, D) : NULL, *const constant = folded ? workspace_of<real>(L) : NULL;
-        if (folded)
-            launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, w, constant, b->w_in, b->center, b->gain,
-                   b->offset, L, D);
-        return {e.mean ? entering_rows<real>(b, rows, e) : b->x, folded ? w : b->w_in, constant, e};
+        const real *const x = b->norm == NORM_ROW ? entering_rows<S>(b, rows, e) : b->x;
+        if (b->norm != NORM_CHANNEL) return {x, b->w_in, NULL, e};
+        real *const folded = workspace_of<real>(L, D), *const constant = workspace_of<real>(L);
+        launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, folded, constant, b->w_in, b->center, b->gain,
+               b->offset, L, D);
+        return {x, folded, constant, e};
     }
 }
 
@@ -795,13 +794,15 @@ template <class S> static bool has_planes(const S *p) { return (uintptr_t)p % (2
 
 /* How many numbers the kept states are. */
 template <class S> static int64_t kept_numbers(const block_in *b) {
-    return b->directions * b->B * (b->T + is_rounded<S>) * b->L;
+    const int64_t rows = is_rounded<S> ? b->T + 1 : b->T;
+    return b->directions * b->B * rows * b->L;
 }
 
 /* ------------------------------------------------------------------------------------------------------- forward */
 
 /* Scans v, and keeps the states. */
-template <class S> static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
+template <class S>
+static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
     const int64_t size = b->B * b->L;
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states<S> states = states_of(h, k);
@@ -932,8 +933,8 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
-/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), and the gradients of
- * a, W_out and h0. */
+/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), and the gradients
+ * of a, W_out and h0. */
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
                               all_states<const S> h, const rows_of_states<S> *dlayer, real *sum) {
@@ -942,7 +943,8 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
     const S *const w_out = stored_as<S>(b->w_out, K * D * L);
     const rows_of_states<real> dh = new_rows<real>(b, L);
     S *const g = workspace_of<S>(M, L);
-    real *const first = K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
+    real *const first =
+        K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
     real *const da = workspace_of<real>(K, B * segments, L), *const sums = workspace_of<real>(K, B * segments, L);
     for (int64_t k = 0; k < K; k++) {
         const rows_of_states<S> d = dlayer[k];
@@ -1016,8 +1018,8 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     project_adjoint<S>(r, g, is_rounded<S> ? from.w : (const S *)b->w_in, M, D, L);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;
-    const input_adjoint_walk<S> end = {out->dx,      r,            b->skip,        b->x,   b->center, b->gain,
-                                       from.at.mean, from.at.rstd, adjoint.out[0], direct, norm,      T,       D};
+    const input_adjoint_walk<S> end = {
+        out->dx, r, b->skip, b->x, b->center, b->gain, from.at.mean, from.at.rstd, adjoint.out[0], direct, norm, T, D};
     const outputs norm_sums = {out->d_norm_sum, out->d_norm_product};
     walk_through(rows, end, norm_sums);
     if (norm == NORM_ROW)

@@ -37,8 +37,8 @@ static int find_argument(const function *self, PyObject *name, int guess) {
 
 static bool refuse_array(const rot_kernel *kernel, const rot_argument *argument, PyObject *object, bool is_array,
                          int dtype) {
-    static const char *const NAMES[] = {[ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_UINT16] = "uint16",
-                                        [ROT_FLOAT64] = "float64"};
+    static const char *const NAMES[] = {
+        [ROT_INT64] = "int64", [ROT_UINT8] = "uint8", [ROT_UINT16] = "uint16", [ROT_FLOAT64] = "float64"};
     PyObject *const got = is_array ? PyObject_GetAttrString(object, "dtype") : Py_NewRef((PyObject *)Py_TYPE(object));
     if (got)
         PyErr_Format(PyExc_TypeError, "%s: %s must be a %s array%s, got %R", kernel->name, argument->name,
@@ -52,8 +52,8 @@ static bool refuse_array(const rot_kernel *kernel, const rot_argument *argument,
  * `object` if `is_array`. */
 static bool unpack_array(void *to, const rot_kernel *kernel, const rot_argument *argument, PyObject *object,
                          const rot_array *array, bool is_array, int dtype) {
-    static const int TYPES[] = {[ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_UINT16] = NPY_UINT16,
-                                [ROT_FLOAT64] = NPY_FLOAT64};
+    static const int TYPES[] = {
+        [ROT_INT64] = NPY_INT64, [ROT_UINT8] = NPY_UINT8, [ROT_UINT16] = NPY_UINT16, [ROT_FLOAT64] = NPY_FLOAT64};
     const int type = argument->dtype == ROT_CALLS ? TYPE_NUMBERS[dtype] : TYPES[argument->dtype];
     void *data = NULL;
     if (!(argument->optional && object == Py_None)) {
@@ -95,7 +95,9 @@ static PyObject *raise_status(const char *name, int status) {
     case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
     case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
     case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
-    case ROT_NO_KERNEL: PyErr_Format(PyExc_NotImplementedError, "%s: there is no kernel for these arguments on this device", name); break;
+    case ROT_NO_KERNEL:
+        PyErr_Format(PyExc_NotImplementedError, "%s: there is no kernel for these arguments on this device", name);
+        break;
     default: PyErr_Format(PyExc_SystemError, "%s: unknown status %d", name, status); break;
     }
     return NULL;

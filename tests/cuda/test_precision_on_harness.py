@@ -15,6 +15,7 @@ import rounded
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
+from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
 from strict import StrictArray, kernels_of, poisoned, to_device, to_host
@@ -64,9 +65,7 @@ def block_of(n: dict[str, Any], shape: Shape, norm: str, form: str) -> rounded.B
     ones = np.ones((shape.B, shape.T, shape.D))
     masks = (1.0, 1.0) if form == "none" else tuple(dropout(ones, site=site, **DROPOUT) for site in (2, 3))
     kind = "none" if form == "none" else norm
-    return rounded.Block(
-        wide["x"], wide["h0"], wide["system"], wide["norm"], wide["gate"], lengths, kind, form, masks
-    )
+    return rounded.Block(*(wide[name] for name in ("x", "h0", "system", "norm", "gate")), lengths, kind, form, masks)
 
 
 def expected(n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.Rounding) -> dict[str, Any]:
@@ -99,10 +98,10 @@ def assert_near(distances: list[float], precision: str) -> None:
     """Holds results of several draws of the inputs against references with the same roundings.
 
     Where the errors of float32 carry a number across a tie between two neighbours, a rounding goes to the other one:
-    two units (`rounded.UNIT`) of the number, and with the factors that follow it some units of a result. That is rare: a
-    number of one size is within 2^-22 of a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, smaller ones more
-    often, since errors are those of the largest; and a draw has some 2^11 that count. So some draw has none, and is as
-    near as float32 allows. A rounding that is missing moves every draw.
+    two units (`rounded.UNIT`) of the number, and with the factors that follow it some units of a result. That is rare:
+    a number of one size is within 2^-22 of a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, smaller ones
+    more often, since errors are those of the largest; and a draw has some 2^11 that count. So some draw has none, and
+    is as near as float32 allows. A rounding that is missing moves every draw.
     """
     assert max(distances) < 4 * rounded.UNIT[precision], distances
     assert min(distances) < SUMS, distances
@@ -246,6 +245,22 @@ def test_what_is_refused() -> None:
         linear_layer_backward(host["dy"], host["system"], here)
 
 
+# ---- other products ----
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_products(precision: str) -> None:
+    """Products of rounded operands are exact, so that only sums differ."""
+    rng, r = np.random.default_rng(0), rounded.Rounding(precision)
+    x, w, dy = (rng.standard_normal(size).astype(np.float32) for size in ((9, 5), (7, 5), (9, 7)))
+    ox, ow, ody = (r.operand("x", one) for one in (x, w, dy))
+    with in_precision(precision):
+        y, grads = dense(to_device(x), to_device(w)), dense_backward(*map(to_device, (dy, x, w)))
+        got = {"y": to_host(y), "dx": to_host(grads.dx), "dw": to_host(grads.dw), "dbias": to_host(grads.dbias)}
+    want = {"y": ox @ ow.T, "dx": ody @ ow, "dw": ody.T @ ox, "dbias": dy.sum(0, dtype=float)}
+    assert apart(got, want) < 10 * 2.0**-24
+
+
 # ---- recurrences and attention ----
 
 
@@ -274,7 +289,8 @@ def test_recurrences(cell: str, precision: str) -> None:
         given |= {"dh": dh, "dhT": dhT, "dcT": dcT if G == 4 else None}
         given |= {name: got.get(name) for name in ("h", "c", "gates")}
         missing = {} if G == 4 else {"dc0": None}
-        results.append((kernel("rnn_backward", precision, backward, {**given, **how, **missing}), backward))
+        back = kernel("rnn_backward", precision, backward, {**given, **how, **missing})
+        results.append((back, backward))
         distances.append(max(apart(*pair) for pair in results))
     assert_near(distances, precision)
 
@@ -298,7 +314,8 @@ def test_attention(precision: str) -> None:
         sizes = {"B": 2, "T": 20, "S": 20, "D": 6, "H": 1, "window": 0, "lengths": None, "past": None}
         inputs = {"q": q, "k": k, "v": v, **sizes}
         got = kernel("attention_forward", precision, {"y": y, "norm": norm}, inputs)
-        grads = rounded.attention_backward(dy.astype(float), *wide, got["y"].astype(float), got["norm"].astype(float), r)
+        saved = (one.astype(float) for one in got.values())
+        grads = rounded.attention_backward(dy.astype(float), *wide, *saved, r)
         back = kernel("attention_backward", precision, grads, {**inputs, "dy": dy, **got})
         distances.append(max(apart(got, {"y": y, "norm": norm}), apart(back, grads)))
     assert_near(distances, precision)

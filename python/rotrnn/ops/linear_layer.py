@@ -187,7 +187,7 @@ def rounds(x: Array) -> bool:
     return bool(x.dtype == np.float32) and device_of(x).rounds()
 
 
-def kept(carries: Array, layer: Array | None = None) -> dict[str, Array | None]:
+def kept(carries: Array, layer: Array | None = None) -> dict[str, Any]:
     """Returns saved states, and the layer's output, as arguments of the fused kernels by name."""
     if carries.dtype == BF16:
         return {"carries": None, "layer": None, "states_bf16": carries, "layer_bf16": layer}
