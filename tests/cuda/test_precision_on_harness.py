@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from test_block_on_harness import SEEDS, Changed, Shape, cast, numbers, over
 
+import rotrnn
 import rounded
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import is_array
 from rotrnn.ops.linear_layer import linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
 from strict import StrictArray, kernels_of, poisoned, to_device, to_host
@@ -35,8 +37,8 @@ def in_precision(name: str, seed: int = 1) -> Iterator[Any]:
 
 
 def run(n: dict[str, Any], shape: Shape, norm: str, form: str, *, keep: bool = False) -> dict[str, Any]:
-    """Runs a block, or a linear layer if the form is "none", forward and backward in the harness: results by name."""
-    n = over(n, to_device)
+    """Runs a block, or a linear layer if the form is "none", forward and backward, where its arrays are: results by
+    name."""
     if form == "none":
         y, hT, saved = linear_layer(n["system"], n["x"], n["h0"], lengths=shape.lengths)
         grads = linear_layer_backward(n["dy"], n["system"], saved, n["dhT"])
@@ -52,25 +54,29 @@ def run(n: dict[str, Any], shape: Shape, norm: str, form: str, *, keep: bool = F
         results = {
             **{"x": g.dx, "h0": g.dh0, "norm_sum": g.norm_sum, "norm_product": g.norm_product},
             **{"mean": r.moments[0], "var": r.moments[1], **g.system._asdict()},
-            **{name: one for name, one in g.gating._asdict().items() if isinstance(one, StrictArray)},
+            **{name: one for name, one in g.gating._asdict().items() if is_array(one)},
         }
     results = {f"d{name}" if name not in ("mean", "var") else name: to_host(one) for name, one in results.items()}
     return {"y": to_host(y), "hT": to_host(hT), **results, "saved": saved}
 
 
-def block_of(n: dict[str, Any], shape: Shape, norm: str, form: str) -> rounded.Block:
-    """The block of `run` in double precision."""
+def block_of(n: dict[str, Any], shape: Shape, norm: str, form: str, folds: bool = True) -> rounded.Block:
+    """The block of `run` in double precision. folds: as on a GPU."""
     wide = cast(n, np.float64)
     lengths = shape.lengths or (shape.T,) * shape.B
     ones = np.ones((shape.B, shape.T, shape.D))
     masks = (1.0, 1.0) if form == "none" else tuple(dropout(ones, site=site, **DROPOUT) for site in (2, 3))
     kind = "none" if form == "none" else norm
-    return rounded.Block(*(wide[name] for name in ("x", "h0", "system", "norm", "gate")), lengths, kind, form, masks)
+    return rounded.Block(
+        *(wide[name] for name in ("x", "h0", "system", "norm", "gate")), lengths, kind, form, masks, folds
+    )
 
 
-def expected(n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.Rounding) -> dict[str, Any]:
+def expected(
+    n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.Rounding, folds: bool = True
+) -> dict[str, Any]:
     """What `run` is to return."""
-    b, wide = block_of(n, shape, norm, form), cast(n, np.float64)
+    b, wide = block_of(n, shape, norm, form, folds), cast(n, np.float64)
     f = rounded.block_forward(b, r)
     grads = rounded.block_backward(b, r, f, wide["dy"], wide["dhT"], None if form == "none" else wide["later"])
     results = {"y": f.y, "hT": f.hT, **{f"d{name}": grad for name, grad in grads.items()}}
@@ -115,7 +121,7 @@ KINDS = [("channel", "full"), ("channel", "half1"), ("row", "half2"), ("row", "f
 def test_the_reference_without_rounding(norm: str, form: str) -> None:
     n = numbers(SHAPE)
     with in_precision("bf16"):  # float64 is not rounded
-        got = run(n, SHAPE, norm, form)
+        got = run(over(n, to_device), SHAPE, norm, form)
     assert got.pop("saved").carries.dtype == np.complex128
     assert apart(got, expected(n, SHAPE, norm, form, rounded.Rounding())) < 1e-12
 
@@ -124,18 +130,24 @@ def test_the_reference_without_rounding(norm: str, form: str) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize(("norm", "form"), KINDS)
 def test_blocks(norm: str, form: str, precision: str, seed: int) -> None:
-    """Both directions, ragged, with dropout and `later`; every third draw keeps the layer's output, and D is odd."""
-    distances = []
+    """The CUDA kernels and the CPU's: one and both directions, ragged, with dropout and `later`, the layer's output kept
+    or not, an odd D."""
+    distances: dict[str, list[float]] = {"GPU": [], "CPU": []}
+    r = rounded.Rounding(precision)
     for draw in range(3):
         shape = SHAPE._replace(D=8 if draw else 7, K=1 + draw % 2)
         n = cast(numbers(shape, draw), np.float32)
         with in_precision(precision, seed):
-            got = run(n, shape, norm, form, keep=draw % 2 == 0)
-        saved = got.pop("saved")
-        assert saved.carries.dtype == (np.uint16 if precision == "bf16" else np.complex64)
+            got = run(over(n, to_device), shape, norm, form, keep=draw % 2 == 0)
+        with rotrnn.precision(precision):
+            here = run(n, shape, norm, form, keep=draw % 2 == 0)
+        assert got.pop("saved").carries.dtype == (np.uint16 if precision == "bf16" else np.complex64)
+        assert here.pop("saved").carries.dtype == np.complex64
         assert {one.dtype for one in got.values()} <= {np.dtype(np.float32), np.dtype(np.complex64)}
-        distances.append(apart(got, expected(n, shape, norm, form, rounded.Rounding(precision))))
-    assert_near(distances, precision)
+        distances["GPU"].append(apart(got, expected(n, shape, norm, form, r)))
+        distances["CPU"].append(apart(here, expected(n, shape, norm, form, r, folds=False)))
+    for one in distances.values():
+        assert_near(one, precision)
 
 
 @pytest.mark.parametrize("missing", rounded.BLOCK_ROUNDINGS)
@@ -150,11 +162,12 @@ def test_states_and_layer_are_kept_in_half_the_memory() -> None:
     """The states before each step of a direction and then the last ones, as the recurrence in float32 has them."""
     shape = SHAPE._replace(D=7)
     n = cast(numbers(shape), np.float32)
+    there = over(n, to_device)
     with in_precision("float32"):
-        whole = run(n, shape, "row", "none")
+        whole = run(there, shape, "row", "none")
     with in_precision("bf16"):
-        half, kept = run(n, shape, "row", "none"), run(n, shape, "channel", "full", keep=True)["saved"]
-        without = run(n, shape, "channel", "full")["saved"]
+        half, kept = run(there, shape, "row", "none"), run(there, shape, "channel", "full", keep=True)["saved"]
+        without = run(there, shape, "channel", "full")["saved"]
     assert kept.carries.nbytes == half["saved"].carries.nbytes
     assert without.layer is None
     assert kept.layer.dtype == np.uint16
@@ -178,7 +191,7 @@ def test_padding_is_not_used(norm: str, form: str) -> None:
         for one in (spoilt["x"], spoilt["dy"], spoilt["later"][0]):
             one[b, steps:] = np.nan
     with in_precision("bf16"):
-        clean, dirty = (run(one, shape, norm, form) for one in (n, spoilt))
+        clean, dirty = (run(over(one, to_device), shape, norm, form) for one in (n, spoilt))
     for name in clean.keys() - {"saved"}:
         np.testing.assert_array_equal(dirty[name], clean[name], err_msg=name)
     for b, steps in enumerate(shape.lengths or ()):
@@ -202,7 +215,7 @@ def test_arrays_that_are_only_aligned_to_their_numbers() -> None:
             if there[name] is not one:
                 one[...] = there[name]
 
-    n = cast(numbers(SHAPE), np.float32)
+    n = over(cast(numbers(SHAPE), np.float32), to_device)
     with in_precision("bf16") as module:
         want = run(n, SHAPE, "channel", "full", keep=True)
         changed = SimpleNamespace(kernels=Changed(module.kernels, call), precision=module.precision)
