@@ -130,8 +130,8 @@ def test_the_reference_without_rounding(norm: str, form: str) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize(("norm", "form"), KINDS)
 def test_blocks(norm: str, form: str, precision: str, seed: int) -> None:
-    """The CUDA kernels and the CPU's: one and both directions, ragged, with dropout and `later`, with the layer's output
-    kept or not, an odd D."""
+    """The CUDA kernels and the CPU's: one and both directions, ragged, with dropout and `later`, an odd D, and with the
+    layer's output kept or not."""
     distances: dict[str, list[float]] = {"GPU": [], "CPU": []}
     r = rounded.Rounding(precision)
     for draw in range(3):

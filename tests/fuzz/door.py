@@ -20,6 +20,7 @@ from rotrnn import _cpu
 LISTING = runpy.run_path(str(Path(__file__).parents[2] / "csrc" / "generate.py"))
 KERNELS = LISTING["read"](LISTING["LIST"].read_text()).kernels
 NUMBERS = (2, 1, 3, 0, 4, 5, 8, 17, 33, -1, 64, 130, 2**31, 2**62, 2**63 - 1, -(2**63), 2**63, 2**32 - 1, 2**40, -2)
+FIXED = {"int64": "i8", "uint8": "u1", "uint16": "u2", "float64": "f8"}
 REALS = (0.5, 0.0, 1.0, -1.0, 1e-8, float("nan"), float("inf"), 1e308)
 ODD = (None, "text", 1.5, [], np.zeros(3), np.zeros((), np.int64), object())
 DTYPES = ("f4", "f8", "c8", "c16", "i8", "u1", ">f8", "O", "U1")
@@ -146,9 +147,7 @@ def call_of(data: bytes) -> tuple[Any, dict[str, Any]]:
             given[one.name] = list(given.values())[how // 16 % len(given)]
         else:
             size = _size(one.shape, numbers)
-            given[one.name] = _array(
-                source, {"int64": "i8", "uint8": "u1", "float64": "f8"}.get(one.dtype, dtype), size, how % 16
-            )
+            given[one.name] = _array(source, FIXED.get(one.dtype, dtype), size, how % 16)
     if source.next() > 250:
         given["more"] = 1
     return kernel, given
