@@ -109,6 +109,7 @@ void runtime_use_counter(const int64_t *given) { counter = given; }
 const int64_t *runtime_counter(void) { return counter; }
 
 int runtime_status(void) { return now.status; }
+int runtime_precision(void) { return now.precision; }
 const char *runtime_error(void) { return now.error; }
 cudaStream_t runtime_stream(void) { return now.stream; }
 

@@ -20,9 +20,10 @@ extern "C" {
 typedef void *(*runtime_allocate)(void *context, size_t bytes);
 
 /* Begins a call of this thread on a stream, on the current device, in a precision (precision.h); runtime_status is that
- * of the call so far. */
+ * of the call so far, and runtime_precision the one that it was begun with. */
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context);
 int runtime_status(void);
+int runtime_precision(void);
 
 /* A number in device memory that is added to the step in the keys of random numbers, or NULL: so a recorded sequence of
  * launches draws others each time it runs. */

@@ -29,6 +29,7 @@ void runtime_begin(void *, int precision, runtime_allocate allocate, void *conte
 void runtime_use_counter(const int64_t *given) { counter = given; }
 const int64_t *runtime_counter(void) { return counter; }
 int runtime_status(void) { return current.status; }
+int runtime_precision(void) { return current.precision; }
 const char *runtime_error(void) { return current.error; }
 int runtime_device(void) { return 0; }
 void runtime_use_blas(const char *) {}
