@@ -13,8 +13,8 @@ engine's kernel takes what binds it most of
   shared  of loads from shared memory, 128 bytes a clock, and of shuffles, one a clock
 
 The sums of the engine's adjoint are counted. The gradients of both matrices are the library's products in both forms:
-they are in the ratio of a layer, not in that of what is replaced. Rows of padding are skipped by the engine, and by scans
-of the lean form, but counted in both.
+they are in the ratio of a layer, not in that of what is replaced. Rows of padding are skipped by the engine, and by
+scans of the lean form, but counted in both.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ TILE, SLICE, WARP_ROWS, CHANNELS, BLOCKS = 128, 32, 32, 128, 256  # as engine.h 
 SIZE = {"tf32": 4.0, "bf16": 2.0}  # bytes of an operand that is kept
 
 SOURCE = """#include "engine.h"
-template <class Kind> static void passes(engine_call e, const quad<Kind> *a, const quad<Kind> *b) {
-    launch(run_engine<Kind, 128, ENGINE_ENDS>, 1, ENGINE_THREADS, 0, e, a, b);
-    launch(run_engine<Kind, 128, ENGINE_STATES>, 1, ENGINE_THREADS, 0, e, a, b);
-    launch(run_engine<Kind, 128, ENGINE_ADJOINT>, 1, ENGINE_THREADS, 0, e, a, b);
+template <class Kind> static void passes() {
+    typedef typename Kind::stored S;
+    const engine_call<S, S> e = {};
+    const quad<Kind> *const none = NULL;
+    launch(run_engine<Kind, 128, ENGINE_ENDS, S>, 1, ENGINE_THREADS, 0, e, none, none);
+    launch(run_engine<Kind, 128, ENGINE_STATES, S>, 1, ENGINE_THREADS, 0, e, none, none);
+    launch(run_engine<Kind, 128, ENGINE_ADJOINT, S>, 1, ENGINE_THREADS, 0, e, none, none);
 }
-void all(engine_call e) { passes<engine_tf32>(e, NULL, NULL), passes<engine_bf16>(e, NULL, NULL); }
+void all() { passes<engine_tf32>(), passes<engine_bf16>(); }
 """
 PASSES = ("ends", "states", "adjoint")
 FUNCTION = re.compile(r"run_engineI11engine_(\w{4})Li128EL11engine_pass(\d)E")
@@ -62,8 +65,8 @@ def counted(body: list[tuple[int, str]], low: int, high: int) -> Counter[str]:
 
 
 def issues(text: str, steps: int) -> Issues:
-    """Reads a kernel's assembly: the loops of tiles, of slices in it (two barriers), and of x and of the first product in
-    these, whose bodies have two of `steps` steps twice; loops over warps have one turn and a half of three."""
+    """Reads a kernel's assembly: the loops of tiles, of slices in it (two barriers), and of x and of the first product
+    in these, whose bodies have two of `steps` steps twice; loops over warps are counted once."""
     body = [(int(at, 16), line) for at, line in INSTRUCTION.findall(text)]
     jumps = [(int(line.split()[-1], 16), at) for at, line in body if re.match(r"BRA\S* (\S+, )*0x", line)]
     loops = sorted({loop for loop in jumps if loop[0] < loop[1]}, key=lambda loop: loop[1] - loop[0])
@@ -93,8 +96,9 @@ def compiled() -> dict[tuple[str, str], Issues]:
         path, made = Path(folder, "count.cu"), Path(folder, "count.o")
         path.write_text(SOURCE)
         places = [f"-I{one}" for one in (ROOT / "csrc/include", ROOT / "csrc/kernels", ROOT / "cuda", folder)]
-        macros = ["-DROT_CUDA", "-DROT_DTYPE=f32", "-DROT_ISA=cuda", "-gencode=arch=compute_90,code=sm_90"]
-        subprocess.run([nvcc, "-std=c++17", "-O3", "--extended-lambda", *macros, *places, "-c", str(path), "-o", str(made)], check=True)
+        flags = ["-std=c++17", "-O3", "--extended-lambda", "-gencode=arch=compute_90,code=sm_90"]
+        macros = ["-DROT_CUDA", "-DROT_DTYPE=f32", "-DROT_ISA=cuda"]
+        subprocess.run([nvcc, *flags, *macros, *places, "-c", str(path), "-o", str(made)], check=True)
         text = subprocess.run([dump, "--dump-sass", str(made)], check=True, capture_output=True, text=True).stdout
     found = {}
     for part in text.split("Function : ")[1:]:
@@ -122,8 +126,8 @@ def lean(r: Recipe, precision: str) -> float:
     product = 4.0 * r.D * r.N / RATE[precision]
     moved = [(product, x + l)]  # v
     moved += [(0, l + h), (product, h + d)] * r.K  # states, out
-    moved += [(product, x + l), (0, l + 2 * h)] * r.K  # dh, g
-    moved += [(0, l)] * (r.K - 1)  # the other direction's g
+    moved += [(product, x + l)] * r.K  # dh
+    moved += [(0, l + 2 * h)] if r.K == 1 else [(0, 2 * l + h), (0, 2 * l + 2 * h)]  # g, of two directions first in 4
     moved += [(product, h + d)]  # r
     return 1e9 * sum(max(flops, size / BANDWIDTH) for flops, size in moved)
 
@@ -142,10 +146,11 @@ def engine(r: Recipe, precision: str, found: dict[tuple[str, str], Issues]) -> d
     first = 2 * (segments - 1) / segments  # forward and backward
     product = 4.0 * CHANNELS * r.N / (0.6 * RATE[precision])
     sums = 2 * l * segments * 4 / r.T
-    moved = {
-        "ends": (2 * r.K * first / 2, x, matrix, product),
-        "states": (r.K, x + h + d, 2 * matrix, 2 * product),
-        "adjoint": (r.K, x + 2 * h + d + 2 * sums + (r.K - 1) / r.K * (h + d), 2 * matrix, 2 * product),
+    K, other = r.K, 2 * l * (r.K - 1)  # g of the first direction is written and read; only the second one makes r
+    moved = {  # how often the kernel runs, bytes, bytes of matrices, flops
+        "ends": (first * K, first * K * x, first * K * matrix, first * K * product),
+        "states": (K, K * (x + h + d), K * 2 * matrix, K * 2 * product),
+        "adjoint": (K, K * (x + h + 2 * sums) + other + h + d, (K + 1) * matrix, (K + 1) * product),
     }
     bounds = {}
     for name, (times, size, again, flops) in moved.items():
@@ -155,18 +160,20 @@ def engine(r: Recipe, precision: str, found: dict[tuple[str, str], Issues]) -> d
             slices = -(-2 * r.N // SLICE)
             count = Counter({key: one.tile[key] + slices * one.slice[key] for key in {*one.tile, *one.slice}})
             clocks = WARP_ROWS * PROCESSORS * CLOCK  # of a warp's rows
-            issue = sum(count.values()) / 4 / clocks
+            issue = times * sum(count.values()) / 4 / clocks
             loads = {"LDS.128": 4, "LDS.64": 2, "LDS": 1, "SHFL": 1, "STS": 1, "STS.64": 2}
-            shared = sum(weight * count[key] for key, weight in loads.items()) / clocks
-        bounds[name] = Bound(*(1e9 * times * part for part in (size / BANDWIDTH, again / L2, flops, issue, shared)))
+            shared = times * sum(weight * count[key] for key, weight in loads.items()) / clocks
+        bounds[name] = Bound(*(1e9 * part for part in (size / BANDWIDTH, again / L2, flops, issue, shared)))
     return bounds
 
 
 def main() -> None:
     found = compiled()
     for (precision, name), one in found.items():
-        here = sum(one.slice.values())
-        print(f"{precision} {name:8} a slice: {here} instructions, {one.slice['HMMA']} mma; a tile: {sum(one.tile.values())}")
+        here, tile = sum(one.slice.values()), sum(one.tile.values())
+        print(
+            f"{precision} {name:8} a slice: {here} instructions, {one.slice['HMMA']} mma; a tile: {tile} instructions"
+        )
     if not found:
         print("without nvcc and cuobjdump: no count of instructions")
     print(f"\n{'ns a row':12}{'':6}{'lean':>7}{'engine':>8}{'ratio':>7}{'layer':>7}{'block':>7}   what binds")
@@ -180,8 +187,10 @@ def main() -> None:
             same = gradients(r, precision)
             layer = (before + same) / (after + same)
             part = f"{whole / (whole - before + after):7.2f}" if precision == "tf32" else f"{'':7}"
-            binds = [f"{key}: " + " ".join(f"{k} {v:.2f}" for k, v in b._asdict().items()) for key, b in bounds.items()]
-            print(f"{name:12}{precision:6}{before:7.2f}{after:8.2f}{before / after:7.2f}{layer:7.2f}{part}   " + "; ".join(binds))
+            print(f"{name:12}{precision:6}{before:7.2f}{after:8.2f}{before / after:7.2f}{layer:7.2f}{part}", end="   ")
+            for key, bound in bounds.items():
+                print(f"{key}: " + " ".join(f"{what} {time:.2f}" for what, time in bound._asdict().items()), end="; ")
+            print()
 
 
 if __name__ == "__main__":

@@ -1,35 +1,27 @@
 """Engine 1 as one kernel (cuda/engine.h), which layers of enough steps take in "tf32" and "bf16".
 
-Where all numbers are small integers and transitions turn by right angles, neither precision rounds anything and sums are
-exact in every order: results must be the CPU's to the bit. Other numbers are held against NumPy with the operands of
-products rounded.
+Where all numbers are small integers and transitions turn by right angles, neither precision rounds anything and sums
+are exact in every order: results must be the CPU's to the bit. Other numbers are held against NumPy with the operands
+of products rounded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from test_block_on_harness import Shape, cast, numbers
+from test_precision_on_harness import apart, expected, in_precision
+from test_precision_on_harness import run as run_block
 
-from cuda_harness import on_harness
+import rounded
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from strict import to_device, to_host
 
 SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
 PRECISIONS = ["tf32", "bf16"]
-
-
-class Shape(NamedTuple):
-    B: int
-    T: int
-    D: int
-    N: int
-    K: int = 1
-    lengths: tuple[int, ...] | None = None
 
 
 SHAPES = [
@@ -42,18 +34,8 @@ SHAPES = [
 MANY = Shape(130, 300, 8, 3, 2, (300, 255, 256, 257, 128) + (0,) * 124 + (1,))  # segments of two tiles
 
 
-@contextmanager
-def rounding(precision: str, seed: int = 1) -> Iterator[None]:
-    with on_harness(seed) as module:
-        before = module.use_precision(precision)
-        try:
-            yield
-        finally:
-            module.use_precision(before)
-
-
 def integers(shape: Shape, seed: int = 0) -> list[Any]:
-    """System, input, first state and gradients of a layer; sums are below 2^8, which bfloat16 holds, or of sums 2^24."""
+    """System, input, first state and gradients of a layer: operands are below 2^8, as bfloat16 has them, sums 2^24."""
     B, T, D, N, K, _ = shape
     rng = np.random.default_rng(seed)
 
@@ -72,17 +54,17 @@ def on_device(value: Any) -> Any:
     return System(*map(to_device, value)) if isinstance(value, System) else to_device(value)
 
 
-def run(numbers: list[Any], shape: Shape) -> list[Any]:
+def run(given: list[Any], shape: Shape) -> list[Any]:
     """y, hT and all gradients of a layer"""
-    system, x, h0, dy, dhT = numbers
+    system, x, h0, dy, dhT = given
     y, hT, saved = linear_layer(system, x, h0, lengths=shape.lengths)
     grads = linear_layer_backward(dy, system, saved, dhT)
     return [to_host(one) for one in (y, hT, *grads.system, grads.du, grads.dh0)]
 
 
-def engine(numbers: list[Any], shape: Shape, precision: str, seed: int = 1) -> list[Any]:
-    with rounding(precision, seed):
-        return run(list(map(on_device, numbers)), shape)
+def engine(given: list[Any], shape: Shape, precision: str, seed: int = 1) -> list[Any]:
+    with in_precision(precision, seed):
+        return run(list(map(on_device, given)), shape)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -90,27 +72,23 @@ def engine(numbers: list[Any], shape: Shape, precision: str, seed: int = 1) -> l
 @pytest.mark.parametrize("shape", [*SHAPES, MANY], ids=lambda shape: str(shape[:5]))
 def test_integers_are_exact(shape: Shape, precision: str, seed: int) -> None:
     """Padding is NaN: it is never read, and zero in what is written."""
-    numbers = integers(shape)
-    expected = run(numbers, shape)
+    given = integers(shape)
+    expected = run(given, shape)
     for b, steps in enumerate(shape.lengths or ()):
-        numbers[1][b, steps:] = numbers[3][b, steps:] = np.nan
-    for got, want in zip(engine(numbers, shape, precision, seed), expected, strict=True):
+        given[1][b, steps:] = given[3][b, steps:] = np.nan
+    for got, want in zip(engine(given, shape, precision, seed), expected, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
-def rounded(x: Any, precision: str) -> Any:
-    """float32 numbers in double precision, to 10 bits with ties away from zero, or to 7 with ties to even"""
-    mantissa, exponent = np.frexp(np.asarray(x, np.float32).astype(np.float64))
-    if precision == "tf32":
-        return np.ldexp(np.sign(mantissa) * np.floor(np.abs(mantissa) * 2**11 + 0.5), exponent - 11)
-    return np.ldexp(np.rint(mantissa * 2**8), exponent - 8)
-
-
-def reference(numbers: list[Any], precision: str | None) -> tuple[Any, Any, Any]:
+def reference(given: list[Any], precision: str | None) -> tuple[Any, Any, Any]:
     """y, du and the sum of |W_out| |h| of a layer in one direction, in double precision, with operands rounded"""
-    system, x, h0, dy, dhT = numbers
-    keep = (lambda z: np.asarray(z, np.float64)) if precision is None else (lambda z: rounded(z, precision))
-    a, (T, N) = system.a.astype(np.complex128), (x.shape[1], len(system.a))
+    system, x, h0, dy, dhT = given
+
+    def keep(z: Any) -> Any:
+        rule = {"tf32": rounded.to_tf32, "bf16": rounded.to_bf16}.get(precision or "", np.asarray)
+        return np.asarray(rule(z.astype(np.float32)), np.float64)
+
+    a, T = system.a.astype(np.complex128), x.shape[1]
     w_in, w_out = keep(system.w_in), keep(system.w_out[0])
     v = (keep(x) @ w_in.T).view(np.complex128)
     dh = (keep(dy) @ w_out).view(np.complex128)
@@ -130,28 +108,30 @@ def normal(shape: Shape, seed: int = 0) -> list[Any]:
     B, T, D, N, K, _ = shape
     rng = np.random.default_rng(seed)
 
-    def draw(*size: int) -> Any:
-        return rng.standard_normal(size).astype(np.float32)
+    def draw(*shape: int, size: float = 1) -> Any:
+        return (size * rng.standard_normal(shape)).astype(np.float32)
 
     def states() -> Any:
         return (draw(K, B, N) + 1j * draw(K, B, N)).astype(np.complex64)
 
     a = rng.uniform(0.5, 0.999, N) * np.exp(1j * rng.uniform(-np.pi, np.pi, N))
-    system = System(draw(2 * N, D) / D**0.5, a.astype(np.complex64), draw(K, D, 2 * N) / (2 * N) ** 0.5, draw(D))
-    return [System(*(one.astype(one.dtype) for one in system)), draw(B, T, D), states(), draw(B, T, D), states()]
+    system = System(
+        draw(2 * N, D, size=D**-0.5), a.astype(np.complex64), draw(K, D, 2 * N, size=(2 * N) ** -0.5), draw(D)
+    )
+    return [system, draw(B, T, D), states(), draw(B, T, D), states()]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", [Shape(1, 200, 40, 20), Shape(1, 140, 128, 16)], ids=str)
 def test_operands_are_rounded_and_nothing_else(shape: Shape, precision: str) -> None:
-    """A state has an error of 2^-24 of its size a step that it remembers, here some ten: as many flip a rounding of 2^-11
-    or 2^-8 as are within that of a tie, less than one in a hundred, and the others agree. So the error is a small part
-    of what rounding does: sqrt(12 / 100) of its size at most. A flip is one spacing of a number, 2^-10 or 2^-7 of it."""
-    numbers = normal(shape)
-    numbers = [System(*(np.asarray(one) for one in numbers[0])), *numbers[1:]]
-    got = engine(numbers, shape, precision)
-    y, du, size = reference(numbers, precision)
-    exact_y, exact_du, _ = reference(numbers, None)
+    """A state has an error of 2^-24 of its size a step that it remembers, here some ten: as many flip a rounding of
+    2^-11 or 2^-8 as are within that of a tie, less than one in a hundred, and the others agree. So the error is a small
+    part of what rounding does: sqrt(12 / 100) of its size at most. A flip is one spacing of a number, 2^-10 or 2^-7.
+    """
+    given = normal(shape)
+    got = engine(given, shape, precision)
+    y, du, size = reference(given, precision)
+    exact_y, exact_du, _ = reference(given, None)
     for one, want, exact in ((got[0], y, exact_y), (got[6], du, exact_du)):
         assert np.sqrt(np.mean((one - want) ** 2)) < 0.35 * np.sqrt(np.mean((exact - want) ** 2))
     spacing = 2.0**-10 if precision == "tf32" else 2.0**-7
@@ -161,18 +141,31 @@ def test_operands_are_rounded_and_nothing_else(shape: Shape, precision: str) -> 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_order_of_threads_changes_no_bit(precision: str) -> None:
     shape = Shape(2, 300, 20, 18, 2, (300, 131))
-    numbers = normal(shape)
-    for one, two in zip(*(engine(numbers, shape, precision, seed) for seed in (2, 3)), strict=True):
+    given = normal(shape)
+    for one, two in zip(*(engine(given, shape, precision, seed) for seed in (2, 3)), strict=True):
         np.testing.assert_array_equal(one, two)
 
 
 def test_transitions_whose_powers_are_infinite_keep_zero() -> None:
     """And the lanes beside them, and transitions of zero, are right."""
     shape = Shape(1, 150, 8, 3)
-    numbers = integers(shape)
-    numbers[0].a[:] = [1e30, 0, 1j]
-    numbers[0].w_in[:2] = 0
-    numbers[0].w_out[:, :, :2] = 0
-    numbers[2][..., 0] = numbers[4][..., 0] = 0
-    for got, want in zip(engine(numbers, shape, "tf32"), run(numbers, shape), strict=True):
+    given = integers(shape)
+    given[0].a[:] = [1e30, 0, 1j]
+    given[0].w_in[:2] = 0
+    given[0].w_out[:, :, :2] = 0
+    given[2][..., 0] = given[4][..., 0] = 0
+    for got, want in zip(engine(given, shape, "tf32"), run(given, shape), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("norm", "form"), [("channel", "full"), ("row", "half1"), ("channel", "none")])
+def test_blocks(norm: str, form: str, precision: str) -> None:
+    """Both directions, ragged, with all that is around the layer. A rounding that goes to the other neighbour is two
+    units of a number, and some of a result (`test_precision_on_harness.assert_near`)."""
+    shape = Shape(2, 140, 8, 3, 2, (140, 67))
+    n = cast(numbers(shape), np.float32)
+    with in_precision(precision):
+        got = run_block(n, shape, norm, form, keep=True)
+    del got["saved"]
+    assert apart(got, expected(n, shape, norm, form, rounded.Rounding(precision))) < 4 * rounded.UNIT[precision]
