@@ -431,7 +431,7 @@ template <class S> struct input_adjoint_walk {
     }
 };
 
-}
+} // namespace
 
 /* --------------------------------------------------------------------------------------------------------- norms */
 
@@ -783,11 +783,11 @@ static int64_t engine_parts(int64_t, int64_t) { return 0; }
 template <class S>
 static void engine_states(const block_in *, input<S>, rows_of_states<real> *, all_states<S>, real *, const S *) {}
 template <class S, class G>
-static void engine_gradients(const block_in *, int64_t, rows_of_states<S>, const S *, const S *, const S *, const real *,
-                             real *, real *, G *, const real *, real *, real *) {}
+static void engine_gradients(const block_in *, int64_t, rows_of_states<S>, const S *, const S *, const S *,
+                             const real *, real *, real *, G *, const real *, real *, real *) {}
 #else
-/* Whether one kernel makes both products and the scan of a direction: tests/engine_count.py counts what that saves. More
- * channels have no room in registers, and shorter sequences leave most of a tile empty. */
+/* Whether one kernel makes both products and the scan of a direction: tests/engine_count.py counts what that saves.
+ * More channels have no room in registers, and shorter sequences leave most of a tile empty. */
 template <class S> static bool engine_pays(const block_in *b) {
     const bool rounds = is_rounded<S> || runtime_precision() == PRECISION_TF32;
     return rounds && b->D <= ENGINE_CHANNELS && b->T >= ENGINE_TILE / 2;
@@ -968,8 +968,8 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
-/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), r = W_in^T g, and the
- * gradients of a, W_out and h0. */
+/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), r = W_in^T g, and
+ * the gradients of a, W_out and h0. */
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
                               all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum,

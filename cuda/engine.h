@@ -7,14 +7,14 @@
  * h = g and y = dx; then also the sums over steps of g conj(h before the step), the gradient of a, and of g. The
  * gradients of both matrices are products of arrays that are kept. Of two directions the second one's y is of both g.
  *
- * A block walks through a segment of a sequence in tiles of 128 steps, in walking order, and through the lanes in slices
- * of 32; a warp has 32 steps of a tile. Accumulators of mma.sync are spread such that a thread has a plane (lanes 2i,
- * 2i+1) at four rows: these are made four steps that follow each other, so that the scan is three steps of a thread, and
- * three over eight threads. The states then lie as the left operand of the second product has to, once its lanes are
- * counted alike.
+ * A block walks through a segment of a sequence in tiles of 128 steps, in walking order, and through the lanes in
+ * slices of 32; a warp has 32 steps of a tile. Accumulators of mma.sync are spread such that a thread has a plane
+ * (lanes 2i, 2i+1) at four rows: these are made four steps that follow each other, so that the scan is three steps of a
+ * thread, and three over eight threads. The states then lie as the left operand of the second product has to, once its
+ * lanes are counted alike.
  *
- * Few sequences have fewer blocks than a GPU has room for: then time is cut into segments, and a first pass, without the
- * second product, finds what each hands to the next. Steps of padding cost nothing but zeros.
+ * Few sequences have fewer blocks than a GPU has room for: then time is cut into segments, and a first pass, without
+ * the second product, finds what each hands to the next. Steps of padding cost nothing but zeros.
  *
  * Matrices are packed before into words, rounded, in the order in which lanes need them: a lane reads its part of two
  * fragments, 16 bytes, beside its neighbour's. x is packed likewise in shared memory.
@@ -28,18 +28,19 @@
 enum {
     ENGINE_WARPS = 4,
     ENGINE_THREADS = 32 * ENGINE_WARPS,
-    ENGINE_ROWS = 32,                        /* steps of a warp */
+    ENGINE_ROWS = 32,                         /* steps of a warp */
     ENGINE_TILE = ENGINE_ROWS * ENGINE_WARPS, /* steps of a block */
-    ENGINE_SLICE = 32,                       /* lanes of a step between two barriers */
+    ENGINE_SLICE = 32,                        /* lanes of a step between two barriers */
     ENGINE_PLANES = ENGINE_SLICE / 2,
-    ENGINE_BLOCKS = 256,  /* blocks that fill a GPU: its processors take two each */
+    ENGINE_BLOCKS = 256,   /* blocks that fill a GPU: its processors take two each */
     ENGINE_CHANNELS = 128, /* most channels: a thread's sums of the second product are half as many registers again */
 };
 
 /* ------------------------------------------------------------------------------------------------------ operands */
 
 /* Kinds of operands, and how arrays of them are stored: a word has WIDTH numbers that are neighbours along the sum; mma
- * multiplies 8 words. In the second product word q of half `half` of a step has the lanes `lane` + 0..WIDTH-1 of a slice.
+ * multiplies 8 words. In the second product word q of half `half` of a step has the lanes `lane` + 0..WIDTH-1 of a
+ * slice.
  */
 struct engine_tf32 {
     typedef float word, stored;
@@ -128,8 +129,9 @@ struct alignas(16) engine_plane {
     cplx fours[8], a, a32, constant;
 };
 
-/* Rows of numbers: of each step, or of the state after it. That is kept in the row of the next step of its scan, which in
- * walking order is `shift` further, 1 or, in an adjoint, -1; that after all steps is in `last`, a row for a sequence. */
+/* Rows of numbers: of each step, or of the state after it. That is kept in the row of the next step of its scan, which
+ * in walking order is `shift` further, 1 or, in an adjoint, -1; that after all steps is in `last`, a row for a
+ * sequence. */
 template <class S> struct engine_rows {
     S *at, *last;
     int shift;
@@ -137,9 +139,9 @@ template <class S> struct engine_rows {
 
 /* x (B,T,D) -> y (B,T,D) and the states (B,T,L). What the first step of a segment gets from those before, a times the
  * state, is in `between` (B,segments,N), and of a block's tile in `entering` (2,B segments,planes), where tiles take
- * turns; `last` (B,N) is the last state, or of an adjoint what it hands on. Of an adjoint, `before` has the states before
- * each step, and sums (B segments warps,L) are left; `other`, or NULL, is added to what is kept and goes on to y, which
- * may be NULL. X, H: how rows of x, and the states of this call, are stored. */
+ * turns; `last` (B,N) is the last state, or of an adjoint what it hands on. Of an adjoint, `before` has the states
+ * before each step, and sums (B segments warps,L) are left; `other`, or NULL, is added to what is kept and goes on to
+ * y, which may be NULL. X, H: how rows of x, and the states of this call, are stored. */
 template <class X, class H> struct engine_call {
     cut c;
     int64_t D;
@@ -162,8 +164,7 @@ struct engine_tile {
 };
 
 /* The row of walking step i, of n numbers */
-template <class S>
-ROT_DEVICE_ONLY S *engine_row(engine_rows<S> r, cut c, engine_tile t, int64_t i, int64_t n) {
+template <class S> ROT_DEVICE_ONLY S *engine_row(engine_rows<S> r, cut c, engine_tile t, int64_t i, int64_t n) {
     i += r.shift;
     if (r.shift && i == (r.shift > 0 ? t.all : -1)) return r.last + t.b * n;
     return r.at + (t.b * c.T + (c.down ? t.all - 1 - i : i)) * n;
@@ -186,8 +187,8 @@ template <class Kind, int W> ROT_DEVICE_ONLY void fetch(quad<Kind> *to, const qu
     copy_commit();
 }
 
-/* Packs the tile's x: quads (warp, step of the product, sixteen rows, lane); zeros beyond the sequence. Row 4 g + 2 m + k
- * of a warp is row g + 8 k of its m-th sixteen. */
+/* Packs the tile's x: quads (warp, step of the product, sixteen rows, lane); zeros beyond the sequence. Row 4 g + 2 m +
+ * k of a warp is row g + 8 k of its m-th sixteen. */
 template <class Kind, int W, class E> ROT_DEVICE_ONLY void pack_rows(quad<Kind> *to, const E &e, engine_tile t) {
     constexpr int STEPS = engine_sizes<Kind, W>::STEPS, WIDTH = Kind::WIDTH;
     const int slot = (int)threadIdx.x % 8, half = (int)threadIdx.x / 8 % 2, g = (int)threadIdx.x / 16;
@@ -350,8 +351,8 @@ ROT_DEVICE_ONLY void add_earlier(float (*v)[4][4], const cplx *before, const cpl
 
 /* ------------------------------------------------------------------------------------------------- states in memory */
 
-/* Where the states of a thread's four steps are: so many are valid, and `end` is the sequence's last step, or beyond the
- * four. Their first plane is that of the thread. */
+/* Where the states of a thread's four steps are: so many are valid, and `end` is the sequence's last step, or beyond
+ * the four. Their first plane is that of the thread. */
 struct engine_steps {
     int valid, end;
     int64_t at, stride; /* numbers to the first step's, and from step to step */
@@ -427,7 +428,8 @@ ROT_DEVICE_ONLY void keep_adjoint(const E &e, engine_steps s, float (*g)[4][4], 
             keep_plane(e.states + at + 8 * j, step_of(g, j, i));
         }
     }
-    real *const sums = e.sums[lane / 16] + ((int64_t)blockIdx.x * ENGINE_WARPS + warp) * 2 * e.c.N + ENGINE_SLICE * slice;
+    real *const sums =
+        e.sums[lane / 16] + ((int64_t)blockIdx.x * ENGINE_WARPS + warp) * 2 * e.c.N + ENGINE_SLICE * slice;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const float part = sum_of_lanes(da[j], sum[j]);
@@ -530,7 +532,8 @@ run_engine(engine_call<typename Kind::stored, H> e, const quad<Kind> *first, con
         entering = leaving, leaving = done;
     }
     __syncthreads();
-    for (int64_t n = threadIdx.x; PASS == ENGINE_ENDS && n < e.c.N; n += ENGINE_THREADS) between[n] = exact_of(entering[n]);
+    for (int64_t n = threadIdx.x; PASS == ENGINE_ENDS && n < e.c.N; n += ENGINE_THREADS)
+        between[n] = exact_of(entering[n]);
 }
 
 /* --------------------------------------------------------------------------------------------------------- calls */
