@@ -31,14 +31,15 @@
  * is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take gradients as
  * they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients are real.
  */
-#include "exact.h"
+#include "carries.h"
+#if !ROT_DOUBLE
+#include "engine.h"
+#endif
 #include "masks.h"
 #include "products.h"
 #include "row_walk.h"
-#include "scan.h"
 
 enum {
-    SCAN_THREADS = 64,                  /* of a block: with few planes there is a block for every processor */
     AHEAD = sizeof(real) == 4 ? 16 : 8, /* steps read ahead of their use, of one array */
     SUM_STEPS = 128,                    /* steps of one partial sum of the scan's adjoint */
     ROW_THREADS = 256,                  /* of kernels whose warps have a row each */
@@ -453,7 +454,7 @@ template <class S> struct input_adjoint_walk {
     }
 };
 
-}
+} // namespace
 
 /* --------------------------------------------------------------------------------------------------------- norms */
 
@@ -541,15 +542,8 @@ ROT_DEVICE_ONLY cplx step_of_state(cplx a, cplx h, cplx v) { return plane_step(a
 ROT_DEVICE_ONLY exact step_of_state(exact a, exact h, cplx v) { return exact_step(a, h, v); }
 ROT_DEVICE_ONLY cplx rounded(cplx h) { return h; }
 ROT_DEVICE_ONLY cplx rounded(exact h) { return exact_rounded(h); }
-ROT_DEVICE_ONLY exact widened(cplx h) { return exact_of(h); }
-ROT_DEVICE_ONLY exact widened(exact h) { return h; }
 ROT_DEVICE_ONLY void assign(cplx &h, exact x) { h = exact_rounded(x); }
 ROT_DEVICE_ONLY void assign(exact &h, exact x) { h = x; }
-
-ROT_DEVICE_ONLY exact conjugate(exact a) {
-    const exact r = {a.re, -a.im};
-    return r;
-}
 
 /* The state before a segment: from those between segments, or from the first one's; or NULL for zero. */
 ROT_DEVICE_ONLY exact state_before(cut c, piece p, const exact *between, const cplx *first, int64_t i) {
@@ -571,23 +565,6 @@ ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *con
         p.w.steps, [&](int64_t t) { return read_plane(v + p.w.first + t * p.w.stride); },
         [&](int64_t, cplx x) { h = step_of_state(turn, h, cplx_add(x, plus)); });
     between[i] = widened(h);
-}
-
-/* between <- the states before each segment, from `first` (B,N) or NULL; backward, with the conjugate transition */
-template <class S> GLOBAL(SCAN_THREADS) pass_on(cut c, exact *between, const S *a, const cplx *first, bool backward) {
-    const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
-    if (i >= c.B * c.N) return;
-    const int64_t b = i / c.N, n = i % c.N;
-    const exact turn = exact_power(backward ? conjugate(widened(a[n])) : widened(a[n]), c.steps);
-    exact h = {0, 0};
-    if (first) h = exact_of(first[i]);
-    exact *const mine = between + b * c.segments * c.N + n;
-    pipelined<8>(
-        c.segments, [&](int64_t k) { return mine[k * c.N]; },
-        [&](int64_t k, exact last) {
-            mine[k * c.N] = h;
-            h = h.re == 0 && h.im == 0 ? last : exact_add(exact_mul(turn, h), last); /* the power may be infinite */
-        });
 }
 
 /* The states before each step, and the last */
@@ -821,6 +798,60 @@ template <class S> static int64_t kept_numbers(const block_in *b) {
     return b->directions * b->B * rows * b->L;
 }
 
+/* -------------------------------------------------------------------------------------------------------- engine */
+
+#if ROT_DOUBLE /* it is for float32 */
+template <class S> static bool engine_pays(const block_in *) { return false; }
+static int64_t engine_parts(int64_t, int64_t) { return 0; }
+template <class S>
+static void engine_states(const block_in *, input<S>, rows_of_states<real> *, all_states<S>, real *, const S *) {}
+template <class S, class G>
+static void engine_gradients(const block_in *, int64_t, rows_of_states<S>, const S *, const S *, const S *,
+                             const real *, real *, real *, G *, const real *, real *, real *) {}
+#else
+/* Whether one kernel makes both products and the scan of a direction: tests/engine_count.py counts what that saves.
+ * More channels have no room in registers, and shorter sequences leave most of a tile empty. */
+template <class S> static bool engine_pays(const block_in *b) {
+    const bool rounds = is_rounded<S> || runtime_precision() == PRECISION_TF32;
+    return rounds && b->D <= ENGINE_CHANNELS && b->T >= ENGINE_TILE / 2;
+}
+
+/* The engine's operands for arrays stored as S */
+template <class S> using engine_kind = typename std::conditional<is_rounded<S>, engine_bf16, engine_tf32>::type;
+
+template <class S> static engine_layer<engine_kind<S>> engine_of(const block_in *b, bool down) {
+    return {b->B, b->T, b->D, b->L / 2, b->lengths, down, {}, {}, (const cplx *)b->a, NULL};
+}
+
+/* States and out[k] = W_out h of each direction k */
+template <class S>
+static void engine_states(const block_in *b, input<S> in, rows_of_states<real> *out, all_states<S> h, real *hT,
+                          const S *w_out) {
+    const int64_t L = b->L, D = b->D, size = b->B * L;
+    for (int64_t k = 0; k < b->directions; k++) {
+        const rows_of_states<S> states = states_of(h, k);
+        real *const last = hT + k * size;
+        out[k] = new_rows<real>(b, D);
+        engine_layer<engine_kind<S>> l = engine_of<S>(b, k == 1);
+        l.w_in = {in.w, D, 1, L, D}, l.w_out = {w_out + k * D * L, L, 1, D, L}, l.constant = (const cplx *)in.constant;
+        engine_forward(l, in.rows, {out[k].before, out[k].last, 1}, states.before, (cplx *)last,
+                       b->h0 ? (const cplx *)(b->h0 + k * size) : NULL);
+        if constexpr (is_rounded<S>) store(states.last, last, size);
+    }
+}
+
+/* From the rows of dlayer of direction k to g, to which `other` is added; and to r, which may be NULL */
+template <class S, class G>
+static void engine_gradients(const block_in *b, int64_t k, rows_of_states<S> dlayer, const S *w_in, const S *w_out,
+                             const S *before, const real *dhT, real *dh0, real *r, G *g, const real *other, real *da,
+                             real *sums) {
+    engine_layer<engine_kind<S>> l = engine_of<S>(b, k == 0);
+    l.w_in = {w_out, 1, b->L, b->L, b->D}, l.w_out = {w_in, 1, b->D, b->D, b->L};
+    const engine_rows<const S> x = {dlayer.before, dlayer.last, -1};
+    engine_adjoint(l, x, r, g, other, before, (const cplx *)dhT, (cplx *)dh0, da, sums);
+}
+#endif
+
 /* ------------------------------------------------------------------------------------------------------- forward */
 
 /* Scans v, and keeps the states. */
@@ -848,15 +879,19 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     const outputs none = {};
     const input<S> in = input_of<S>(b, rows);
 
-    real *const v = workspace_of<real>(M, L);
+    layer_walk<S> layer = {NULL, kept_layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
     S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
-    project<S>(v, in.rows, in.w, rows_of(b), D, L);
-    scan_all(b, h, out->hT, v, in.constant);
+    const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
+    if (engine_pays<S>(b) && !b->exact) {
+        engine_states<S>(b, in, layer.out, h, out->hT, w_out);
+    } else {
+        real *const v = workspace_of<real>(M, L);
+        project<S>(v, in.rows, in.w, rows_of(b), D, L);
+        scan_all(b, h, out->hT, v, in.constant);
+        output_products<S>(b, layer.out, h, w_out);
+    }
     if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
-
-    layer_walk<S> layer = {NULL, kept_layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
-    output_products<S>(b, layer.out, h, stored_as<S>(b->w_out, b->directions * D * L));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
         walk_through(rows, layer, none);
@@ -957,39 +992,51 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
-/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), and the gradients
- * of a, W_out and h0. */
+/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), r = W_in^T g, and
+ * the gradients of a, W_out and h0. */
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
-                              all_states<const S> h, const rows_of_states<S> *dlayer, real *sum) {
+                              all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum,
+                              real *r) {
     const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
-    const int64_t segments = scan_cut(b, false).segments;
+    const bool engine = engine_pays<S>(b);
+    const int64_t pieces = engine ? engine_parts(B, b->T) : B * scan_cut(b, false).segments;
     const S *const w_out = stored_as<S>(b->w_out, K * D * L);
-    const rows_of_states<real> dh = new_rows<real>(b, L);
+    const rows_of_states<real> dh = engine ? rows_of_states<real>{} : new_rows<real>(b, L);
     S *const g = workspace_of<S>(M, L);
     real *const first =
         K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
-    real *const da = workspace_of<real>(K, B * segments, L), *const sums = workspace_of<real>(K, B * segments, L);
+    real *const da = workspace_of<real>(K, pieces, L), *const sums = workspace_of<real>(K, pieces, L);
     for (int64_t k = 0; k < K; k++) {
         const rows_of_states<S> d = dlayer[k];
         const rows_of_states<const S> states = states_of(h, k);
         const S *const w = w_out + k * D * L;
         const real *const dhT = in->dhT ? in->dhT + k * B * L : NULL;
         real *const dh0 = out->dh0 + k * B * L, *const dw = out->dw_out + k * D * L;
-        const int64_t parts = k * B * segments * L;
+        real *const da_k = da + k * pieces * L, *const sums_k = sums + k * pieces * L;
         weight_gradient<S>(dw, d.before, states.before, rows_of(b), L, D);
         add_weight_gradient<S>(dw, d.last, states.last, B, L, D);
+        const real *const other = k ? first : NULL;
+        const bool ends = k + 1 == K;
+        if (engine) {
+            if (ends)
+                engine_gradients<S, S>(b, k, d, w_in, w, states.before, dhT, dh0, r, g, other, da_k, sums_k);
+            else
+                engine_gradients<S, real>(b, k, d, w_in, w, states.before, dhT, dh0, NULL, first, NULL, da_k, sums_k);
+            continue;
+        }
         project_adjoint<S>(dh.before, d.before, w, rows_of(b), L, D);
         project_adjoint<S>(dh.last, d.last, w, rows_alone(B), L, D);
         const cut c = scan_cut(b, k == 0);
-        if (k + 1 < K)
-            scan_adjoint(c, first, NULL, dh0, da + parts, sums + parts, b->a, dh, states.before, dhT);
+        if (ends)
+            scan_adjoint(c, g, other, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
         else
-            scan_adjoint(c, g, k ? first : NULL, dh0, da + parts, sums + parts, b->a, dh, states.before, dhT);
+            scan_adjoint(c, first, NULL, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
     }
     const outputs da_out = {out->da, NULL}, sum_out = {sum, NULL};
-    sum_parts(da_out, da, K * B * segments, 1, L);
-    sum_parts(sum_out, sums, K * B * segments, 1, L);
+    sum_parts(da_out, da, K * pieces, 1, L);
+    sum_parts(sum_out, sums, K * pieces, 1, L);
+    if (!engine) project_adjoint<S>(r, g, w_in, rows_of(b), D, L);
     return g;
 }
 
@@ -1037,9 +1084,9 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
 
     /* through the scans, to the input */
     real *const sum = workspace_of<real>(L), *const r = workspace_of<real>(M, D);
-    const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, sum);
+    const S *const w_in = is_rounded<S> ? from.w : (const S *)b->w_in; /* not folded */
+    const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, w_in, sum, r);
     input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);
-    project_adjoint<S>(r, g, is_rounded<S> ? from.w : (const S *)b->w_in, rows_of(b), D, L);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;
     const input_adjoint_walk<S> end = {
