@@ -809,8 +809,8 @@ template <class S, class G>
 static void engine_gradients(const block_in *, int64_t, rows_of_states<S>, const S *, const S *, const S *,
                              const real *, real *, real *, G *, const real *, real *, real *) {}
 #else
-/* Whether one kernel makes both products and the scan of a direction: tests/engine_count.py counts what that saves.
- * More channels have no room in registers, and shorter sequences leave most of a tile empty. */
+/* Whether one kernel makes both products and the scan of a direction: tests/cuda/count_engine.py counts what that
+ * saves. More channels have no room in registers, and shorter sequences leave most of a tile empty. */
 template <class S> static bool engine_pays(const block_in *b) {
     const bool rounds = is_rounded<S> || runtime_precision() == PRECISION_TF32;
     return rounds && b->D <= ENGINE_CHANNELS && b->T >= ENGINE_TILE / 2;

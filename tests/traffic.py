@@ -17,10 +17,9 @@ import numpy.typing as npt
 import strict
 from cuda_harness import load
 from rotrnn.models.retrieval import Retrieval
-from rotrnn.nn.layer import Context
-from rotrnn.ops.recording import RecordedLengths, Recording, recorded
+from rotrnn.ops.recording import Recording, recorded
 from rotrnn.tasks import Batch
-from rotrnn.training.graph import Inputs, Recorder
+from rotrnn.training.graph import Work
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import initial_state
 from strict import STRICT, kernels_of
@@ -161,10 +160,8 @@ def step(recipe: Recipe, T: int, share: Numbers | None = None) -> list[Launch]:
     lengths = None if share is None else np.maximum(1, np.rint(share * T)).astype(np.int64).reshape(B, *pairs)
     state = initial_state(model, recipe)
     state.move(STRICT)
-    recorder = Recorder(recipe, model, recipe.optimiser.grouping(model.is_recurrent), STRICT, state)
-    given = Inputs(Batch(inputs, rng.integers(0, shape.n_classes, B), lengths), len(recorder.groups), STRICT)
-    known: Any = lengths  # of two sequences: looked at on the host
-    if given.lengths is not None and not pairs:
-        known = RecordedLengths(given.lengths, T)
-    ctx = Context(known, train=True, seed=0, places=np.arange(B))
-    return counted(lambda: recorder.step(state.params, given, ctx))
+    work = Work(recipe, model, recipe.optimiser.grouping(model.is_recurrent), STRICT, state)
+    values = work.inputs(Batch(inputs, rng.integers(0, shape.n_classes, B), lengths), 0, 1.0)
+    given = {name: STRICT.asarray(value) for name, value in values.items()}
+    ctx = work.context(given, np.arange(B))
+    return counted(lambda: work.run(state.params, given, ctx))

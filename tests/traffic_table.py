@@ -21,22 +21,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, origin
+from h100 import BANDWIDTH, RAGGED, RATES, STEPS
 from rotrnn.training.recipe import Recipe, load_recipe
 from traffic import Launch, Numbers, counter, step
 
-STEPS = {"scifar": 1024, "listops": 2048, "text": 4096, "retrieval": 4000, "pathfinder": 1024, "pathx": 16384}
-"""Length of sequences, by recipe."""
-
-RAGGED = ("listops", "text", "retrieval")
-
 COUNTED = {"whole": (2, 4), "listops": (4, 8)}
 """Lengths of the sequences that are counted."""
-
-BANDWIDTH = 3.0e12
-"""Bytes a second that a copy reads and writes on an H100."""
-
-RATES = {"float32": 60e12, "tf32": 400e12, "bf16": 790e12}
-"""Flops a second of its products, by their precision."""
 
 HEAD = """# What a training step moves and computes on a GPU
 

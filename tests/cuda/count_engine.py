@@ -1,6 +1,6 @@
 """What the engine's kernels (cuda/engine.h) move, multiply and issue, beside the kernels that they replace.
 
-    python tests/engine_count.py           # each recipe of the LRU paper's Table 4; with nvcc and cuobjdump also issues
+    python tests/cuda/count_engine.py     # each recipe of the LRU paper's Table 4; with nvcc and cuobjdump also issues
 
 Of one layer's products and scans, forward and backward, in nanoseconds for a row (a step of a sequence) on an H100. The
 lean form (cuda/block.cu) is a kernel after another: each takes what binds it, flops at the library's rate or bytes. An
@@ -19,20 +19,23 @@ scans of the lean form, but counted in both.
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from block_traffic import BANDWIDTH, RATES, RECIPES, Recipe, backward, forward, seconds
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from h100 import BANDWIDTH, CLOCK, L2_BANDWIDTH, MMA_SHARE, PROCESSORS, RATES, STEPS, Sizes, sizes  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
-PROCESSORS, CLOCK, L2 = 132, 1.755e9, 5.5e12  # of an H100; bytes a second
-RATE = {"tf32": RATES["tf32"], "bf16": 790e12}
+TRAFFIC = ROOT / "benchmarks/results/cuda_traffic.json"
+PRECISIONS = ("tf32", "bf16")
 TILE, SLICE, WARP_ROWS, CHANNELS, BLOCKS = 128, 32, 32, 128, 256  # as engine.h has them
 SIZE = {"tf32": 4.0, "bf16": 2.0}  # bytes of an operand that is kept
 
@@ -119,11 +122,11 @@ class Bound(NamedTuple):
     shared: float = 0.0
 
 
-def lean(r: Recipe, precision: str) -> float:
+def lean(r: Sizes, precision: str) -> float:
     """The kernels that the engine replaces: arrays of 4 bytes, or of 2 if they are an operand of a product."""
     d, l = 4.0 * r.D, 8.0 * r.N  # noqa: E741
     x, h = SIZE[precision] * r.D, SIZE[precision] * 2 * r.N
-    product = 4.0 * r.D * r.N / RATE[precision]
+    product = 4.0 * r.D * r.N / RATES[precision]
     moved = [(product, x + l)]  # v
     moved += [(0, l + h), (product, h + d)] * r.K  # states, out
     moved += [(product, x + l)] * r.K  # dh
@@ -132,19 +135,19 @@ def lean(r: Recipe, precision: str) -> float:
     return 1e9 * sum(max(flops, size / BANDWIDTH) for flops, size in moved)
 
 
-def gradients(r: Recipe, precision: str) -> float:
+def gradients(r: Sizes, precision: str) -> float:
     """Those of W_out, of each direction, and W_in"""
-    flops, size = 4.0 * r.D * r.N / RATE[precision], SIZE[precision] * (r.D + 2 * r.N)
+    flops, size = 4.0 * r.D * r.N / RATES[precision], SIZE[precision] * (r.D + 2 * r.N)
     return 1e9 * (r.K + 1) * max(flops, size / BANDWIDTH)
 
 
-def engine(r: Recipe, precision: str, found: dict[tuple[str, str], Issues]) -> dict[str, Bound]:
+def engine(r: Sizes, precision: str, found: dict[tuple[str, str], Issues]) -> dict[str, Bound]:
     """The engine's kernels, of all directions. All segments but the last of a sequence have a first pass."""
     d, l = 4.0 * r.D, 8.0 * r.N  # noqa: E741
     x, h, matrix = SIZE[precision] * r.D, SIZE[precision] * 2 * r.N, SIZE[precision] * CHANNELS * 2 * r.N / TILE
     segments = min(-(-r.T // TILE), -(-BLOCKS // r.B))
     first = 2 * (segments - 1) / segments  # forward and backward
-    product = 4.0 * CHANNELS * r.N / (0.6 * RATE[precision])
+    product = 4.0 * CHANNELS * r.N / (MMA_SHARE * RATES[precision])
     sums = 2 * l * segments * 4 / r.T
     K, other = r.K, 2 * l * (r.K - 1)  # g of the first direction is written and read; only the second one makes r
     moved = {  # how often the kernel runs, bytes, bytes of matrices, flops
@@ -163,8 +166,17 @@ def engine(r: Recipe, precision: str, found: dict[tuple[str, str], Issues]) -> d
             issue = times * sum(count.values()) / 4 / clocks
             loads = {"LDS.128": 4, "LDS.64": 2, "LDS": 1, "SHFL": 1, "STS": 1, "STS.64": 2}
             shared = times * sum(weight * count[key] for key, weight in loads.items()) / clocks
-        bounds[name] = Bound(*(1e9 * part for part in (size / BANDWIDTH, again / L2, flops, issue, shared)))
+        bounds[name] = Bound(*(1e9 * part for part in (size / BANDWIDTH, again / L2_BANDWIDTH, flops, issue, shared)))
     return bounds
+
+
+def block(name: str, precision: str) -> float:
+    """A whole block in the lean form, as it was counted in the harness (tests/traffic_table.py)."""
+    for row in json.loads(TRAFFIC.read_text())["rows"]:
+        if (row["recipe"], row["precision"], row["lengths"]) == (name, precision, "whole"):
+            of_blocks = [one for one in row["counted"] if one["entry"] in ("block_forward", "block_backward")]
+            return 1e6 * sum(float(one["ms"]) for one in of_blocks) / row["blocks"] / row["rows"]
+    raise ValueError(f"{TRAFFIC}: has no row of {name} in {precision}; run make traffic")
 
 
 def main() -> None:
@@ -177,17 +189,17 @@ def main() -> None:
     if not found:
         print("without nvcc and cuobjdump: no count of instructions")
     print(f"\n{'ns a row':12}{'':6}{'lean':>7}{'engine':>8}{'ratio':>7}{'layer':>7}{'block':>7}   what binds")
-    for name, r in RECIPES.items():
-        for precision in RATE:
-            if r.D > CHANNELS:
-                continue
+    for name in STEPS:
+        r = sizes(name)
+        if r.D > CHANNELS:
+            continue
+        for precision in PRECISIONS:
             bounds = engine(r, precision, found)
             before, after = lean(r, precision), sum(map(max, bounds.values()))
-            whole = 1e9 * seconds(r, [*forward(r), *backward(r)], RATE[precision]) / (r.B * r.T)
-            same = gradients(r, precision)
+            same, whole = gradients(r, precision), block(name, precision)
             layer = (before + same) / (after + same)
-            part = f"{whole / (whole - before + after):7.2f}" if precision == "tf32" else f"{'':7}"
-            print(f"{name:12}{precision:6}{before:7.2f}{after:8.2f}{before / after:7.2f}{layer:7.2f}{part}", end="   ")
+            ratios = f"{before / after:7.2f}{layer:7.2f}{whole / (whole - before + after):7.2f}"
+            print(f"{name:12}{precision:6}{before:7.2f}{after:8.2f}{ratios}", end="   ")
             for key, bound in bounds.items():
                 print(f"{key}: " + " ".join(f"{what} {time:.2f}" for what, time in bound._asdict().items()), end="; ")
             print()

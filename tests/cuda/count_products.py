@@ -20,17 +20,15 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 os.chdir(ROOT)
 import setup  # noqa: E402
-from block_traffic import RECIPES  # noqa: E402
 from cuda_harness import built  # noqa: E402
+from h100 import CLOCK, MMA_SHARE, PROCESSORS, RATES, sizes  # noqa: E402
 
 MADE, TABLE = Path("build/resources"), Path("benchmarks/results/cuda_products.md")
 INCLUDE = ["csrc/include", "csrc/kernels", "cuda", str(MADE)]
 PRECISIONS = ("float32", "tf32", "bf16")
-VALID = {"ListOps": 0.51, "Text": 0.3, "Retrieval": 0.5}  # rows that are no padding; of Retrieval it is assumed
+VALID = {"listops": 0.51, "text": 0.3, "retrieval": 0.5}  # rows that are no padding; of Retrieval it is assumed
 
-# An H100: processors, clocks a second, and flops of a library's TF32 and bfloat16 products, of which mma.sync has 60 %
-PROCESSORS, CLOCK, MMA_SHARE = 132, 1.755e9, 0.6
-LIBRARY = {"TF32": 400e12, "BF16": 790e12}
+LIBRARY = {"TF32": RATES["tf32"], "BF16": RATES["bf16"]}
 ISSUED = 4  # instructions of a processor in a clock; one of them may be a read of 128 bytes of shared memory
 REGISTERS, SHARED = 65536, 227 << 10  # of a processor
 FLOPS = {"TF32": 2 * 16 * 8 * 8, "BF16": 2 * 16 * 8 * 16}  # of mma
@@ -155,7 +153,7 @@ def counts() -> str:
     library, rows = ctypes.CDLL(str(built("products"))), ""
     library.product_pays.restype = ctypes.c_bool
     for name, valid in VALID.items():
-        r = RECIPES[name]
+        r = sizes(name)
         for product, d_in, d_out in (
             ("W_in x", r.D, 2 * r.N),
             ("W_out h", 2 * r.N, r.D),
@@ -163,11 +161,11 @@ def counts() -> str:
         ):
             for kind, precision in [*enumerate(PRECISIONS), (2, "bf16, stored so")]:
                 halves, seconds = "stored" in precision, (ctypes.c_double * 2)()
-                steps, sizes = ctypes.c_int64(r.T), (ctypes.c_int64(d_in), ctypes.c_int64(d_out))
+                steps, size = ctypes.c_int64(r.T), (ctypes.c_int64(d_in), ctypes.c_int64(d_out))
                 lengths = (ctypes.c_int64 * r.B)()
-                library.count(seconds, kind, ctypes.c_bool(halves), steps, *sizes)
+                library.count(seconds, kind, ctypes.c_bool(halves), steps, *size)
                 taken = library.product_pays(
-                    kind, ctypes.c_bool(halves), ctypes.c_int64(r.B), steps, ctypes.byref(lengths), *sizes
+                    kind, ctypes.c_bool(halves), ctypes.c_int64(r.B), steps, ctypes.byref(lengths), *size
                 )
                 theirs, ours = (1e6 * r.B * r.T * one for one in seconds)
                 cells = [

@@ -214,13 +214,13 @@ def test_a_loss_of_one_batch_that_is_not_finite(tmp_path: Path) -> None:
     with fake_cupy.gpu(), trial(recipe, 8, "cuda") as (trainer, state):
         recorder = trainer.stepper.recorder
         assert recorder is not None
-        inputs = recorder.inputs
+        inputs = recorder.work.inputs
 
         def spoiled(batch: Any, step: int, share: float) -> Any:
             values = inputs(batch, step, share)
             return values | {"labels": np.full_like(values["labels"], 99)} if step == 2 else values
 
-        recorder.inputs = spoiled  # type: ignore[method-assign]
+        recorder.work.inputs = spoiled  # type: ignore[method-assign]
         with pytest.raises(NonFinite, match="step 3: "):
             steps_of(trainer, state, after=keep)
         assert state.step == 2

@@ -84,6 +84,72 @@ def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
     return Vectors(parts, list(groups), device.asarray(np.array(ends)), p, (m, v), g)
 
 
+class Work:
+    """What a step computes on a device: forward, loss, backward and update, with metrics in one small array."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: SequenceModel,
+        group_of: GroupOf,
+        device: Device,
+        state: State,
+        world: World = ALONE,
+    ) -> None:
+        self.recipe, self.model, self.world = recipe, model, world
+        self.vectors = vectors_of(state, group_of, device)
+        self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
+
+    def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
+        """Returns what changes from step to step, as `run` reads it; this process has a `share` of all labels."""
+        values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
+        if batch.lengths is not None:
+            values["lengths"] = np.asarray(batch.lengths, np.int64)
+        return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
+
+    def rules(self, step: int) -> npt.NDArray[np.float64]:
+        """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
+        optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
+        beta1, beta2 = optimiser.betas
+        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
+        groups = self.vectors.groups
+        return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
+
+    def context(self, inputs: dict[str, Array], places: npt.NDArray[np.int64]) -> Context:
+        """Returns the context of `run` for inputs on the device."""
+        T = inputs["inputs"].shape[self.model.time_axis]
+        lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
+        gather = self.world.gather if self.world.size > 1 else None
+        return Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
+
+    def run(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Any:
+        """Takes a step, and writes its metrics. Returns what forward saved."""
+        logits, saved = self.model.forward(params, inputs["inputs"], ctx)
+        found = self.model.loss(logits, inputs["labels"], ctx.lengths)
+        dlogits, loss = found.dlogits, found.mean
+        if self.world.size > 1:  # a mean over the labels of all processes
+            dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
+        grads = dict(flatten(self.model.backward(params, saved, dlogits, ctx.gather)))
+        for name, part in self.vectors.parts.items():
+            if name not in grads:
+                raise NotRecordable(f"{name} has no gradient")
+            self.vectors.grads[part] = grads[name].reshape(-1)
+        self.metrics[0], self.metrics[1] = loss, found.right.sum()
+        if self.world.size > 1:
+            self.world.add(self.vectors.grads)
+            self.world.add(self.metrics[:2])
+        self._update(inputs["rules"])
+        return saved
+
+    def _update(self, rules: Array) -> None:
+        """The optimiser's, of all parameters; writes the norms among the metrics."""
+        by, of = self.recipe.optimiser, self.vectors
+        optim.adamw_groups(
+            self.metrics[2:], of.params, *of.moments, of.grads, of.ends, rules, self.metrics[:1],
+            beta1=by.betas[0], beta2=by.betas[1], eps=by.eps, clip=by.clip,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Launched:
     """A step that was launched: its number from 0, of how many labels, when, the number of its results, and what layers
@@ -120,11 +186,10 @@ class Recorder:
     ) -> None:
         import cupy
 
-        self.recipe, self.model, self.device, self.world = recipe, model, device, world
-        self.vectors = vectors_of(state, group_of, device)
-        self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
+        self.model, self.world = model, world
+        self.work = Work(recipe, model, group_of, device, state, world)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.results = Results(self.metrics, self.stream)
+        self.results = Results(self.work.metrics, self.stream)
         self.steps: dict[Any, Step] = {}
         self.recordable = recipe.training.accumulate == 1
         self.launched: deque[Launched] = deque()
@@ -146,7 +211,7 @@ class Recorder:
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False
         labels = sum(labels for labels, _ in counts)
-        values = self.inputs(batch, state.step, own[0] / labels)
+        values = self.work.inputs(batch, state.step, own[0] / labels)
         if key in self.steps:
             self.steps[key].feed.send(values)
         else:
@@ -180,66 +245,25 @@ class Recorder:
         metrics = dict(zip(METRICS, found, strict=False)) | {"updated": float(np.sum(found[len(METRICS) :]))}
         return metrics | {"seconds": self.ended - began}
 
-    def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
-        """Returns what changes from step to step, as the graph reads it; this process has a `share` of all labels."""
-        values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
-        if batch.lengths is not None:
-            values["lengths"] = np.asarray(batch.lengths, np.int64)
-        return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
-
-    def rules(self, step: int) -> npt.NDArray[np.float64]:
-        """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
-        optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
-        beta1, beta2 = optimiser.betas
-        corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
-        groups = self.vectors.groups
-        return np.array([[optimiser.rate(one, step, steps), *corrections, optimiser.decay(one)] for one in groups])
-
     def record(self, state: State, values: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> Step:
         """Records a step for batches of this shape. The steps that are taken to record it are taken back."""
         self.stream.synchronize()
-        one = Step(Feed(values, self.stream))
-        arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), self.metrics]
+        one, work = Step(Feed(values, self.stream)), self.work
+        arrays = [*dict(flatten(state.params)).values(), *state.moments.values(), work.metrics]
         before = [array.copy() for array in arrays]
         inputs = one.feed.arrays
-        T = inputs["inputs"].shape[self.model.time_axis]
-        lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
-        gather = self.world.gather if self.world.size > 1 else None
-        ctx = Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
+        ctx = work.context(inputs, places)
+
+        def run() -> Array:
+            one.saved = work.run(state.params, inputs, ctx)
+            return work.metrics
+
         try:
-            one.graph = Recorded(lambda: self.work(state.params, one, ctx), inputs["step"], self.stream)
+            one.graph = Recorded(run, inputs["step"], self.stream)
         finally:
             for array, kept in zip(arrays, before, strict=True):
                 array[...] = kept
         return one
-
-    def work(self, params: Params, step: Step, ctx: Context) -> Array:
-        """The work of a step; returns its metrics."""
-        inputs = step.feed.arrays
-        logits, step.saved = self.model.forward(params, inputs["inputs"], ctx)
-        found = self.model.loss(logits, inputs["labels"], ctx.lengths)
-        dlogits, loss = found.dlogits, found.mean
-        if self.world.size > 1:  # a mean over the labels of all processes
-            dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
-        grads = dict(flatten(self.model.backward(params, step.saved, dlogits, ctx.gather)))
-        for name, part in self.vectors.parts.items():
-            if name not in grads:
-                raise NotRecordable(f"{name} has no gradient")
-            self.vectors.grads[part] = grads[name].reshape(-1)
-        self.metrics[0], self.metrics[1] = loss, found.right.sum()
-        if self.world.size > 1:
-            self.world.add(self.vectors.grads)
-            self.world.add(self.metrics[:2])
-        self.update(inputs["rules"])
-        return self.metrics
-
-    def update(self, rules: Array) -> None:
-        """The optimiser's, of all parameters; writes the norms among the metrics."""
-        by, of = self.recipe.optimiser, self.vectors
-        optim.adamw_groups(
-            self.metrics[2:], of.params, *of.moments, of.grads, of.ends, rules, self.metrics[:1],
-            beta1=by.betas[0], beta2=by.betas[1], eps=by.eps, clip=by.clip,
-        )  # fmt: skip
 
 
 def padded(batch: Batch, time: int, world: World) -> Batch:
