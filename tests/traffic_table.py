@@ -34,7 +34,9 @@ Written by `make traffic` (commit {commit}): every load and store of a kernel is
 depth and batch, and extended to full length (tests/traffic_table.py). Bytes of a launch are those of the GPU's memory
 that it reads and those that it writes, each once, as if a cache kept what it reads again; a product moves its operands
 and its result. The least time is the sum over launches of flops at 60, 400 or 790 TFLOP/s (float32, TF32, bfloat16) or
-bytes at 3.0 TB/s, whichever takes longer: an H100. Nothing here was run on a GPU.
+bytes at 3.0 TB/s, whichever takes longer: an H100. Sequences as short as those that are counted take neither the engine
+(cuda/engine.h) nor the products that leave out padding (cuda/products.cu): all rows are of the lean form. Nothing here
+was run on a GPU.
 
 "Lean" is the least of this form of a block: products by a library, scans, and one kernel for what is pointwise between
 two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and products'
@@ -189,7 +191,7 @@ def of_step(row: dict[str, Any]) -> list[str]:
     """Cells: bytes of the whole step and of its parts, launches, those of CuPy, the step's ceiling."""
     parts = {
         "blocks": of_blocks(row),
-        "update": [one for one in row["counted"] if one["entry"] in ("adamw", "norm")],
+        "update": [one for one in row["counted"] if one["entry"] == "adamw_groups"],
         "CuPy": [one for one in row["counted"] if one["entry"] == "CuPy"],
     }
     moved = {name: total(part, "read", "written") / 1e9 for name, part in parts.items()}

@@ -88,7 +88,7 @@ template <class T, class S> void multiply(const runtime_product *p) {
 
 /* What the best product would move: each operand once, and the result. A matrix that all products share is one. */
 traffic::launch moved_by(const runtime_product *p) {
-    const int64_t size = p->wide ? 8 : 4, result = size * p->count * p->rows * p->columns;
+    const int64_t size = p->wide ? 8 : p->bf16 ? 2 : 4, result = (p->wide ? 8 : 4) * p->count * p->rows * p->columns;
     const int64_t a = size * p->rows * p->inner * (p->a_apart ? p->count : 1);
     const int64_t b = size * p->inner * p->columns * (p->b_apart ? p->count : 1);
     const int64_t read = a + b + (p->keep ? result : 0);
