@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import json
+import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,3 +121,257 @@ def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
     got = one_by_one(Model(saved(tmp_path, model, single)).stream(BATCH), x)
     assert got.dtype == np.float32
     assert np.abs(got - expected).max() <= 4 * error.max() + 2.0**-22 * np.abs(expected).max()
+
+
+@each_case
+def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    steps = one_by_one(loaded.stream(BATCH), x)
+    alone = loaded.stream()
+    assert np.array_equal(one_by_one(alone, x[1:2])[0], steps[1])
+    for cuts in ([0, STEPS], [0, 1, 1, 6, 19, STEPS]):
+        stream = loaded.stream(BATCH)
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            got = stream.push(x[:, first:last])
+            expected = steps[:, first:last] if got.ndim == 3 else steps[:, last - 1]
+            assert np.array_equal(got, expected), (first, last)
+        assert stream.lib.stream_steps(stream.handle) == STEPS
+
+
+def test_chunks_longer_than_the_scratch_memory(tmp_path: Path) -> None:
+    """Scratch memory holds some 96 rows."""
+    model, params, _ = built("mamba")
+    x = np.random.default_rng(0).standard_normal((2, 311, 4))
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    assert np.array_equal(loaded.stream(2).push(x), one_by_one(loaded.stream(2), x))
+    many = np.repeat(x[:, :7], 100, 0)  # more sequences than rows
+    assert np.array_equal(loaded.stream(200).push(many)[::100], loaded.stream(2).push(x[:, :7]))
+
+
+@each_case
+def test_states_continue_where_they_were_saved_and_reset_starts_again(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, other = loaded.stream(BATCH), loaded.stream(BATCH)
+    stream.push(x[:, :9])
+    state = stream.save()
+    other.push(x[:, 5:])
+    other.load(state)
+    assert other.save() == state
+    end = stream.push(x[:, 9:])
+    assert np.array_equal(other.push(x[:, 9:]), end)
+    assert stream.lib.stream_reset(stream.handle) == librotrnn.OK
+    stream.push(x[:, :9])
+    assert stream.save() == state
+
+
+def small(folder: Path, precision: Any = np.float32) -> tuple[bytes, Model]:
+    """The file of a small model that reads tokens, and the model."""
+    model, params, _ = built("tokens, mean")
+    content = saved(folder, model, astype(params, precision))
+    return content, Model(content)
+
+
+def refusal(content: bytes) -> LibraryError:
+    with pytest.raises(LibraryError) as caught:
+        Model(content)
+    assert 10 < len(caught.value.text) < 248
+    return caught.value
+
+
+def test_every_changed_region_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Bytes of the header and of the arrays; those of the header also where JSON or offsets still make sense."""
+    content, _ = small(tmp_path)
+    rng = np.random.default_rng(0)
+    (header,) = struct.unpack("<Q", content[:8])
+    places = [*range(8), *range(8, 8 + header, 3), *rng.integers(8 + header, len(content), 60).tolist()]
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        if bytes(changed[:8]) == content[:8] and _same_meaning(content[8 : 8 + header], changed[8 : 8 + header]):
+            continue
+        assert refusal(bytes(changed)).status in (librotrnn.DAMAGED, librotrnn.UNSUPPORTED)
+
+
+def _same_meaning(header: bytes, changed: bytes) -> bool:
+    """Whether a changed header still says the same, as where the case of an escape's digits or a space changed."""
+    if header == changed:
+        return False
+    try:
+        return bool(json.loads(header) == json.loads(changed))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.9999])
+def test_a_file_that_is_cut_off(share: float, tmp_path: Path) -> None:
+    content, _ = small(tmp_path)
+    assert refusal(content[: int(share * len(content))]).status == librotrnn.DAMAGED
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}", b"[]", b"", b"null", b"[" * 100_000, b'{"a":' * 1000, b'{"a"', b'{"a":1e999}', b'{"a":-}', b'"\\ud800"',
+        b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}',
+        b'{"w":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}',
+        b'{"w":1,"__metadata__":2}',
+        b'{"__metadata__":{"rotrnn":"0"}}',
+        b'{"__metadata__":{"rotrnn":"' + b"0" * 64 + b' {}"}}',
+    ],
+)  # fmt: skip
+def test_headers_that_are_no_model(header: bytes) -> None:
+    refusal(struct.pack("<Q", len(header)) + header + bytes(8))
+    refusal(struct.pack("<Q", 2**63) + header)
+
+
+class Made:
+    """A file that is made from the content of another, with the right checksum."""
+
+    def __init__(self, folder: Path) -> None:
+        model, params, _ = built("tokens, mean")
+        self.folder, self.model, self.arrays = folder, model, dict(flatten(astype(params, np.float32)))
+
+    def content(self, facts: dict[str, Any]) -> bytes:
+        from rotrnn._support.checkpoint import write_checkpoint
+
+        write_checkpoint(self.folder / "made", self.arrays, facts)
+        return (self.folder / "made").read_bytes()
+
+    def facts(self) -> dict[str, Any]:
+        from rotrnn.models.files import described
+
+        return {"model": json.loads(json.dumps(described(self.model))), "model_format": 1}
+
+
+def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) -> None:
+    """The checksum is right, and the sentence names the part."""
+    made = Made(tmp_path)
+    Model(made.content(made.facts()))
+
+    def refused(change: Any, status: int, *words: str) -> None:
+        facts = made.facts()
+        change(facts["model"])
+        error = refusal(made.content(facts))
+        assert error.status == status, error
+        assert all(word in error.text for word in words), error
+
+    def block(model: Any) -> Any:
+        return model["stack"]["blocks"][1]
+
+    refused(lambda m: block(m)["layer"].update(kind="Warp"), librotrnn.UNSUPPORTED, "blocks.1.layer", "Warp")
+    refused(lambda m: block(m)["layer"].update(bidirectional=True), librotrnn.UNSUPPORTED, "LRU", "directions")
+    refused(lambda m: block(m)["layer"].update(speed=1), librotrnn.UNSUPPORTED, "layer", "speed")
+    refused(lambda m: block(m)["layer"].update(d_state=11), librotrnn.DAMAGED, "blocks.1.layer.")
+    refused(lambda m: block(m)["layer"].update(d_state=2**40), librotrnn.DAMAGED, "d_state")
+    refused(lambda m: block(m)["layer"].update(d_state=True), librotrnn.DAMAGED, "d_state")
+    refused(lambda m: block(m)["layer"].update(form="new"), librotrnn.DAMAGED, "form")
+    refused(lambda m: block(m)["layer"].pop("gamma"), librotrnn.DAMAGED, "gamma")
+    refused(lambda m: block(m).update(norm=3), librotrnn.DAMAGED, "norm")
+    refused(lambda m: block(m)["norm"].update(d_model=13), librotrnn.DAMAGED, "norm", "13")
+    refused(lambda m: block(m)["gate"].update(kind="Door"), librotrnn.UNSUPPORTED, "gate", "Door")
+    refused(lambda m: m["stack"]["blocks"].pop(), librotrnn.DAMAGED, "blocks.1.")
+    refused(lambda m: m["stack"].update(blocks={}), librotrnn.DAMAGED, "stack")
+    refused(lambda m: m["pool"].update(kind="MaxPool"), librotrnn.UNSUPPORTED, "MaxPool")
+    refused(lambda m: m["head"].update(d_in=3), librotrnn.DAMAGED, "head")
+    refused(lambda m: m.update(kind="Retrieval"), librotrnn.UNSUPPORTED, "Retrieval")
+    refused(lambda m: m.update(kind=None), librotrnn.UNSUPPORTED, "kind")
+    for facts in ({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}):
+        refusal(made.content(facts))
+
+
+def test_a_model_of_two_dtypes(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.arrays["head.bias"] = made.arrays["head.bias"].astype(np.float64)
+    assert refusal(made.content(made.facts())).status == librotrnn.UNSUPPORTED
+
+
+def test_states_that_do_not_belong(tmp_path: Path) -> None:
+    content, model = small(tmp_path)
+    stream = model.stream(2)
+    stream.push(np.array([[1, 2], [3, 4]]))
+    state = stream.save()
+    rng = np.random.default_rng(0)
+    for place in [*range(0, 112), *rng.integers(112, len(state), 40).tolist()]:
+        changed = bytearray(state)
+        changed[place] ^= 1 << int(rng.integers(8))
+        with pytest.raises(LibraryError):
+            stream.load(bytes(changed))
+    for cut in (0, 7, 111, 112, len(state) - 1):
+        with pytest.raises(LibraryError) as caught:
+            stream.load(state[:cut])
+        assert caught.value.status == librotrnn.DAMAGED
+    for other in (model.stream(3), Model(saved(tmp_path, *built("lru")[:2])).stream(2)):
+        with pytest.raises(LibraryError) as caught:
+            other.load(state)
+        assert caught.value.status == librotrnn.MISMATCH
+    stream.load(state)
+    twin = Model(content).stream(2)
+    twin.load(state)
+    assert np.array_equal(twin.push(np.array([[5], [6]])), stream.push(np.array([[5], [6]])))
+
+
+def test_arguments_that_are_wrong(tmp_path: Path) -> None:
+    _, model = small(tmp_path)
+    lib, stream, error = model.lib, model.stream(), librotrnn.Error()
+    handle, out = ctypes.c_void_p(), np.zeros(8)
+    for call, arguments in (
+        (lib.model_open, (None, b"x", error)),
+        (lib.model_open, (handle, None, error)),
+        (lib.model_read, (handle, None, 8, error)),
+        (lib.stream_new, (handle, None, 1, 0, error)),
+        (lib.stream_new, (handle, model.handle, 0, 0, error)),
+        (lib.stream_new, (handle, model.handle, 1, -1, error)),
+        (lib.state_load, (None, b"x", 1, error)),
+        (lib.state_load, (stream.handle, None, 1, error)),
+    ):
+        assert call(*arguments) == librotrnn.ARGUMENT
+        assert error.status == librotrnn.ARGUMENT
+        assert error.text
+        assert call(*arguments[:-1], None) == librotrnn.ARGUMENT
+    tokens = np.array([1, VOCABULARY, -1], np.int32)
+    at, result = tokens.ctypes.data, out.ctypes.data
+    for arguments in (
+        (None, at, 1, result),
+        (stream.handle, None, 1, result),
+        (stream.handle, at, -1, result),
+        (stream.handle, at, 1, None),
+        (stream.handle, at, 2, result),
+        (stream.handle, at + 8, 1, result),
+    ):
+        assert lib.push_tokens(*arguments) == librotrnn.ARGUMENT
+    for other in (lib.push_features, lib.push_features_double, lib.push_tokens_double):
+        assert other(stream.handle, at, 1, result) == librotrnn.ARGUMENT
+    assert lib.stream_steps(stream.handle) == 0
+    assert not out.any()
+    assert lib.push_tokens(stream.handle, None, 0, result) == librotrnn.OK
+    assert lib.state_save(stream.handle, result, 3) == librotrnn.ARGUMENT
+    for call in (lib.model_free, lib.stream_free, lib.model_facts, lib.model_isa, lib.stream_steps, lib.state_size):
+        call(None)
+    assert lib.stream_reset(None) == librotrnn.ARGUMENT
+    assert lib.model_open(ctypes.byref(handle), bytes(tmp_path / "none"), ctypes.byref(error)) == librotrnn.NO_FILE
+    assert b"none" in error.text
+    assert lib.model_open(ctypes.byref(handle), bytes(tmp_path), ctypes.byref(error)) == librotrnn.NO_FILE
+    assert [lib.error_text(status) for status in (-1, 8, 10**6)] == [b"an unknown status"] * 3
+    assert len({lib.error_text(status) for status in range(8)}) == 8
+
+
+def test_facts(tmp_path: Path) -> None:
+    content, model = small(tmp_path, np.float64)
+    facts = model.facts
+    assert (facts.reads_tokens, facts.is_double, facts.gives_each, facts.needs_capacity) == (1, 1, 0, 0)
+    assert (facts.inputs, facts.outputs) == (VOCABULARY, CLASSES)
+    assert facts.parameters == sum(value.size for _, value in flatten(built("tokens, mean")[1]))
+    assert model.lib.model_isa(model.handle).decode() in ("base", "neon", "avx2", "avx512")
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    assert f'"{model.lib.version().decode()}"' in header
+    path = tmp_path / "again.safetensors"
+    path.write_bytes(content)
+    handle, error = ctypes.c_void_p(), librotrnn.Error()
+    assert model.lib.model_open(ctypes.byref(handle), bytes(path), ctypes.byref(error)) == librotrnn.OK
+    model.lib.model_free(handle)
