@@ -5,7 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import os
+import re
+import shlex
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -375,3 +381,83 @@ def test_facts(tmp_path: Path) -> None:
     handle, error = ctypes.c_void_p(), librotrnn.Error()
     assert model.lib.model_open(ctypes.byref(handle), bytes(path), ctypes.byref(error)) == librotrnn.OK
     model.lib.model_free(handle)
+
+
+def compiled(folder: Path, source: Path, *options: str) -> Path:
+    """A program with the static library."""
+    program, archive = folder / source.stem, librotrnn.make("lib") / "librotrnn.a"
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    flags = shlex.split(os.environ.get("LIB_CFLAGS", "-O1"))
+    include = f"-I{librotrnn.ROOT / 'include'}"
+    run([*cc, *flags, include, str(source), str(archive), *options, "-lm", "-o", str(program)])
+    return program
+
+
+def run(command: list[str], **more: Any) -> str:
+    env = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | more.pop("env", {})
+    done = subprocess.run(command, capture_output=True, text=True, env=env, **more)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the linker's --wrap, and seccomp")
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the sanitizer has its own allocator")
+def test_a_push_neither_allocates_nor_calls_the_system(tmp_path: Path) -> None:
+    wraps = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")]
+    program = compiled(tmp_path, Path(__file__).with_name("pushes.c"), *wraps)
+    for name in CASES:
+        model, params, _ = built(name)
+        saved(tmp_path, model, astype(params, np.float32))
+        assert run([str(program), str(tmp_path / "model.safetensors"), "120"]) == "ok\n", name
+
+
+def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
+    """By pkg-config, if it is there; the output is that of the Python stream."""
+    librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
+    lib = tmp_path / "usr" / "lib"
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    found = re.search(r"```c\n(.*?)```", page, re.S)
+    assert found is not None
+    (tmp_path / "example.c").write_text(found[1])
+    flags = [f"-I{tmp_path / 'usr' / 'include'}", f"-L{lib}", "-lrotrnn"]
+    if shutil.which("pkg-config"):
+        env = {"PKG_CONFIG_PATH": str(lib / "pkgconfig")}
+        flags = shlex.split(run(["pkg-config", "--cflags", "--libs", "rotrnn"], env=env))
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    flags += shlex.split(os.environ.get("LIB_CFLAGS", ""))
+    warnings = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    run([*cc, *warnings, str(tmp_path / "example.c"), *flags, "-o", str(tmp_path / "example")])
+    model, params, x = built("lru")
+    saved(tmp_path, model, astype(params, np.float32))
+    numbers = "\n".join(f"{value:.9g}" for value in x[0].astype(np.float32).ravel())
+    command = [str(tmp_path / "example"), str(tmp_path / "model.safetensors")]
+    text = run(command, input=numbers, env={"LD_LIBRARY_PATH": str(lib)})
+    got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
+    expected = Model(saved(tmp_path, model, astype(params, np.float32))).stream().push(x[:1])[0]
+    assert np.array_equal(got.astype(np.float32), expected)
+    assert "expected a file" in subprocess.run(command[:1], capture_output=True, text=True, env=os.environ | {"LD_LIBRARY_PATH": str(lib)}).stdout
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake")
+def test_cmake_finds_the_package(tmp_path: Path) -> None:
+    librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
+    (tmp_path / "main.c").write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(t C)\nfind_package(rotrnn 0.1 REQUIRED)\n"
+        "add_executable(one main.c)\ntarget_link_libraries(one rotrnn::rotrnn)\n"
+        "add_executable(two main.c)\ntarget_link_libraries(two rotrnn::static)\n"
+    )
+    build = tmp_path / "build"
+    run(["cmake", "-S", str(tmp_path), "-B", str(build), f"-DCMAKE_PREFIX_PATH={tmp_path / 'usr'}"])
+    run(["cmake", "--build", str(build)])
+    for name in ("one", "two"):
+        run([str(build / name)])
+
+
+def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
+    nm = shutil.which("nm")
+    if nm is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs nm of binutils")
+    shown = {line.split()[-1] for line in run([nm, "-D", "--defined-only", str(librotrnn.make("lib") / "librotrnn.so")]).splitlines()}
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
