@@ -114,8 +114,9 @@ class Model:
     def __del__(self) -> None:
         self.lib.model_free(self.handle)
 
-    def stream(self, batch: int = 1, capacity: int = 0) -> Stream:
-        return Stream(self, batch, capacity)
+    def stream(self, batch: int = 1, capacity: int | None = None) -> Stream:
+        """A stream; by default with room for some hundred steps if the model needs a capacity."""
+        return Stream(self, batch, (400 if self.facts.needs_capacity else 0) if capacity is None else capacity)
 
 
 class Stream:

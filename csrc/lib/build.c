@@ -66,6 +66,8 @@ bool is_null(builder *b, const part *p, const char *key) {
     return !value || value->kind == JSON_NULL;
 }
 
+int64_t window_of(builder *b, const part *p) { return is_null(b, p, "window") ? 0 : integer_of(b, p, "window", 1); }
+
 int64_t choice_of(builder *b, const part *p, const char *key, const char *names) {
     const json *const value = json_member(p->settings, key);
     const bool text = value && value->kind == JSON_STRING;
@@ -184,7 +186,18 @@ rows take_rows(builder *b, int64_t width) {
 
 int64_t take_state(builder *b, int64_t count, size_t size) {
     const int64_t place = b->program->state_bytes;
+    if (count > (INT64_MAX / 2 - place) / (int64_t)size) {
+        failed(b->error, ROTRNN_NO_MEMORY, "the state of the model is larger than any memory");
+        return 0;
+    }
     b->program->state_bytes += pieces_of(count * (int64_t)size, LINE) * LINE;
+    return place;
+}
+
+int64_t take_history(builder *b, int64_t window, int64_t width) {
+    if (window) return take_state(b, window * width, b->run->number);
+    const int64_t place = b->program->step_bytes;
+    b->program->step_bytes += pieces_of(width * (int64_t)b->run->number, LINE) * LINE;
     return place;
 }
 
@@ -221,7 +234,8 @@ static const struct {
 } LAYERS[] = {
     {"LRU", build_lru},         {"S5", build_s5},   {"RotRNN", build_rotrnn}, {"RopeMemory", build_rope_memory},
     {"S4D", build_s4d},         {"RNN", build_rnn}, {"LSTM", build_lstm},     {"MinGRU", build_min_gru},
-    {"Mamba", build_mamba},
+    {"Mamba", build_mamba},     {"SelectiveRotRNN", build_selective_rotrnn}, {"Attention", build_attention},
+    {"WropeMemory", build_wrope_memory},
 };
 
 static void build_layer_of(builder *b, const part *layer, rows y, rows x) {

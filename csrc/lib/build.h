@@ -41,6 +41,8 @@ int64_t integer_of(builder *b, const part *p, const char *key, int64_t low);
 double number_of(builder *b, const part *p, const char *key);
 bool flag_of(builder *b, const part *p, const char *key);
 bool is_null(builder *b, const part *p, const char *key);
+/* The setting "window", 0 if it is null. */
+int64_t window_of(builder *b, const part *p);
 /* The place of the setting among the names, which are separated by spaces. */
 int64_t choice_of(builder *b, const part *p, const char *key, const char *names);
 /* Settings of these names matter only in training. */
@@ -63,6 +65,8 @@ const void *stored_exact(builder *b, const double *from, int64_t count);
 /* A register, until `taken` is set back; and room in a sequence's state for numbers of `size` bytes. */
 rows take_rows(builder *b, int64_t width);
 int64_t take_state(builder *b, int64_t count, size_t size);
+/* The place of `width` numbers for each of the last `window` steps; for all steps where it is 0. */
+int64_t take_history(builder *b, int64_t window, int64_t width);
 
 /* Appends an instruction y <- x. */
 op *emit(builder *b, op_kind kind, rows y, rows x);
@@ -78,6 +82,8 @@ bool build(builder *b);
  */
 typedef void build_layer(builder *b, const part *layer, rows y, rows x);
 build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d;      /* linear.c */
+build_layer build_selective_rotrnn;
 build_layer build_min_gru, build_rnn, build_lstm, build_mamba;                    /* gated.c */
+build_layer build_attention, build_wrope_memory;                                  /* histories.c */
 
 #endif

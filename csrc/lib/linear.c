@@ -4,6 +4,7 @@
  * parts, then all imaginary parts.
  */
 #include <math.h>
+#include <string.h>
 
 #include "build.h"
 #include "choose.h"
@@ -72,22 +73,33 @@ static void fold_projections(builder *b, const part *p, linear_system *s, const 
     }
 }
 
-/* `lasting`: states do not decay, so they are kept in double. */
-static void emit_system(builder *b, const linear_system *s, rows y, rows x, bool lasting) {
+/* `lasting`: states do not decay, so they are kept in double, but for a window, which forgets them. */
+static void emit_system(builder *b, const linear_system *s, rows y, rows x, int64_t window, bool lasting) {
     if (!good(b)) return;
-    const rows planes = take_rows(b, 2 * s->N);
+    const int64_t N = s->N;
+    const rows planes = take_rows(b, 2 * N);
     emit_dense(b, planes, x, s->w_in, NULL);
-    op *const scan = emit(b, lasting ? OP_EXACT_SCAN : OP_SCAN, planes, planes);
-    scan->w[0] = lasting ? stored_exact(b, s->a, 2 * s->N) : stored(b, s->a, 2 * s->N);
-    scan->state = take_state(b, 2 * s->N, lasting ? sizeof(double) : b->run->number);
+    const bool exactly = lasting && !window;
+    op *const scan = emit(b, window ? OP_WINDOW_SCAN : exactly ? OP_EXACT_SCAN : OP_SCAN, planes, planes);
+    scan->w[0] = exactly ? stored_exact(b, s->a, 2 * N) : stored(b, s->a, 2 * N);
+    if (window) {
+        double *const power = spare(b, 2 * N);
+        for (int64_t i = 0; power && i < N; i++) {
+            const exact a = exact_power((exact){s->a[i], s->a[N + i]}, window);
+            power[i] = a.re, power[N + i] = a.im;
+        }
+        scan->w[1] = stored(b, power, 2 * N);
+        scan->window = window;
+        scan->state = take_state(b, (window + 3) * 2 * N, b->run->number); /* two sums, and a ring of window + 1 */
+    } else
+        scan->state = take_state(b, 2 * N, exactly ? sizeof(double) : b->run->number);
     emit_dense(b, y, planes, s->w_out, NULL);
     emit_skip(b, y, x, s->skip);
 }
 
-/* The settings that all of these layers share: no window, and forward in time. */
+/* All of these layers have to run forward in time. */
 static void check_streams(builder *b, const part *p) {
     if (flag_of(b, p, "bidirectional")) unsupported(b, p, " that runs in both directions");
-    if (!is_null(b, p, "window")) unsupported(b, p, " with a window");
 }
 
 void build_lru(builder *b, const part *p, rows y, rows x) {
@@ -111,7 +123,7 @@ void build_lru(builder *b, const part *p, rows y, rows x) {
         gain[i] = (exact){gamma ? exp(gamma_log[i]) : 1, 0};
     }
     fold_projections(b, p, &s, gain, 1);
-    emit_system(b, &s, y, x, false);
+    emit_system(b, &s, y, x, window_of(b, p), false);
 }
 
 /* Discretisations of x' = lambda x + B u (layers/continuous.py), in this order. */
@@ -153,7 +165,7 @@ void build_s5(builder *b, const part *p, rows y, rows x) {
         gain[i] = gain_of(method, lambda, step);
     }
     fold_projections(b, p, &s, gain, (double)weight);
-    emit_system(b, &s, y, x, false);
+    emit_system(b, &s, y, x, window_of(b, p), false);
 }
 
 void build_rope_memory(builder *b, const part *p, rows y, rows x) {
@@ -167,7 +179,7 @@ void build_rope_memory(builder *b, const part *p, rows y, rows x) {
         gain[i] = (exact){1, 0};
     }
     fold_projections(b, p, &s, gain, 1);
-    emit_system(b, &s, y, x, true);
+    emit_system(b, &s, y, x, window_of(b, p), true);
 }
 
 /* Rows or columns j < W of a head's lanes: lane j belongs to plane j / 2, as its real part if j is even. */
@@ -187,44 +199,115 @@ static void fold_head(linear_system *s, int64_t head, int64_t W, const double *P
     }
 }
 
-void build_rotrnn(builder *b, const part *p, rows y, rows x) {
-    enum { INPUT, ALPHA };
-    const int64_t lanes = integer_of(b, p, "d_state", 1), H = integer_of(b, p, "heads", 1), W = lanes / H, D = x.width;
-    const int64_t normalise = choice_of(b, p, "normalise", "input alpha"), planes = (W + 1) / 2;
-    const double c = number_of(b, p, "c");
-    check_streams(b, p);
+/* The folded system of RotRNN, where xi_t and the transition are those of the decay exp(-exp(gamma_log)). */
+static linear_system fold_rotrnn(builder *b, const part *p, int64_t D, bool alpha, double c) {
+    const int64_t lanes = integer_of(b, p, "d_state", 1), H = integer_of(b, p, "heads", 1), W = lanes / H;
+    const int64_t planes = (W + 1) / 2;
     ignore(p, "gamma_init theta_max");
-    if (W * H != lanes) unsupported(b, p, " whose heads do not divide its states");
-    const double *const theta = matrix_of(b, p, "theta", H, W / 2);
-    const double *const gamma_log = vector_of(b, p, "gamma_log", H), *const M = stack_of(b, p, "M", H, W, W);
-    const double *const B = stack_of(b, p, "B", H, W, D), *const C = matrix_of(b, p, "C", D, lanes);
+    if (W * H != lanes) failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its states", p->name);
+    const double *const theta = matrix_of(b, p, "theta", H, W / 2), *const gamma_log = vector_of(b, p, "gamma_log", H);
+    const double *const M = stack_of(b, p, "M", H, W, W), *const B = stack_of(b, p, "B", H, W, D);
+    const double *const C = matrix_of(b, p, "C", D, lanes);
     linear_system s = new_system(b, p, H * planes, D);
     double *const P = good(b) ? spare(b, H * W * W) : NULL;
-    if (!good(b)) return;
+    if (!good(b)) return s;
     if (choose(true)->rotation(&(orthogonal_forward_args){.P = P, .M = M, .G = H, .n = W}) != ROT_OK) {
-        failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or there is no memory for them", p->name);
-        return;
+        failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or no memory for them", p->name);
+        return s;
     }
     for (int64_t h = 0; h < H; h++) {
         double trace = 0;
         for (int64_t i = 0; i < W * D; i++) trace += B[h * W * D + i] * B[h * W * D + i];
         const double decay = bounded_exp(gamma_log[h]), gamma = exp(-decay);
-        const double xi = normalise == INPUT ? sqrt(c * -expm1(-2 * decay) / trace) : sqrt(c / (c * gamma * gamma + trace));
-        const double modulus = normalise == INPUT ? gamma : xi * gamma;
-        if (!isfinite(xi)) {
-            failed(b->error, ROTRNN_DAMAGED, "%s.B of head %lld is zero, expected a nonzero matrix", p->name, (long long)h);
-            return;
+        const double xi = sqrt(alpha ? c / (c * gamma * gamma + trace) : c * -expm1(-2 * decay) / trace);
+        if (!isfinite(xi)) failed(b->error, ROTRNN_DAMAGED, "%s.B of head %lld is zero", p->name, (long long)h);
+        for (int64_t i = 0; i < planes; i++) {
+            const double angle = 2 * i + 1 < W ? theta[h * (W / 2) + i] : 0; /* an odd lane is not turned */
+            set_transition(&s, h * planes + i, polar(alpha ? xi * gamma : gamma, angle));
         }
-        for (int64_t i = 0; i < planes; i++)
-            set_transition(&s, h * planes + i, polar(modulus, 2 * i + 1 < W ? theta[h * (W / 2) + i] : 0));
         fold_head(&s, h, W, P + h * W * W, B + h * W * D, C, lanes, xi);
     }
-    emit_system(b, &s, y, x, false);
+    return s;
+}
+
+void build_rotrnn(builder *b, const part *p, rows y, rows x) {
+    enum { INPUT, ALPHA };
+    const bool alpha = choice_of(b, p, "normalise", "input alpha") == ALPHA;
+    check_streams(b, p);
+    const linear_system s = fold_rotrnn(b, p, x.width, alpha, number_of(b, p, "c"));
+    emit_system(b, &s, y, x, window_of(b, p), false);
+}
+
+/* The decays of heads that depend on the input: numbers z (H) of each row, to be added to gamma_log. The transition is
+ * then the unit rotation, and the input is multiplied by the ratio of sqrt(1 - gamma_t^2) to that of the mean. */
+static void emit_decays(builder *b, const part *p, linear_system *s, op *scan, rows z) {
+    const double *const gamma_log = vector_of(b, p, "gamma_log", z.width);
+    double *const scale = spare(b, z.width);
+    if (!good(b)) return;
+    for (int64_t h = 0; h < z.width; h++) {
+        const double mean = fmin(fmax(exp(gamma_log[h]), SLOWEST_DECAY), FASTEST_DECAY);
+        scale[h] = sqrt(-1 / expm1(-2 * mean));
+    }
+    for (int64_t i = 0; i < s->N; i++) {
+        const double modulus = hypot(s->a[i], s->a[s->N + i]);
+        s->a[i] /= modulus, s->a[s->N + i] /= modulus;
+    }
+    scan->z = z;
+    scan->count = z.width;
+    scan->w[1] = stored(b, gamma_log, z.width);
+    scan->w[2] = stored(b, scale, z.width);
+}
+
+void build_selective_rotrnn(builder *b, const part *p, rows y, rows x) {
+    enum { CONSTANT, INPUT, RANDOM };
+    const int64_t D = x.width, H = integer_of(b, p, "heads", 1), W = integer_of(b, p, "d_state", 1) / H;
+    const int64_t gamma = choice_of(b, p, "gamma", "constant input random"), planes = (W + 1) / 2;
+    ignore(p, "selectivity gamma_spread site");
+    if (window_of(b, p)) unsupported(b, p, " with a window");
+    linear_system s = fold_rotrnn(b, p, D, false, 1);
+    const double *const W_theta = stack_of(b, p, "W_theta", H, W / 2, D);
+    const double *const W_gamma = gamma == INPUT ? matrix_of(b, p, "W_gamma", H, D) : NULL;
+    double *const turns = good(b) ? spare(b, s.N * D) : NULL; /* W_theta, zero for the odd lanes of heads */
+    if (!good(b)) return;
+    for (int64_t h = 0; h < H; h++)
+        memcpy(turns + h * planes * D, W_theta + h * (W / 2) * D, (size_t)(W / 2 * D) * sizeof *turns);
+    const rows lanes = take_rows(b, 2 * s.N), angles = take_rows(b, s.N), decays = take_rows(b, H);
+    emit_dense(b, lanes, x, s.w_in, NULL);
+    emit_dense(b, angles, x, turns, NULL);
+    if (gamma == INPUT) emit_dense(b, decays, x, W_gamma, NULL);
+    op *const scan = emit(b, OP_TURNING_SCAN, lanes, angles);
+    if (gamma == INPUT) emit_decays(b, p, &s, scan, decays);
+    scan->w[0] = stored(b, s.a, 2 * s.N);
+    scan->state = take_state(b, 2 * s.N, b->run->number);
+    emit_dense(b, y, lanes, s.w_out, NULL);
+    emit_skip(b, y, x, s.skip);
+}
+
+/* A bank with a window is a convolution with the response of its filters, Re sum_n c_n a_n^lag + skip at lag 0. */
+static void emit_response(builder *b, rows y, rows x, const double *k, const double *skip, int64_t N, int64_t window) {
+    const int64_t D = x.width, longest = (int64_t)1 << 26; /* numbers of a response */
+    if (window > longest / D) failed(b->error, ROTRNN_NO_MEMORY, "a window of %lld is too long", (long long)window);
+    double *const taps = good(b) ? spare(b, window * D) : NULL; /* oldest first */
+    if (!good(b)) return;
+    for (int64_t d = 0; d < D; d++) {
+        for (int64_t n = 0; n < N; n++) {
+            const double *const at = k + n * 4 * D + d;
+            exact term = {at[2 * D], at[3 * D]};
+            for (int64_t lag = 0; lag < window; lag++, term = exact_mul(term, (exact){at[0], at[D]}))
+                taps[(window - 1 - lag) * D + d] += term.re;
+        }
+        taps[(window - 1) * D + d] += skip[d];
+    }
+    op *const conv = emit(b, OP_CONV, y, x);
+    conv->count = window;
+    conv->w[0] = stored(b, taps, window * D);
+    conv->state = take_state(b, (window - 1) * D, b->run->number);
 }
 
 void build_s4d(builder *b, const part *p, rows y, rows x) {
     const int64_t weight = flag_of(b, p, "conjugate") ? 2 : 1, N = integer_of(b, p, "d_state", weight) / weight;
     const int64_t D = x.width, method = discretisation_of(b, p);
+    const int64_t window = window_of(b, p);
     const bool tied = flag_of(b, p, "tied");
     check_streams(b, p);
     ignore(p, "frequencies dt_min dt_max");
@@ -245,6 +328,10 @@ void build_s4d(builder *b, const part *p, rows y, rows x) {
             double *const at = k + n * 4 * D + d;
             at[0] = a.re, at[D] = a.im, at[2 * D] = c.re, at[3 * D] = c.im;
         }
+    }
+    if (window) {
+        emit_response(b, y, x, k, skip, N, window);
+        return;
     }
     op *const bank = emit(b, OP_BANK, y, x);
     bank->count = N;

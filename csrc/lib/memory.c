@@ -2,7 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "../module/platform.h"
 #include "pool.h"
@@ -17,18 +17,17 @@ void *arena_take(arena *a, int64_t count, size_t size) {
     size_t bytes;
     if (count < 0 || __builtin_mul_overflow((size_t)count, size, &bytes)) return NULL;
     if (__builtin_add_overflow(bytes, (size_t)2 * LINE, &bytes)) return NULL; /* a line for the list, one to spare */
-    arena_block *const block = platform_memory(LINE, bytes);
+    arena_block *const block = calloc(1, bytes); /* zeroed by the system where it is large: not touched until it is used */
     if (!block) return NULL;
-    memset(block, 0, bytes);
     block->before = a->last;
     a->last = block;
-    return (char *)block + LINE;
+    return (char *)block + (2 * LINE - (uintptr_t)block % LINE);
 }
 
 void arena_free(arena *a) {
     while (a->last) {
         arena_block *const before = a->last->before;
-        platform_free(a->last);
+        free(a->last);
         a->last = before;
     }
 }

@@ -25,6 +25,7 @@ struct rotrnn_stream {
     arena memory; /* with the stream itself */
     const rotrnn_model *model;
     int64_t batch, capacity, steps, chunk;
+    int64_t state_bytes; /* of a sequence */
     void *state, *scratch;
 };
 
@@ -152,7 +153,7 @@ rotrnn_facts rotrnn_model_facts(const rotrnn_model *model) {
     return (rotrnn_facts){.reads_tokens = p->tokens,
                           .is_double = model->run->number == sizeof(double),
                           .gives_each = p->pool == POOL_NONE,
-                          .needs_capacity = p->needs_capacity,
+                          .needs_capacity = p->step_bytes > 0,
                           .inputs = p->inputs,
                           .outputs = p->outputs,
                           .parameters = model->parameters};
@@ -162,25 +163,26 @@ const char *rotrnn_model_isa(const rotrnn_model *model) { return model ? model->
 
 /* --------------------------------------------------------------------------------------------------- streams */
 
-static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->model->program.state_bytes; }
+static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->state_bytes; }
 
 rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch, int64_t capacity,
                                 rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
     arena memory = {0};
     if (stream) *stream = NULL;
-    if (!stream || !model || batch < 1 || capacity < 0 || (!capacity && model->program.needs_capacity)) {
+    if (!stream || !model || batch < 1 || capacity < 0 || (!capacity && model->program.step_bytes)) {
         failed(e, ROTRNN_ARGUMENT, "rotrnn_stream_new: stream or model is NULL, or batch=%lld or capacity=%lld too small",
                (long long)batch, (long long)capacity);
         return e->status;
     }
     const program *const p = &model->program;
     const int64_t chunk = most(ROWS / batch, 1);
-    int64_t numbers = 0, rows = 0;
+    int64_t numbers = 0, rows = 0, state_bytes = 0;
     rotrnn_stream *const made = arena_take(&memory, 1, sizeof *made);
-    const bool fits = !__builtin_mul_overflow(batch, chunk, &rows) && !__builtin_mul_overflow(rows, p->row, &numbers);
+    const bool fits = !__builtin_mul_overflow(batch, chunk, &rows) && !__builtin_mul_overflow(rows, p->row, &numbers) &&
+                      state_size(p, capacity, &state_bytes);
     void *const scratch = made && fits ? arena_take(&memory, numbers, model->run->number) : NULL;
-    void *const state = scratch ? arena_take(&memory, batch, (size_t)p->state_bytes) : NULL;
+    void *const state = scratch ? arena_take(&memory, batch, (size_t)state_bytes) : NULL;
     if (!state) {
         arena_free(&memory);
         failed(e, ROTRNN_NO_MEMORY, "no memory for a stream of %lld sequences", (long long)batch);
@@ -191,6 +193,7 @@ rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *mode
                             .batch = batch,
                             .capacity = capacity,
                             .chunk = chunk,
+                            .state_bytes = state_bytes,
                             .state = state,
                             .scratch = scratch};
     *stream = made;
@@ -232,7 +235,7 @@ static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, cons
     if (__builtin_mul_overflow(s->batch, call->n, &count)) return ROTRNN_ARGUMENT;
     if (call->n && !(tokens ? (const void *)call->tokens : call->features)) return ROTRNN_ARGUMENT;
     if (tokens && !in_vocabulary(call->tokens, count, p->inputs)) return ROTRNN_ARGUMENT;
-    const int64_t most_steps = p->needs_capacity ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
     if (call->n > most_steps - s->steps) return ROTRNN_FULL;
     const float_mode before = float_mode_now();
     float_mode_set((before & ~(float_mode)FLOAT_MODE_BITS) | FLOAT_MODE_FLUSH);
@@ -241,7 +244,9 @@ static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, cons
                .room = s->chunk * s->batch,
                .B = s->batch,
                .before = s->steps,
-               .state_bytes = p->state_bytes};
+               .state_bytes = s->state_bytes,
+               .fixed_bytes = p->state_bytes,
+               .capacity = s->capacity};
     model->run->push(p, &f, call);
     s->steps += call->n;
     float_mode_set(before);
@@ -327,7 +332,7 @@ rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t
     else {
         add_checksum(&checked, (const char *)bytes + sizeof h);
         if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || h.steps < 0 || h.steps > MOST_STEPS_OF_A_STREAM ||
-            (stream->model->program.needs_capacity && h.steps > h.capacity))
+            (stream->model->program.step_bytes && h.steps > h.capacity))
             failed(e, ROTRNN_DAMAGED, "the state does not match its checksum: damaged or changed");
     }
     if (e->status == ROTRNN_OK) {

@@ -99,6 +99,165 @@ static void run_exact_scan(const op *o, const frame *f) {
     exact_scan_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * o->y.width, o->w[0], o->y.width / 2);
 }
 
+/* The state: two sums (2, N), the one that is read and the one that begins anew (window.c), then a ring of the last
+ * window + 1 inputs. */
+static void window_row(real *restrict read, real *restrict next, real *restrict kept, real *restrict y,
+                       const real *restrict oldest, const real *restrict a, const real *restrict power, int64_t N) {
+    for (int64_t i = 0; i < N; i++) {
+        const cplx turn = {a[i], a[N + i]}, last = {power[i], power[N + i]}, x = {y[i], y[N + i]};
+        const cplx old = {oldest[i], oldest[N + i]}, before = {read[i], read[N + i]}, sum = {next[i], next[N + i]};
+        const cplx now = plane_tiir_step(turn, last, before, x, old), begun = plane_step(turn, sum, x);
+        kept[i] = x.re, kept[N + i] = x.im;
+        next[i] = begun.re, next[N + i] = begun.im;
+        read[i] = y[i] = now.re, read[N + i] = y[N + i] = now.im;
+    }
+}
+
+static void run_window_scan(const op *o, const frame *f) {
+    const int64_t width = o->y.width, L = o->window;
+    EACH_STEP(f, b, t) {
+        real *const read = state_of(f, b, o->state), *const next = read + width, *const ring = next + width;
+        const int64_t k = f->before + t;
+        window_row(read, next, ring + k % (L + 1) * width, rows_of(f, o->y) + (b * f->n + t) * width,
+                   ring + (k + 1) % (L + 1) * width, o->w[0], o->w[1], width / 2);
+        if ((k + 1) % L) continue;
+        copy_row(read, next, width);
+        zero_row(next, width);
+    }
+}
+
+/* The decay of a head and the gain of its input, from the mean's logarithm and what the input adds to it. */
+typedef struct {
+    real modulus, gain;
+} decay;
+
+static decay decay_of(real gamma_log, real added, real scale) {
+    const real x = vmath_exp(gamma_log + added), above = x < (real)SLOWEST_DECAY ? (real)SLOWEST_DECAY : x;
+    const real varying = above > (real)FASTEST_DECAY ? (real)FASTEST_DECAY : above;
+    return (decay){vmath_exp(-varying), scale * (real)sqrt(-expm1(-2 * (double)varying))};
+}
+
+static void run_turning_scan(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2, H = most(o->count, 1);
+    const real *const a = o->w[0], *const gamma_log = o->w[1], *const scale = o->w[2];
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        real *const h = state_of(f, b, o->state), *const y = rows_of(f, o->y) + row * 2 * N;
+        const real *const angles = rows_of(f, o->x) + row * N, *const added = rows_of(f, o->z) + row * H;
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t head = i / (N / H);
+            const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head]) : (decay){1, 1};
+            const real angle = angles[i];
+            const cplx turn = {(real)cos((double)angle) * d.modulus, (real)sin((double)angle) * d.modulus};
+            const cplx none = {0, 0}, constant = {a[i], a[N + i]}, x = {d.gain * y[i], d.gain * y[N + i]};
+            const cplx before = {h[i], h[N + i]}, now = plane_step(cplx_fma(constant, turn, none), before, x);
+            h[i] = y[i] = now.re;
+            h[N + i] = y[N + i] = now.im;
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------- histories */
+
+/* The rows (width) that an instruction keeps of a sequence, and that of step k: of the last `window`, or of all. */
+static real *history_of(const op *o, const frame *f, int64_t b) {
+    return state_of(f, b, o->window ? o->state : f->fixed_bytes + f->capacity * o->state);
+}
+static int64_t kept_row(const op *o, int64_t k) { return o->window ? k % o->window : k; }
+static int64_t first_kept(const op *o, int64_t k) { return o->window ? most(k - o->window + 1, 0) : 0; }
+
+/* Turns channels (2i, 2i+1) of each head at position k by k w_i. */
+static void run_rotary(const op *o, const frame *f) {
+    const int64_t D = o->y.width, pairs = D / o->count / 2;
+    const double *const frequencies = o->w[0];
+    EACH_STEP(f, b, t) {
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
+        for (int64_t i = 0; i < pairs; i++) {
+            const double angle = (double)(f->before + t) * frequencies[i];
+            const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
+            for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
+                const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
+                y[at] = turned.re, y[at + 1] = turned.im;
+            }
+        }
+    }
+}
+
+static real dot(const real *restrict x, const real *restrict y, int64_t n) {
+    real sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* One head: q (width), which becomes the mean of the values from step `first` to k, weighted by the softmax of its
+ * products with the keys. The sums are kept relative to the largest score so far. */
+static void attend(const op *o, real *restrict q, real *restrict mean, const real *kept, int64_t k, int64_t D,
+                   int64_t width) {
+    const real scale = (real)(1 / sqrt((double)width));
+    real largest = -(real)INFINITY, total = 0;
+    zero_row(mean, width);
+    for (int64_t i = first_kept(o, k); i <= k; i++) {
+        const real *const key = kept + kept_row(o, i) * 2 * D, *const value = key + D;
+        const real score = scale * dot(q, key, width), top = score > largest ? score : largest;
+        const real shrink = vmath_exp(largest - top), share = vmath_exp(score - top);
+        for (int64_t d = 0; d < width; d++) mean[d] = mean[d] * shrink + share * value[d];
+        total = total * shrink + share;
+        largest = top;
+    }
+    for (int64_t d = 0; d < width; d++) q[d] = mean[d] / total;
+}
+
+static void run_attention(const op *o, const frame *f) {
+    const int64_t D = o->y.width, width = D / o->count;
+    EACH_STEP(f, b, t) {
+        const int64_t row = (b * f->n + t) * D, k = f->before + t;
+        real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * D;
+        copy_row(at, rows_of(f, o->x) + row, D);
+        copy_row(at + D, rows_of(f, o->z) + row, D);
+        for (int64_t h = 0; h < D; h += width)
+            attend(o, rows_of(f, o->y) + row + h, rows_of(f, o->x) + row + h, kept + h, k, D, width);
+    }
+}
+
+/* The angle of an age, where L is the typical length of a sequence (python/rotrnn/ops/memory.py). */
+static double wrope_angle(double age, double L, int64_t form) {
+    const double pi = 3.14159265358979323846;
+    if (form == WROPE_UNIFORM) return 2 * pi * age / L;
+    if (form == WROPE_WARPED) return 2 * pi * age / (age + L);
+    if (age < L) return pi * age / L;
+    return pi + pi * (form == WROPE_BLEND ? (age - L) / age : age / (age + 1));
+}
+
+/* y += turn h, of planes */
+static void add_turned(real *restrict y, const real *restrict h, cplx turn, int64_t N) {
+    for (int64_t i = 0; i < N; i++) {
+        const cplx before = {h[i], h[N + i]}, sum = {y[i], y[N + i]}, now = cplx_fma(turn, before, sum);
+        y[i] = now.re, y[N + i] = now.im;
+    }
+}
+
+/* Rows (2N + 2): the state of a step, and the weight of the age that it brings with it: that of the first step. */
+static void run_wrope(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2, width = 2 * N + 2;
+    EACH_STEP(f, b, t) {
+        const int64_t k = f->before + t;
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * 2 * N, *const kept = history_of(o, f, b);
+        copy_row(kept + kept_row(o, k) * width, y, 2 * N);
+        if (!o->window || k < o->window) {
+            const double angle = wrope_angle((double)k, o->eps, o->choice);
+            real *const weight = kept + k * width + 2 * N;
+            weight[0] = (real)cos(angle), weight[1] = (real)sin(angle);
+        }
+        zero_row(y, 2 * N);
+        for (int64_t i = first_kept(o, k); i <= k; i++) {
+            const real *const weight = kept + (k - i) * width + 2 * N;
+            add_turned(y, kept + kept_row(o, i) * width, (cplx){weight[0], weight[1]}, N);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- banks and gated layers */
+
 /* One state of each channel: h (2, D) of it, coefficients (4, D), a and c. */
 static void bank_row(real *restrict y, real *restrict h, const real *restrict k, const real *restrict u, int64_t D) {
     for (int64_t d = 0; d < D; d++) {
@@ -235,6 +394,8 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_GLU] = run_glu,           [OP_SCAN] = run_scan,     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,         [OP_RNN] = run_rnn,       [OP_MIN_GRU] = run_min_gru,
     [OP_LSTM] = run_lstm,         [OP_CONV] = run_conv,     [OP_SELECTIVE] = run_selective,
+    [OP_ROTARY] = run_rotary,     [OP_WROPE] = run_wrope,   [OP_ATTENTION] = run_attention,
+    [OP_WINDOW_SCAN] = run_window_scan, [OP_TURNING_SCAN] = run_turning_scan,
 };
 
 /* Steps first .. first+n-1 of each sequence through the encoder. */
