@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench bench-gpu release clean
+.PHONY: lib install-lib cuda help demo check test harness resources lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -54,6 +54,7 @@ help:
 	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make fuzz-files  changes files of every format at random and loads them (minutes)"
+	@echo "make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
 	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
@@ -158,6 +159,11 @@ fuzz-c: build/fuzz/parsers build/fuzz/door
 		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		./door -max_total_time=$(TIME) -timeout=30 -print_final_stats=1 corpus/door
+
+# Changed model files for the C library, under the sanitizers
+fuzz-lib: .venv/installed
+	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
+	$(SANITIZED) PYTHONPATH=python:tests:. $(BIN)/python -m tests.lib.fuzz --count $(CALLS) --seed $(SEED)
 
 build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(LIST)
 	$(PYTHON) csrc/generate.py build/fuzz

@@ -106,9 +106,9 @@ class Model:
         status = self.lib.model_read(byref(self.handle), content, len(content), byref(error))
         assert status == error.status
         assert bool(self.handle) == (status == OK)
+        assert bool(error.text) == (status != OK)
         if status != OK:
             raise LibraryError(status, error.text.decode())
-        assert error.text == b""
         self.facts = self.lib.model_facts(self.handle)
 
     def __del__(self) -> None:

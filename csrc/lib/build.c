@@ -8,7 +8,8 @@
 
 enum { LINE = 64 }; /* bytes of a cache line */
 
-static const int64_t LARGEST = (int64_t)1 << 28; /* of an integer setting, so that sums of products of two do not overflow */
+static const int64_t LARGEST = (int64_t)1
+                               << 28; /* of an integer setting, so that sums of products of two do not overflow */
 
 bool good(const builder *b) { return b->error->status == ROTRNN_OK; }
 
@@ -141,9 +142,7 @@ static const double *array_of(builder *b, const part *p, const char *name, int a
     return numbers;
 }
 
-const double *vector_of(builder *b, const part *p, const char *name, int64_t n) {
-    return array_of(b, p, name, 1, &n);
-}
+const double *vector_of(builder *b, const part *p, const char *name, int64_t n) { return array_of(b, p, name, 1, &n); }
 const double *matrix_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns) {
     return array_of(b, p, name, 2, (const int64_t[]){rows, columns});
 }
@@ -232,9 +231,17 @@ static const struct {
     const char *kind;
     build_layer *build;
 } LAYERS[] = {
-    {"LRU", build_lru},         {"S5", build_s5},   {"RotRNN", build_rotrnn}, {"RopeMemory", build_rope_memory},
-    {"S4D", build_s4d},         {"RNN", build_rnn}, {"LSTM", build_lstm},     {"MinGRU", build_min_gru},
-    {"Mamba", build_mamba},     {"SelectiveRotRNN", build_selective_rotrnn}, {"Attention", build_attention},
+    {"LRU", build_lru},
+    {"S5", build_s5},
+    {"RotRNN", build_rotrnn},
+    {"RopeMemory", build_rope_memory},
+    {"S4D", build_s4d},
+    {"RNN", build_rnn},
+    {"LSTM", build_lstm},
+    {"MinGRU", build_min_gru},
+    {"Mamba", build_mamba},
+    {"SelectiveRotRNN", build_selective_rotrnn},
+    {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
 };
 

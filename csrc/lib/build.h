@@ -81,9 +81,9 @@ bool build(builder *b);
 /* Appends the instructions of a layer, y <- layer(x), both of the model's width; an error if it is none of its file.
  */
 typedef void build_layer(builder *b, const part *layer, rows y, rows x);
-build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d;      /* linear.c */
+build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d; /* linear.c */
 build_layer build_selective_rotrnn;
-build_layer build_min_gru, build_rnn, build_lstm, build_mamba;                    /* gated.c */
-build_layer build_attention, build_wrope_memory;                                  /* histories.c */
+build_layer build_min_gru, build_rnn, build_lstm, build_mamba; /* gated.c */
+build_layer build_attention, build_wrope_memory;               /* histories.c */
 
 #endif

@@ -92,7 +92,8 @@ static bool all_finite(const file_array *array, bool is_double) {
         if (is_double)
             memcpy(&wide, (const char *)array->bytes + i * (int64_t)sizeof wide, sizeof wide);
         else
-            memcpy(&narrow, (const char *)array->bytes + i * (int64_t)sizeof narrow, sizeof narrow), wide = (double)narrow;
+            memcpy(&narrow, (const char *)array->bytes + i * (int64_t)sizeof narrow, sizeof narrow),
+                wide = (double)narrow;
         if (!isfinite(wide)) return false;
     }
     return true;

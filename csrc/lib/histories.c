@@ -1,4 +1,5 @@
-/* The layers that keep what they have read: attention, and the memory of Wrope. Without a window they need a capacity. */
+/* The layers that keep what they have read: attention, and the memory of Wrope. Without a window they need a capacity.
+ */
 #include <math.h>
 
 #include "build.h"

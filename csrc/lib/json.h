@@ -1,4 +1,5 @@
-/* A reader of JSON (RFC 8259): text to a tree. Whatever the bytes are, it ends, and nests no deeper than JSON_DEEPEST. */
+/* A reader of JSON (RFC 8259): text to a tree. Whatever the bytes are, it ends, and nests no deeper than JSON_DEEPEST.
+ */
 #ifndef ROT_JSON_H
 #define ROT_JSON_H
 
@@ -10,8 +11,8 @@ typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_
 
 typedef struct json {
     json_kind kind;
-    bool used;              /* whether json_member found it */
-    bool whole;             /* a number without fraction or exponent that fits into `integer` */
+    bool used;  /* whether json_member found it */
+    bool whole; /* a number without fraction or exponent that fits into `integer` */
     int64_t integer;
     double number;
     const char *key, *text; /* UTF-8 with a zero at the end: the name of a member, the value of a string */

@@ -106,7 +106,8 @@ void build_lru(builder *b, const part *p, rows y, rows x) {
     enum { REAL_IMAG, EXP, STABLE_EXP, LOG_PHASE };
     static const char *const names[][2] = {
         {"lambda_re", "lambda_im"}, {"nu", "theta"}, {"nu_log", "theta"}, {"nu_log", "theta_log"}};
-    const int64_t N = integer_of(b, p, "d_state", 1), form = choice_of(b, p, "form", "real_imag exp stable_exp log_phase");
+    const int64_t N = integer_of(b, p, "d_state", 1),
+                  form = choice_of(b, p, "form", "real_imag exp stable_exp log_phase");
     const bool gamma = flag_of(b, p, "gamma");
     check_streams(b, p);
     ignore(p, "r_min r_max max_phase");
@@ -183,7 +184,9 @@ void build_rope_memory(builder *b, const part *p, rows y, rows x) {
 }
 
 /* Rows or columns j < W of a head's lanes: lane j belongs to plane j / 2, as its real part if j is even. */
-static int64_t lane_of(int64_t head, int64_t j, int64_t W, int64_t N) { return head * ((W + 1) / 2) + j / 2 + j % 2 * N; }
+static int64_t lane_of(int64_t head, int64_t j, int64_t W, int64_t N) {
+    return head * ((W + 1) / 2) + j / 2 + j % 2 * N;
+}
 
 /* One head of RotRNN: w_in = xi P^T B, w_out = C P; P (W, W), B (W, D), C (D, all lanes). */
 static void fold_head(linear_system *s, int64_t head, int64_t W, const double *P, const double *B, const double *C,

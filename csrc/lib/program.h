@@ -49,11 +49,11 @@ typedef struct {
 typedef struct {
     op_kind kind;
     rows y, x, z, v;
-    int64_t count;    /* of states of a channel, gates, taps */
-    int64_t state;    /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
-    int64_t window;   /* the number of steps that are kept; 0 for all */
-    int64_t from;     /* first number that is used of the rows of x, or of v */
-    int64_t choice;   /* of a formula */
+    int64_t count;  /* of states of a channel, gates, taps */
+    int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
+    int64_t window; /* the number of steps that are kept; 0 for all */
+    int64_t from;   /* first number that is used of the rows of x, or of v */
+    int64_t choice; /* of a formula */
     double eps;
     const void *w[4];
 } op;
@@ -70,16 +70,16 @@ typedef enum { POOL_NONE, POOL_MEAN, POOL_LAST } pool_kind;
 typedef struct {
     op *ops;
     int64_t count;
-    int64_t row;             /* numbers of scratch memory for a row: all registers */
-    int64_t state_bytes;     /* of a sequence */
-    int64_t step_bytes;      /* of a sequence, for each step of the capacity */
-    rows x;                  /* the encoder's output, which blocks add to, and the head's input */
-    const void *encoder[2];  /* packed weight, or table, and bias */
-    const void *head[2];     /* packed weight and bias */
+    int64_t row;            /* numbers of scratch memory for a row: all registers */
+    int64_t state_bytes;    /* of a sequence */
+    int64_t step_bytes;     /* of a sequence, for each step of the capacity */
+    rows x;                 /* the encoder's output, which blocks add to, and the head's input */
+    const void *encoder[2]; /* packed weight, or table, and bias */
+    const void *head[2];    /* packed weight and bias */
     int64_t inputs, outputs, width;
     bool tokens;
     pool_kind pool;
-    int64_t pool_state;      /* place in a sequence's state: sums in double, or the last row */
+    int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
 } program;
 
 /* Bytes of a sequence's state: first what has a fixed size, then a block for each instruction that keeps all steps. */
@@ -90,12 +90,12 @@ static inline bool state_size(const program *p, int64_t capacity, int64_t *bytes
 
 /* What one push works on. */
 typedef struct {
-    void *scratch, *state;   /* state: (B, state_bytes) */
-    int64_t room;            /* rows of a register */
-    int64_t B, n;            /* sequences, and steps of the chunk */
-    int64_t before;          /* steps since the reset, before the chunk */
-    int64_t state_bytes;     /* of a sequence, all of it, */
-    int64_t fixed_bytes;     /* and what does not depend on the capacity */
+    void *scratch, *state; /* state: (B, state_bytes) */
+    int64_t room;          /* rows of a register */
+    int64_t B, n;          /* sequences, and steps of the chunk */
+    int64_t before;        /* steps since the reset, before the chunk */
+    int64_t state_bytes;   /* of a sequence, all of it, */
+    int64_t fixed_bytes;   /* and what does not depend on the capacity */
     int64_t capacity;
 } frame;
 
@@ -110,7 +110,7 @@ typedef struct {
 /* The implementation of a dtype and instruction set. */
 typedef struct {
     const char *isa;
-    size_t number;           /* bytes of a number */
+    size_t number; /* bytes of a number */
     int64_t (*packed)(int64_t out, int64_t in);
     void (*pack)(void *to, const double *w, int64_t out, int64_t in); /* w (out, in) for a product */
     void (*convert)(void *to, const double *from, int64_t count);

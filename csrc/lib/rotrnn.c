@@ -171,8 +171,9 @@ rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *mode
     arena memory = {0};
     if (stream) *stream = NULL;
     if (!stream || !model || batch < 1 || capacity < 0 || (!capacity && model->program.step_bytes)) {
-        failed(e, ROTRNN_ARGUMENT, "rotrnn_stream_new: stream or model is NULL, or batch=%lld or capacity=%lld too small",
-               (long long)batch, (long long)capacity);
+        failed(e, ROTRNN_ARGUMENT,
+               "rotrnn_stream_new: stream or model is NULL, or batch=%lld or capacity=%lld too small", (long long)batch,
+               (long long)capacity);
         return e->status;
     }
     const program *const p = &model->program;
@@ -331,8 +332,8 @@ rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t
         failed(e, ROTRNN_DAMAGED, "the state has %zu bytes, expected %zu", size, rotrnn_state_size(stream));
     else {
         add_checksum(&checked, (const char *)bytes + sizeof h);
-        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || h.steps < 0 || h.steps > MOST_STEPS_OF_A_STREAM ||
-            (stream->model->program.step_bytes && h.steps > h.capacity))
+        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || h.steps < 0 ||
+            h.steps > MOST_STEPS_OF_A_STREAM || (stream->model->program.step_bytes && h.steps > h.capacity))
             failed(e, ROTRNN_DAMAGED, "the state does not match its checksum: damaged or changed");
     }
     if (e->status == ROTRNN_OK) {

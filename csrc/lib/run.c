@@ -355,8 +355,8 @@ static void run_conv(const op *o, const frame *f) {
             }
         }
         const int64_t kept = most(past - f->n, 0), new = past - kept;
-        memmove(before, before + new * D, (size_t)(kept * D) * sizeof(real));
-        if (new) memcpy(before + kept * D, x + (f->n - new) * D, (size_t)(new * D) * sizeof(real));
+        memmove(before, before + new *D, (size_t)(kept * D) * sizeof(real));
+        if (new) memcpy(before + kept * D, x + (f->n - new) * D, (size_t)(new *D) * sizeof(real));
     }
 }
 
@@ -388,14 +388,29 @@ static void run_selective(const op *o, const frame *f) {
 typedef void instruction(const op *o, const frame *f);
 
 static instruction *const INSTRUCTIONS[OP_COUNT] = {
-    [OP_DENSE] = run_dense,       [OP_AFFINE] = run_affine, [OP_LAYER_NORM] = run_layer_norm,
-    [OP_ADD] = run_add,           [OP_SKIP] = run_skip,     [OP_GELU] = run_gelu,
-    [OP_SILU] = run_silu,         [OP_GATE] = run_gate,     [OP_SOFTPLUS] = run_softplus,
-    [OP_GLU] = run_glu,           [OP_SCAN] = run_scan,     [OP_EXACT_SCAN] = run_exact_scan,
-    [OP_BANK] = run_bank,         [OP_RNN] = run_rnn,       [OP_MIN_GRU] = run_min_gru,
-    [OP_LSTM] = run_lstm,         [OP_CONV] = run_conv,     [OP_SELECTIVE] = run_selective,
-    [OP_ROTARY] = run_rotary,     [OP_WROPE] = run_wrope,   [OP_ATTENTION] = run_attention,
-    [OP_WINDOW_SCAN] = run_window_scan, [OP_TURNING_SCAN] = run_turning_scan,
+    [OP_DENSE] = run_dense,
+    [OP_AFFINE] = run_affine,
+    [OP_LAYER_NORM] = run_layer_norm,
+    [OP_ADD] = run_add,
+    [OP_SKIP] = run_skip,
+    [OP_GELU] = run_gelu,
+    [OP_SILU] = run_silu,
+    [OP_GATE] = run_gate,
+    [OP_SOFTPLUS] = run_softplus,
+    [OP_GLU] = run_glu,
+    [OP_SCAN] = run_scan,
+    [OP_EXACT_SCAN] = run_exact_scan,
+    [OP_BANK] = run_bank,
+    [OP_RNN] = run_rnn,
+    [OP_MIN_GRU] = run_min_gru,
+    [OP_LSTM] = run_lstm,
+    [OP_CONV] = run_conv,
+    [OP_SELECTIVE] = run_selective,
+    [OP_ROTARY] = run_rotary,
+    [OP_WROPE] = run_wrope,
+    [OP_ATTENTION] = run_attention,
+    [OP_WINDOW_SCAN] = run_window_scan,
+    [OP_TURNING_SCAN] = run_turning_scan,
 };
 
 /* Steps first .. first+n-1 of each sequence through the encoder. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import json
 import os
 import re
@@ -12,7 +13,10 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +25,9 @@ import pytest
 import librotrnn
 from librotrnn import Array, LibraryError, Model
 from rotrnn import ModelSettings, build_model
+from rotrnn._cpu import SIMD_AVAILABLE
 from rotrnn.nn.layer import astype, flatten, unflatten
+from tests.lib.fuzz import fuzz
 
 D, STEPS, BATCH = 12, 23, 3
 
@@ -31,7 +37,7 @@ class Case(NamedTuple):
 
     layer: str
     settings: dict[str, Any]
-    model: dict[str, Any] = {}
+    model: Mapping[str, Any] = MappingProxyType({})
     head: str = "tagger"
     tokens: bool = False
 
@@ -154,7 +160,7 @@ def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path:
     assert np.array_equal(one_by_one(alone, x[1:2])[0], steps[1])
     for cuts in ([0, STEPS], [0, 1, 1, 6, 19, STEPS]):
         stream = loaded.stream(BATCH)
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in itertools.pairwise(cuts):
             got = stream.push(x[:, first:last])
             expected = steps[:, first:last] if got.ndim == 3 else steps[:, last - 1]
             assert np.array_equal(got, expected), (first, last)
@@ -383,6 +389,66 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
     assert len({lib.error_text(status) for status in range(8)}) == 8
 
 
+@pytest.mark.parametrize("name", ["attention", "wrope_memory"])
+def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    assert loaded.facts.needs_capacity
+    with pytest.raises(LibraryError) as caught:
+        loaded.stream(BATCH, 0)
+    assert caught.value.status == librotrnn.ARGUMENT
+    stream = loaded.stream(BATCH, 9)
+    expected = loaded.stream(BATCH).push(x[:, :9])
+    got = [stream.push(x[:, :6])]
+    for n in (4, STEPS):
+        state = stream.save()
+        with pytest.raises(LibraryError) as caught:
+            stream.push(x[:, :n])
+        assert caught.value.status == librotrnn.FULL
+        assert stream.save() == state
+    got.append(stream.push(x[:, 6:9]))
+    assert np.array_equal(np.concatenate(got, 1), expected)
+    with pytest.raises(LibraryError) as caught:
+        loaded.stream(BATCH, 10).load(stream.save())
+    assert caught.value.status == librotrnn.MISMATCH
+
+
+def test_threads_share_a_model(tmp_path: Path) -> None:
+    model, params, x = built("mamba")
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    expected = loaded.stream(BATCH).push(x)
+    with ThreadPoolExecutor(4) as pool:
+        streams = [loaded.stream(BATCH) for _ in range(16)]
+        for got in pool.map(lambda stream: one_by_one(stream, x), streams):
+            assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2"])
+def test_other_instruction_sets(isa: str, tmp_path: Path) -> None:
+    """Each is in a library of its own; results are those of the fastest set to rounding. The bound is that of the
+    comparison with Python."""
+    if isa not in SIMD_AVAILABLE or "-fsanitize" in os.environ.get("LIB_CFLAGS", ""):
+        pytest.skip("for processors that have it; one build with sanitizers is enough")
+    lib = librotrnn.library(f"{librotrnn.FOLDER}-{isa}", LIB_ISA=isa)
+    for name in CASES:
+        model, params, x = built(name)
+        content = saved(tmp_path, model, params)
+        loaded = Model(content, lib)
+        assert lib.model_isa(loaded.handle).decode() == isa
+        stream = loaded.stream(BATCH)
+        got, expected = one_by_one(stream, x), one_by_one(Model(content).stream(BATCH), x)
+        assert np.abs(got - expected).max() <= 2.0**-32 * np.abs(expected).max(), name
+        single = Model(saved(tmp_path, model, astype(params, np.float32)), lib)
+        steps = one_by_one(single.stream(BATCH), x)
+        chunk = single.stream(BATCH).push(x)
+        assert np.array_equal(chunk, steps if chunk.ndim == 3 else steps[:, -1]), name
+
+
+def test_a_few_hundred_changed_files() -> None:
+    models = fuzz(400, 0)
+    assert 5 < models < 200
+
+
 def test_facts(tmp_path: Path) -> None:
     content, model = small(tmp_path, np.float64)
     facts = model.facts
@@ -451,7 +517,12 @@ def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
     got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
     expected = Model(saved(tmp_path, model, astype(params, np.float32))).stream().push(x[:1])[0]
     assert np.array_equal(got.astype(np.float32), expected)
-    assert "expected a file" in subprocess.run(command[:1], capture_output=True, text=True, env=os.environ | {"LD_LIBRARY_PATH": str(lib)}).stdout
+    assert (
+        "expected a file"
+        in subprocess.run(
+            command[:1], capture_output=True, text=True, env=os.environ | {"LD_LIBRARY_PATH": str(lib)}
+        ).stdout
+    )
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake")
@@ -474,6 +545,9 @@ def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
     nm = shutil.which("nm")
     if nm is None or not sys.platform.startswith("linux"):
         pytest.skip("needs nm of binutils")
-    shown = {line.split()[-1] for line in run([nm, "-D", "--defined-only", str(librotrnn.make("lib") / "librotrnn.so")]).splitlines()}
+    shown = {
+        line.split()[-1]
+        for line in run([nm, "-D", "--defined-only", str(librotrnn.make("lib") / "librotrnn.so")]).splitlines()
+    }
     header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
     assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
