@@ -13,7 +13,8 @@
  *     rotrnn_model_free(model);
  *
  * Promises:
- *   - A push allocates no memory, takes no lock and calls no operating system. Its time depends on sizes alone.
+ *   - A push allocates no memory, takes no lock and calls no operating system. Its time depends on sizes alone and,
+ *     where all steps are kept, on their number.
  *   - The output has the same bits whether steps are pushed one by one or many at once, alone or in a batch.
  *   - A model does not change once it is open: any number of streams and threads may share it. A stream belongs to one
  *     thread at a time. The library has no state of its own.

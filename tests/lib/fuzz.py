@@ -75,7 +75,7 @@ def changed_settings(rng: Rng, arrays: dict[str, Any], facts: dict[str, Any]) ->
         elif choice == 1 and isinstance(container, list):
             container.append(copy.deepcopy(container[key]))
         else:
-            container[key] = VALUES[int(rng.integers(len(VALUES)))]
+            container[key] = copy.deepcopy(VALUES[int(rng.integers(len(VALUES)))])
     if rng.integers(3) == 0:
         name = sorted(arrays)[int(rng.integers(len(arrays)))]
         one = arrays.pop(name)
