@@ -23,6 +23,7 @@ is that which tests of ops, layers, tasks and the training loop reach, so the sa
 
 SLOW = {
     "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",
+    "lib/test_lib.py::test_a_model_that_was_saved_here_on_aarch64",
     "lib/test_lib.py::test_cmake_finds_the_package",
     "lib/test_lib.py::test_other_instruction_sets",
     "models/test_models.py::test_gradient_of_the_whole_model",

@@ -271,7 +271,7 @@ static void build_batch_norm(builder *b, const part *norm, rows y, rows x) {
     o->w[2] = stored(b, bias, D);
 }
 
-/* y <- norm(x); y may be x. */
+/* y <- norm(x) */
 static void build_norm(builder *b, const part *norm, rows y, rows x) {
     const int64_t D = x.width;
     if (is_kind(norm, "BatchNorm")) {
@@ -334,8 +334,8 @@ static void build_residual(builder *b, const part *block, rows x) {
     if (prenorm) build_norm(b, &norm, z, x);
     build_layer_of(b, &layer, y, prenorm ? z : x);
     build_end(b, &gate, y);
-    emit(b, OP_ADD, x, y);
-    if (!prenorm) build_norm(b, &norm, x, x);
+    emit(b, OP_ADD, prenorm ? x : y, prenorm ? y : x);
+    if (!prenorm) build_norm(b, &norm, x, y);
 }
 
 /* x <- x + down(GELU(up(norm2(x)))) after the residual block. */
@@ -424,11 +424,12 @@ static void build_model(builder *b, const part *model) {
     const part head = part_in(b, model, "head", "head");
     build_encoder(b, &encoder);
     if (!good(b)) return;
-    p->x = take_rows(b, p->width);
+    p->x = p->last = take_rows(b, p->width);
     build_blocks(b, &stack, p->x);
     if (!is_null(b, model, "norm")) {
         const part norm = part_in(b, model, "norm", "norm");
-        build_norm(b, &norm, p->x, p->x);
+        p->last = take_rows(b, p->width);
+        build_norm(b, &norm, p->last, p->x);
     }
     if (classifier) build_pool(b, model);
     build_head(b, &head);

@@ -14,7 +14,7 @@
 #include "kernels.h"
 
 typedef enum {
-    OP_DENSE,        /* y = x w[0]^T + w[1] or 0 */
+    OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
     OP_LAYER_NORM,   /* y = w[0] xhat + w[1] */
     OP_ADD,          /* y += x */
@@ -52,7 +52,7 @@ typedef struct {
     int64_t count;  /* of states of a channel, gates, taps */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */
-    int64_t from;   /* first number that is used of the rows of x, or of v */
+    int64_t from;   /* first number that is used of the rows of v */
     int64_t choice; /* of a formula */
     double eps;
     const void *w[4];
@@ -73,7 +73,8 @@ typedef struct {
     int64_t row;            /* numbers of scratch memory for a row: all registers */
     int64_t state_bytes;    /* of a sequence */
     int64_t step_bytes;     /* of a sequence, for each step of the capacity */
-    rows x;                 /* the encoder's output, which blocks add to, and the head's input */
+    rows x;                 /* the encoder's output, to which blocks add */
+    rows last;              /* what the head reads */
     const void *encoder[2]; /* packed weight, or table, and bias */
     const void *head[2];    /* packed weight and bias */
     int64_t inputs, outputs, width;

@@ -18,7 +18,7 @@ static void *state_of(const frame *f, int64_t b, int64_t place) {
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
 static void run_dense(const op *o, const frame *f) {
-    product(rows_of(f, o->y), o->y.width, o->w[1], 0, (gemm_view){rows_of(f, o->x) + o->from, o->x.width, 1}, o->w[0],
+    product(rows_of(f, o->y), o->y.width, o->w[1], 0, (gemm_view){rows_of(f, o->x), o->x.width, 1}, o->w[0],
             f->B * f->n, o->count, o->y.width);
 }
 
@@ -63,7 +63,7 @@ EACH_NUMBER(run_glu, glu(z[d], x[d]))
 
 /* ------------------------------------------------------------------------------------------------- recurrences */
 
-/* Calls `step` for the rows of each sequence in the order of time. */
+/* A loop over the rows of each sequence in the order of time. */
 #define EACH_STEP(f, b, t)                                                                                             \
     for (int64_t b = 0; b < (f)->B; b++)                                                                               \
         for (int64_t t = 0; t < (f)->n; t++)
@@ -436,7 +436,7 @@ static void encode(const program *p, const frame *f, const pushed *call, int64_t
 static void extend_pool(const program *p, const frame *f) {
     const int64_t D = p->width;
     for (int64_t b = 0; b < f->B; b++) {
-        const real *const x = rows_of(f, p->x) + b * f->n * D;
+        const real *const x = rows_of(f, p->last) + b * f->n * D;
         double *const sum = state_of(f, b, p->pool_state);
         if (p->pool == POOL_LAST) copy_row(state_of(f, b, p->pool_state), x + (f->n - 1) * D, D);
         for (int64_t t = 0; p->pool == POOL_MEAN && t < f->n; t++)
@@ -452,12 +452,12 @@ static void read_out(const program *p, real *output, const real *x, int64_t coun
 static void read_pool(const program *p, const frame *f, real *output) {
     const int64_t D = p->width;
     for (int64_t b = 0; b < f->B; b++) {
-        real *const x = rows_of(f, p->x) + b * D;
+        real *const x = rows_of(f, p->last) + b * D;
         const double *const sum = state_of(f, b, p->pool_state);
         if (p->pool == POOL_LAST) copy_row(x, state_of(f, b, p->pool_state), D);
         for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / (double)most(f->before, 1));
     }
-    read_out(p, output, rows_of(f, p->x), f->B);
+    read_out(p, output, rows_of(f, p->last), f->B);
 }
 
 static void push(const program *p, frame *f, const pushed *call) {
@@ -473,7 +473,7 @@ static void push(const program *p, frame *f, const pushed *call) {
             continue;
         }
         for (int64_t b = 0; b < f->B; b++)
-            read_out(p, output + (b * call->n + first) * p->outputs, rows_of(f, p->x) + b * f->n * p->width, f->n);
+            read_out(p, output + (b * call->n + first) * p->outputs, rows_of(f, p->last) + b * f->n * p->width, f->n);
     }
     if (p->pool) read_pool(p, f, output);
 }

@@ -572,3 +572,30 @@ def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
     }
     header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
     assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
+
+
+@pytest.mark.skipif(
+    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
+    reason="needs gcc for aarch64, and qemu",
+)
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="one build with sanitizers is enough")
+def test_a_model_that_was_saved_here_on_aarch64(tmp_path: Path) -> None:
+    """The same sums in the same order, but for fused multiplications and libm: to some roundings of the largest."""
+    cc = "aarch64-linux-gnu-gcc"
+    folder = librotrnn.make("lib", folder="build/lib-aarch64", CC=cc)
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    found = re.search(r"```c\n(.*?)```", page, re.S)
+    assert found is not None
+    (tmp_path / "example.c").write_text(found[1])
+    program, include = tmp_path / "example", f"-I{librotrnn.ROOT / 'include'}"
+    archive = str(folder / "librotrnn.a")
+    run([cc, "-static", include, str(tmp_path / "example.c"), archive, "-lm", "-o", str(program)])
+    for name in ("lru", "rotrnn, window", "mamba", "attention", "lstm"):
+        model, params, x = built(name)
+        content = saved(tmp_path, model, astype(params, np.float32))
+        numbers = "\n".join(f"{value:.9g}" for value in x[0].astype(np.float32).ravel())
+        text = run(["qemu-aarch64", str(program), str(tmp_path / "model.safetensors")], input=numbers)
+        got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
+        expected = Model(content).stream().push(x[:1])[0]
+        assert got.shape == expected.shape
+        assert np.abs(got - expected).max() <= 2.0**-18 * np.abs(expected).max(), name
