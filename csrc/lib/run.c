@@ -15,6 +15,9 @@ static void *state_of(const frame *f, int64_t b, int64_t place) {
     return (char *)f->state + b * f->state_bytes + place;
 }
 
+/* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
+#define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
+
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
 static void run_dense(const op *o, const frame *f) {
@@ -39,8 +42,8 @@ static void run_add(const op *o, const frame *f) {
     for (int64_t r = 0; r < f->B * f->n; r++) add_row(rows_of(f, o->y) + r * D, rows_of(f, o->x) + r * D, D);
 }
 
-/* Defines an instruction by what it does to one number of y, with n the width: a loop over the numbers of each row.
- * Rows of x and z have the width of y. */
+/* Defines an instruction by what it does to one number of y, with n the width: a loop over the numbers of each row,
+ * also in place. Rows of x and z have the width of y. */
 #define EACH_NUMBER(name, expression)                                                                                  \
     static void name(const op *o, const frame *f) {                                                                    \
         const int64_t n = o->y.width;                                                                                  \
@@ -50,7 +53,7 @@ static void run_add(const op *o, const frame *f) {
             real *const y = rows_of(f, o->y) + r * n;                                                                  \
             const real *const x = rows_of(f, o->x) + r * n, *const z = rows_of(f, o->z) + r * n;                       \
             (void)z;                                                                                                   \
-            _Pragma("GCC ivdep") for (int64_t d = 0; d < n; d++) y[d] = (expression);                                  \
+            EACH(d, n) y[d] = (expression);                                                                            \
         }                                                                                                              \
     }
 
@@ -70,7 +73,7 @@ EACH_NUMBER(run_glu, glu(z[d], x[d]))
 
 /* Rows (2, N): real parts, then imaginary parts. */
 static void scan_row(real *restrict h, real *restrict y, const real *restrict a, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
+    EACH(i, N) {
         const cplx turn = {a[i], a[N + i]}, before = {h[i], h[N + i]}, x = {y[i], y[N + i]};
         const cplx now = plane_step(turn, before, x);
         h[i] = y[i] = now.re;
@@ -84,7 +87,7 @@ static void run_scan(const op *o, const frame *f) {
 }
 
 static void exact_scan_row(double *restrict h, real *restrict y, const double *restrict a, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
+    EACH(i, N) {
         const exact turn = {a[i], a[N + i]}, before = {h[i], h[N + i]};
         const cplx x = {y[i], y[N + i]};
         const exact now = exact_step(turn, before, x);
@@ -103,7 +106,7 @@ static void run_exact_scan(const op *o, const frame *f) {
  * window + 1 inputs. */
 static void window_row(real *restrict read, real *restrict next, real *restrict kept, real *restrict y,
                        const real *restrict oldest, const real *restrict a, const real *restrict power, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
+    EACH(i, N) {
         const cplx turn = {a[i], a[N + i]}, last = {power[i], power[N + i]}, x = {y[i], y[N + i]};
         const cplx old = {oldest[i], oldest[N + i]}, before = {read[i], read[N + i]}, sum = {next[i], next[N + i]};
         const cplx now = plane_tiir_step(turn, last, before, x, old), begun = plane_step(turn, sum, x);
@@ -200,11 +203,11 @@ static void attend(const op *o, real *restrict q, real *restrict mean, const rea
         const real *const key = kept + kept_row(o, i) * 2 * D, *const value = key + D;
         const real score = scale * dot(q, key, width), top = score > largest ? score : largest;
         const real shrink = vmath_exp(largest - top), share = vmath_exp(score - top);
-        for (int64_t d = 0; d < width; d++) mean[d] = mean[d] * shrink + share * value[d];
+        EACH(d, width) mean[d] = mean[d] * shrink + share * value[d];
         total = total * shrink + share;
         largest = top;
     }
-    for (int64_t d = 0; d < width; d++) q[d] = mean[d] / total;
+    EACH(d, width) q[d] = mean[d] / total;
 }
 
 static void run_attention(const op *o, const frame *f) {
@@ -230,7 +233,7 @@ static double wrope_angle(double age, double L, int64_t form) {
 
 /* y += turn h, of planes */
 static void add_turned(real *restrict y, const real *restrict h, cplx turn, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
+    EACH(i, N) {
         const cplx before = {h[i], h[N + i]}, sum = {y[i], y[N + i]}, now = cplx_fma(turn, before, sum);
         y[i] = now.re, y[N + i] = now.im;
     }
@@ -260,7 +263,7 @@ static void run_wrope(const op *o, const frame *f) {
 
 /* One state of each channel: h (2, D) of it, coefficients (4, D), a and c. */
 static void bank_row(real *restrict y, real *restrict h, const real *restrict k, const real *restrict u, int64_t D) {
-    for (int64_t d = 0; d < D; d++) {
+    EACH(d, D) {
         const cplx a = {k[d], k[D + d]}, c = {k[2 * D + d], k[3 * D + d]}, before = {h[d], h[D + d]};
         const cplx now = bank_step(a, before, u[d]);
         h[d] = now.re, h[D + d] = now.im;
@@ -274,13 +277,13 @@ static void run_bank(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         real *const y = rows_of(f, o->y) + (b * f->n + t) * D, *const h = state_of(f, b, o->state);
         const real *const u = rows_of(f, o->x) + (b * f->n + t) * D;
-        for (int64_t d = 0; d < D; d++) y[d] = skip[d] * u[d];
+        EACH(d, D) y[d] = skip[d] * u[d];
         for (int64_t i = 0; i < o->count; i++) bank_row(y, h + i * 2 * D, coefficients + i * 4 * D, u, D);
     }
 }
 
 static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N) {
-    for (int64_t i = 0; i < N; i++) {
+    EACH(i, N) {
         const real z = sigmoid(gate[i]);
         h[i] = y[i] = scan_step(1 - z, h[i], z * y[i]);
     }
@@ -296,9 +299,9 @@ static void run_min_gru(const op *o, const frame *f) {
 
 static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t cell) {
     if (cell == CELL_TANH)
-        for (int64_t j = 0; j < N; j++) y[j] = vmath_tanh(y[j]);
+        EACH(j, N) y[j] = vmath_tanh(y[j]);
     else if (cell == CELL_RELU)
-        for (int64_t j = 0; j < N; j++) y[j] = relu(y[j]);
+        EACH(j, N) y[j] = relu(y[j]);
     copy_row(h, y, N);
 }
 
@@ -318,10 +321,9 @@ static void run_rnn(const op *o, const frame *f) {
     }
 }
 
-/* h (2, N): the state and the cell. Gates in the order i, f, g, o. */
-static void lstm_row(real *restrict h, real *restrict y, const real *restrict z, int64_t N) {
-    real *restrict const c = h + N;
-    for (int64_t j = 0; j < N; j++) {
+/* Gates in the order i, f, g, o. */
+static void lstm_row(real *restrict h, real *restrict c, real *restrict y, const real *restrict z, int64_t N) {
+    EACH(j, N) {
         const lstm_gates at = lstm_gates_of((lstm_gates){z[j], z[N + j], z[2 * N + j], z[3 * N + j]});
         c[j] = lstm_cell(at, c[j]);
         y[j] = h[j] = lstm_output(at, c[j]);
@@ -334,7 +336,8 @@ static void run_lstm(const op *o, const frame *f) {
         add_recurrence(o, f, o->x, t, N);
         for (int64_t b = 0; b < f->B; b++) {
             const int64_t at = b * f->n + t;
-            lstm_row(state_of(f, b, o->state), rows_of(f, o->y) + at * N, rows_of(f, o->x) + at * 4 * N, N);
+            real *const h = state_of(f, b, o->state); /* and the cell behind it */
+            lstm_row(h, h + N, rows_of(f, o->y) + at * N, rows_of(f, o->x) + at * 4 * N, N);
         }
     }
 }
@@ -351,7 +354,7 @@ static void run_conv(const op *o, const frame *f) {
             copy_or_zero_row(y, o->w[1], D);
             for (int64_t k = 0; k < taps; k++) {
                 const real *const input = t + k < past ? before + (t + k) * D : x + (t + k - past) * D;
-                for (int64_t d = 0; d < D; d++) y[d] += w[k * D + d] * input[d];
+                EACH(d, D) y[d] += w[k * D + d] * input[d];
             }
         }
         const int64_t kept = most(past - f->n, 0), new = past - kept;
@@ -363,7 +366,7 @@ static void run_conv(const op *o, const frame *f) {
 /* One state of each channel. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
                           const real *restrict x, real b, real c, int64_t D) {
-    for (int64_t d = 0; d < D; d++) {
+    EACH(d, D) {
         const real moved = selective_move(selective_transition(delta[d], A[d]), h[d]);
         h[d] = selective_step(moved, selective_input(delta[d], x[d]), b);
         y[d] = selective_output(y[d], h[d], c);
@@ -378,7 +381,7 @@ static void run_selective(const op *o, const frame *f) {
         real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
         const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * D;
         const real *const B = rows_of(f, o->v) + at * o->v.width + o->from, *const C = B + S;
-        for (int64_t d = 0; d < D; d++) y[d] = skip[d] * x[d];
+        EACH(d, D) y[d] = skip[d] * x[d];
         for (int64_t s = 0; s < S; s++) selective_row(y, h + s * D, A + s * D, delta, x, B[s], C[s], D);
     }
 }
@@ -439,8 +442,7 @@ static void extend_pool(const program *p, const frame *f) {
         const real *const x = rows_of(f, p->last) + b * f->n * D;
         double *const sum = state_of(f, b, p->pool_state);
         if (p->pool == POOL_LAST) copy_row(state_of(f, b, p->pool_state), x + (f->n - 1) * D, D);
-        for (int64_t t = 0; p->pool == POOL_MEAN && t < f->n; t++)
-            for (int64_t d = 0; d < D; d++) sum[d] += (double)x[t * D + d];
+        for (int64_t t = 0; p->pool == POOL_MEAN && t < f->n; t++) EACH(d, D) sum[d] += (double)x[t * D + d];
     }
 }
 
