@@ -30,6 +30,9 @@ from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
 from tests.lib.fuzz import fuzz
 
+pytestmark = pytest.mark.skipif(
+    not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
+)
 D, STEPS, BATCH = 12, 23, 3
 
 
