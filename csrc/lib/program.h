@@ -26,7 +26,7 @@ typedef enum {
     OP_GLU,          /* y = z s(x) */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
-    OP_WINDOW_SCAN,  /* the same for the last `count` inputs, with w[1] = w[0]^count */
+    OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
     OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count` */
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
     OP_MIN_GRU,      /* y: candidates, x: gates before the sigmoid; y <- h */
@@ -49,12 +49,12 @@ typedef struct {
 typedef struct {
     op_kind kind;
     rows y, x, z, v;
-    int64_t count;  /* of states of a channel, gates, taps */
+    int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */
     int64_t from;   /* first number that is used of the rows of v */
     int64_t choice; /* of a formula */
-    double eps;
+    double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
     const void *w[4];
 } op;
 
