@@ -171,6 +171,19 @@ def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path:
         assert stream.lib.stream_steps(stream.handle) == STEPS
 
 
+def test_windows_forget_to_the_bit(tmp_path: Path) -> None:
+    """The states do not decay, so without the resets of `tiir_scan` a large input would leave a rounding error for ever.
+    Two blocks with windows of 7 forget after four of them."""
+    model, params, _ = built("rope_memory, window")
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    x = np.random.default_rng(0).standard_normal((1, 40, 4))
+    large = x.copy()
+    large[:, 2] = 1e7
+    expected, got = loaded.stream().push(x), loaded.stream().push(large)
+    assert not np.array_equal(got[:, 2:9], expected[:, 2:9])
+    assert np.array_equal(got[:, 2 + 4 * 7 :], expected[:, 2 + 4 * 7 :])
+
+
 def test_chunks_longer_than_the_scratch_memory(tmp_path: Path) -> None:
     """Scratch memory holds some 96 rows."""
     model, params, _ = built("mamba")
