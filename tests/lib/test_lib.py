@@ -172,7 +172,7 @@ def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path:
 
 
 def test_windows_forget_to_the_bit(tmp_path: Path) -> None:
-    """The states do not decay, so without the resets of `tiir_scan` a large input would leave a rounding error for ever.
+    """The states do not decay, so without the resets of `tiir_scan` a large input would leave an error for ever.
     Two blocks with windows of 7 forget after four of them."""
     model, params, _ = built("rope_memory, window")
     loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
