@@ -7,6 +7,7 @@ export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch])
+LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c)
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
@@ -31,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files bench bench-gpu release clean
+.PHONY: lib install-lib cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -41,6 +42,7 @@ help:
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
+	@echo "make lib         the C library for inference, in build/lib; make install-lib PREFIX=/usr/local (docs/c.md)"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
 	@echo "make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
@@ -53,6 +55,7 @@ help:
 	@echo "make test-arm    the C kernels against plain loops, here and for aarch64 under qemu"
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make fuzz-files  changes files of every format at random and loads them (minutes)"
+	@echo "make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
 	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
@@ -71,6 +74,9 @@ cuda: .venv/installed
 # Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
 harness: .venv/installed
 	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
+
+lib install-lib:
+	@$(MAKE) -f csrc/lib/Makefile $@
 
 resources: .venv/installed
 	@$(BIN)/python tests/cuda/resources.py
@@ -97,18 +103,21 @@ lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for platform in linux darwin win32; do $(BIN)/mypy --platform $$platform || exit 1; done
-	clang-format --dry-run -Werror $(C_FILES)
+	clang-format --dry-run -Werror $(C_FILES) $(LIB_FILES)
 
 lint-gcc: .venv/installed
 	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
+	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_BUILD=build/lint-gcc/lib LIB_CFLAGS="$(WARNINGS)"
 
 lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
+	$(MAKE) -s -f csrc/lib/Makefile lib CC=clang LIB_BUILD=build/lint-clang/lib LIB_CFLAGS="$(WARNINGS)"
 
 # Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run
 strict:
 	rm -f .venv/installed
 	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
+	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_CFLAGS="$(WARNINGS)"
 
 # Compiles each header by itself, as C11 and as C++17, since other backends include them
 lint-headers:
@@ -124,6 +133,7 @@ sanitize: sanitized
 	rm -f build/sanitize/report.*
 	export $(call SANITIZED,0) HARNESS=build/harness-sanitize HARNESS_CASES=3 CC="gcc $(SANITIZERS)" CXX="g++ $(SANITIZERS)"; \
 	$(PYTEST) tests/cuda -m 'not whole'
+	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
 	export $(call SANITIZED,1,:log_path=$(CURDIR)/build/sanitize/report); \
 	$(PYTEST) -m 'not whole' --ignore tests/cuda || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
 	! grep csrc/ build/sanitize/report.*
@@ -153,6 +163,11 @@ fuzz-c: build/fuzz/parsers build/fuzz/door
 		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		./door -max_total_time=$(TIME) -timeout=30 -print_final_stats=1 corpus/door
+
+# Changed model files for the C library, under the sanitizers
+fuzz-lib: .venv/installed
+	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
+	$(call SANITIZED,0) PYTHONPATH=python:tests:. $(BIN)/python -m tests.lib.fuzz --count $(CALLS) --seed $(SEED)
 
 build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(LIST)
 	$(PYTHON) csrc/generate.py build/fuzz

@@ -50,6 +50,7 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
+LIB = "lib"  # the folder of the C library, which has a Makefile of its own
 PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c")  # compiled once, without a variant
 
 # The GPUs: Ampere and Hopper, and later ones from PTX. Warnings are errors: nvcc is one compiler
@@ -82,7 +83,8 @@ def variants(source):
 def all_jobs():
     """Every file in every variant, the longest first, so that no core starts a long one at the end."""
     jobs = []
-    for source in sorted(Path("csrc").glob("*/*.c"), key=lambda path: -path.stat().st_size):
+    sources = [source for source in Path("csrc").glob("*/*.c") if source.parent.name != LIB]
+    for source in sorted(sources, key=lambda path: -path.stat().st_size):
         if source.name in PLAIN:
             jobs.append(Job(str(source), "", [], MACROS))
             continue

@@ -24,6 +24,9 @@ is that which tests of ops, layers, tasks and the training loop reach, so the sa
 
 SLOW = {
     "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",
+    "lib/test_lib.py::test_a_model_that_was_saved_here_on_aarch64",
+    "lib/test_lib.py::test_cmake_finds_the_package",
+    "lib/test_lib.py::test_other_instruction_sets",
     "models/test_models.py::test_gradient_of_the_whole_model",
     "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",
     "nn/test_ladder.py::test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc",

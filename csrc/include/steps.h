@@ -63,6 +63,11 @@ ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return l
 ROT_INLINE lane tiir_step(lane a, lane power, lane h_prev, lane x, lane oldest) {
     return lane_sub(scan_step(a, h_prev, x), lane_mul(power, oldest));
 }
+/* The same of a plane, also in kernels of real lanes. */
+ROT_INLINE cplx plane_tiir_step(cplx a, cplx power, cplx h_prev, cplx x, cplx oldest) {
+    const cplx minus = {-power.re, -power.im};
+    return cplx_fma(minus, oldest, plane_step(a, h_prev, x));
+}
 
 /* One generalised reflection  y = v - 2 alpha s w,  s = w . v, |w| = 1; with g the gradient of y and q = w . g:
  * dv is the same step on g;  dalpha = -2 s q;  dw less its part along w = -2 alpha (s (g - q w) + q (v - s w)) */

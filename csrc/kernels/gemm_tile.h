@@ -90,14 +90,19 @@ static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1
               int64_t panel, int64_t rows, int64_t depth, int64_t columns)
 GEMM_PRODUCT(K(gemm_product));
 
-/* The same for numbers that `how` rounds, and w packed by pack_rounded. */
+static inline void unrounded_product(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                                     const real *packed, int64_t rows, int64_t depth, int64_t columns) {
+    K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
+}
+
+/* The same for numbers that `how` rounds, and w packed by pack_rounded (gemm_rounded.c). */
 void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                              const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how);
 
 static inline void product(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                            const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how) {
     if (how == ROUND_NONE)
-        K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
+        unrounded_product(y, y_row, start, start_row, x, packed, rows, depth, columns);
     else
         K(gemm_rounded_product)(y, y_row, start, start_row, x, packed, rows, depth, columns, how);
 }

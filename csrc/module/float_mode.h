@@ -10,11 +10,13 @@
 typedef uint64_t float_mode;
 
 #if defined(__x86_64__) || defined(__SSE2__)
-enum { FLOAT_MODE_BITS = 0xE040 }; /* MXCSR: flush to zero, rounding, denormals are zero */
+enum { FLOAT_MODE_BITS = 0xE040 };  /* MXCSR: flush to zero, rounding, denormals are zero */
+enum { FLOAT_MODE_FLUSH = 0x8040 }; /* subnormal numbers are zero, which the streams of the C library want */
 static inline float_mode float_mode_now(void) { return __builtin_ia32_stmxcsr(); }
 static inline void float_mode_set(float_mode mode) { __builtin_ia32_ldmxcsr((uint32_t)mode); }
 #elif defined(__aarch64__)
-enum { FLOAT_MODE_BITS = 0x1C80000 }; /* FPCR: flush to zero, rounding, flush to zero of half precision */
+enum { FLOAT_MODE_BITS = 0x1C80000 };  /* FPCR: flush to zero, rounding, flush to zero of half precision */
+enum { FLOAT_MODE_FLUSH = 0x1000000 }; /* subnormal numbers are zero */
 static inline float_mode float_mode_now(void) {
     float_mode mode;
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
@@ -22,7 +24,7 @@ static inline float_mode float_mode_now(void) {
 }
 static inline void float_mode_set(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
 #else
-enum { FLOAT_MODE_BITS = 0 };
+enum { FLOAT_MODE_BITS = 0, FLOAT_MODE_FLUSH = 0 };
 static inline float_mode float_mode_now(void) { return 0; }
 static inline void float_mode_set(float_mode mode) { (void)mode; }
 #endif

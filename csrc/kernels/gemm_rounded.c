@@ -1,0 +1,100 @@
+/* Products whose operands a precision rounds (gemm_tile.h), by the tile. */
+#include "gemm_tile.h"
+
+#if defined(ROT_X86) && defined(__AVX512F__) && !ROT_DOUBLE
+enum { HAS_PAIRS = 1 };
+#define PRODUCT_OF_PAIRS gemm_product_f32_avx512_bf16
+GEMM_PRODUCT(PRODUCT_OF_PAIRS);
+#else
+enum { HAS_PAIRS = 0 };
+#define PRODUCT_OF_PAIRS K(gemm_product) /* never called */
+#endif
+
+rounding K(gemm_rounding)(void) {
+    static const rounding OF[PRECISIONS] = {
+        [PRECISION_FLOAT32] = ROUND_NONE, [PRECISION_TF32] = ROUND_TF32, [PRECISION_BF16] = ROUND_BF16};
+    const rounding how = OF[precision_of_call()];
+    return how == ROUND_BF16 && HAS_PAIRS && bf16_pairs() ? ROUND_BF16_PAIRS : how;
+}
+
+/* One number of bfloat16, and two, stored where a float32 may be. */
+typedef uint16_t half __attribute__((may_alias));
+typedef uint32_t pair __attribute__((may_alias));
+static pair pair_of(real low, real high) { return bf16_bits((float)low) | bf16_bits((float)high) << 16; }
+
+static void round_row(real *y, const real *x, int64_t n, rounding how) {
+    if (how == ROUND_TF32)
+        for (int64_t j = 0; j < n; j++) y[j] = (real)tf32_of((float)x[j]);
+    else
+        for (int64_t j = 0; j < n; j++) y[j] = (real)bf16_of((float)x[j]);
+}
+
+/* y[j] = the pair of x[2j] and x[2j+1]: on x86, bfloat16 numbers in their order */
+static void pair_row(real *y, const real *x, int64_t n) {
+    half *const to = (half *)y;
+    for (int64_t j = 0; j < n; j++) to[j] = (half)bf16_bits((float)x[j]);
+    if (n % 2) to[n] = 0;
+}
+
+/* y[j] = the pair of low[j] and high[j]; high NULL for zeros. y may be low. */
+static void pair_rows(real *y, const real *low, const real *high, int64_t n) {
+    pair *const to = (pair *)y;
+    if (high)
+        for (int64_t j = 0; j < n; j++) to[j] = pair_of(low[j], high[j]);
+    else
+        for (int64_t j = 0; j < n; j++) to[j] = pair_of(low[j], 0);
+}
+
+void K(gemm_round)(real *panels, int64_t depth, int64_t columns, rounding how) {
+    if (how != ROUND_BF16_PAIRS) {
+        round_row(panels, panels, packed_columns(columns) * depth, how);
+        return;
+    }
+    for (int64_t n = 0; n < columns; n += NR, panels += depth * NR)
+        for (int64_t k = 0; k < depth; k += 2)
+            pair_rows(panels + k / 2 * NR, panels + k * NR, k + 1 < depth ? panels + (k + 1) * NR : NULL, NR);
+}
+
+/* Rows and numbers of x that are rounded at a time: they stay in the first cache beside a panel's rows. */
+enum { ROUNDED_ROWS = 4 * MR, ROUNDED_DEPTH = 128 };
+
+/* x (rows, depth) rounded into `room`, with its consecutive numbers next to each other again. */
+static gemm_view round_left(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
+    const bool pairs = how == ROUND_BF16_PAIRS;
+    if (x.step == 1) {
+        for (int64_t i = 0; i < rows; i++) {
+            if (pairs)
+                pair_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth);
+            else
+                round_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth, how);
+        }
+        return (gemm_view){room, ROUNDED_DEPTH, 1};
+    }
+    for (int64_t k = 0; k < depth; k += pairs ? 2 : 1) {
+        const real *const one = x.at + k * x.step;
+        if (pairs)
+            pair_rows(room + k / 2 * ROUNDED_ROWS, one, k + 1 < depth ? one + x.step : NULL, rows);
+        else
+            round_row(room + k * ROUNDED_ROWS, one, rows, how);
+    }
+    return (gemm_view){room, 1, ROUNDED_ROWS};
+}
+
+void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
+                             const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how) {
+    const int64_t each = how == ROUND_BF16_PAIRS ? 2 : 1; /* numbers of a word */
+    real room[ROUNDED_ROWS * ROUNDED_DEPTH];
+    for (int64_t i = 0; i < rows; i += ROUNDED_ROWS) {
+        const int64_t n = least(rows - i, ROUNDED_ROWS);
+        real *const to = y + i * y_row;
+        const real *from = start ? start + i * start_row : NULL;
+        int64_t from_row = start_row;
+        for (int64_t k = 0; k == 0 || k < depth; k += ROUNDED_DEPTH, from = to, from_row = y_row) {
+            const int64_t part = least(depth - k, ROUNDED_DEPTH);
+            const gemm_view left =
+                round_left(room, (gemm_view){x.at + i * x.row + k * x.step, x.row, x.step}, n, part, how);
+            (each == 2 ? PRODUCT_OF_PAIRS : K(gemm_product))(to, y_row, from, from_row, left, packed + k / each * NR,
+                                                             depth * NR, n, pieces_of(part, each), columns);
+        }
+    }
+}

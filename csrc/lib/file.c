@@ -1,0 +1,156 @@
+#include "file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "librotrnn reads its files on little-endian processors"
+#endif
+
+enum { LENGTH = 8 }; /* bytes of the header's length, in front of the header */
+
+static const char KEY[] = "rotrnn"; /* of the metadata */
+enum { FORMAT = 2, MODEL_FORMAT = 1 };
+
+/* The data of the file, behind the header. */
+typedef struct {
+    const char *at;
+    int64_t size;
+} data;
+
+static bool is_count(const json *value) { return value && value->whole && value->integer >= 0; }
+
+/* One member of the header: {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}. */
+static bool read_array(file_array *array, const json *entry, const char *dtype, data d, rotrnn_error *error) {
+    const int64_t bytes = !strcmp(dtype, "F64") ? sizeof(double) : sizeof(float);
+    const json *const shape = json_member(entry, "shape"), *const offsets = json_member(entry, "data_offsets");
+    *array = (file_array){.name = entry->key, .count = 1};
+    if (!json_is(json_member(entry, "dtype"), dtype))
+        return failed(error, ROTRNN_UNSUPPORTED, "%.80s does not have dtype %s: expected one of F32 and F64 for all",
+                      entry->key, dtype);
+    if (!shape || shape->kind != JSON_LIST || !offsets || offsets->kind != JSON_LIST)
+        return failed(error, ROTRNN_DAMAGED, "%.80s has no shape or no place", entry->key);
+    for (const json *axis = shape->first; axis; axis = axis->next) {
+        if (!is_count(axis) || array->axes == MOST_AXES ||
+            __builtin_mul_overflow(array->count, axis->integer, &array->count))
+            return failed(error, ROTRNN_DAMAGED, "%.80s has no shape of at most %d axes", entry->key, MOST_AXES);
+        array->shape[array->axes++] = axis->integer;
+    }
+    const json *const from = offsets->first, *const to = from ? from->next : NULL;
+    int64_t size;
+    if (!is_count(from) || !is_count(to) || from->integer > to->integer || to->integer > d.size ||
+        __builtin_mul_overflow(array->count, bytes, &size) || to->integer - from->integer != size)
+        return failed(error, ROTRNN_DAMAGED, "%.80s does not lie in the file with the size of its shape", entry->key);
+    array->bytes = d.at + from->integer;
+    return true;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
+}
+
+/* Adds "\0NAME DTYPE SHAPE\0" and the bytes of an array, with dtype and shape as Python writes them. */
+static void add_to_digest(sha256 *s, const file_array *array, bool is_double) {
+    char text[32 * (MOST_AXES + 1)];
+    size_t n = (size_t)snprintf(text, sizeof text, " <f%d (", is_double ? 8 : 4);
+    for (int i = 0; i < array->axes; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? ", " : "", (long long)array->shape[i]);
+    n += (size_t)snprintf(text + n, sizeof text - n, array->axes == 1 ? ",)" : ")");
+    sha256_add(s, "", 1);
+    sha256_add(s, array->name, strlen(array->name));
+    sha256_add(s, text, n + 1);
+    sha256_add(s, array->bytes, (size_t)array->count * (is_double ? sizeof(double) : sizeof(float)));
+}
+
+/* `text` is the value in the metadata: a SHA-256 in hexadecimal, a space, and the facts as JSON. */
+static bool verify(file *f, const json *text, rotrnn_error *error) {
+    static const char digits[] = "0123456789abcdef";
+    const size_t before = 2 * SHA256_BYTES + 1;
+    char expected[2 * SHA256_BYTES];
+    sha256 s;
+    if (!text || text->kind != JSON_STRING || text->length < before || text->text[before - 1] != ' ')
+        return failed(error, ROTRNN_DAMAGED, "the metadata have no \"%s\": not a file of rotrnn", KEY);
+    sha256_start(&s);
+    sha256_add(&s, text->text + before, text->length - before);
+    for (int64_t i = 0; i < f->count; i++) add_to_digest(&s, f->arrays + i, f->is_double);
+    sha256_end(&s, f->digest);
+    for (int i = 0; i < SHA256_BYTES; i++) {
+        expected[2 * i] = digits[f->digest[i] >> 4];
+        expected[2 * i + 1] = digits[f->digest[i] & 15];
+    }
+    if (memcmp(text->text, expected, sizeof expected))
+        return failed(error, ROTRNN_DAMAGED, "the content does not match its checksum: damaged or changed");
+    return true;
+}
+
+static bool all_finite(const file_array *array, bool is_double) {
+    for (int64_t i = 0; i < array->count; i++) {
+        double wide;
+        float narrow;
+        if (is_double)
+            memcpy(&wide, (const char *)array->bytes + i * (int64_t)sizeof wide, sizeof wide);
+        else
+            memcpy(&narrow, (const char *)array->bytes + i * (int64_t)sizeof narrow, sizeof narrow),
+                wide = (double)narrow;
+        if (!isfinite(wide)) return false;
+    }
+    return true;
+}
+
+static bool read_facts(file *f, arena *memory, const json *text, rotrnn_error *error) {
+    const size_t before = 2 * SHA256_BYTES + 1;
+    f->facts = json_read(memory, text->text + before, text->length - before, error);
+    if (!f->facts) return false;
+    const json *const format = json_member(f->facts, "format"), *const of_model = json_member(f->facts, "model_format");
+    if (!json_member(f->facts, "model"))
+        return failed(error, ROTRNN_DAMAGED, "not a model: expected a file that a model's save wrote");
+    if (!is_count(format) || format->integer != FORMAT || !is_count(of_model) || of_model->integer != MODEL_FORMAT)
+        return failed(error, ROTRNN_UNSUPPORTED, "not of format %d and model_format %d, which this version reads",
+                      FORMAT, MODEL_FORMAT);
+    return true;
+}
+
+bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error) {
+    uint64_t length = 0;
+    *f = (file){0};
+    if (size < LENGTH || size > INT64_MAX)
+        return failed(error, ROTRNN_DAMAGED, "%zu bytes are too few for a model's file", size);
+    memcpy(&length, bytes, LENGTH);
+    if (length > size - LENGTH)
+        return failed(error, ROTRNN_DAMAGED, "cut off, or not a safetensors file: its header would be longer");
+    const char *const text = (const char *)bytes + LENGTH;
+    const json *const header = json_read(memory, text, (size_t)length, error);
+    if (!header) return false;
+    if (header->kind != JSON_OBJECT) return failed(error, ROTRNN_DAMAGED, "the header is not a JSON object");
+    const data d = {text + length, (int64_t)(size - LENGTH - (size_t)length)};
+    const json *metadata = NULL;
+    for (const json *one = header->first; one; one = one->next) f->count++;
+    f->arrays = arena_take(memory, f->count, sizeof *f->arrays);
+    if (!f->arrays) return failed(error, ROTRNN_NO_MEMORY, "no memory for the list of arrays");
+    f->count = 0;
+    for (const json *one = header->first; one; one = one->next) {
+        if (!strcmp(one->key, "__metadata__")) {
+            metadata = one;
+            continue;
+        }
+        if (!f->count) f->is_double = json_is(json_member(one, "dtype"), "F64");
+        if (!read_array(f->arrays + f->count, one, f->is_double ? "F64" : "F32", d, error)) return false;
+        if (__builtin_add_overflow(f->numbers, f->arrays[f->count].count, &f->numbers))
+            return failed(error, ROTRNN_DAMAGED, "the arrays have too many numbers");
+        f->count++;
+    }
+    qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
+    const json *const value = json_member(metadata, KEY);
+    if (!verify(f, value, error)) return false;
+    for (int64_t i = 0; i < f->count; i++)
+        if (!all_finite(f->arrays + i, f->is_double))
+            return failed(error, ROTRNN_DAMAGED, "%.80s has values that are not finite", f->arrays[i].name);
+    return read_facts(f, memory, value, error);
+}
+
+file_array *file_find(const file *f, const char *name) {
+    const file_array wanted = {.name = name};
+    return bsearch(&wanted, f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
+}

@@ -1,0 +1,34 @@
+/* The file of a model: safetensors, with settings in its metadata (python/rotrnn/models/files.py has the format). */
+#ifndef ROT_FILE_H
+#define ROT_FILE_H
+
+#include "json.h"
+#include "sha256.h"
+
+enum { MOST_AXES = 8 };
+
+/* An array of the file. Its numbers are float or double, little-endian, and at no particular alignment. */
+typedef struct {
+    const char *name;
+    const void *bytes;
+    int64_t shape[MOST_AXES], count;
+    int axes;
+    bool used;
+} file_array;
+
+typedef struct {
+    file_array *arrays; /* sorted by name */
+    int64_t count;      /* of arrays */
+    int64_t numbers;    /* of all arrays */
+    bool is_double;
+    json *facts;
+    uint8_t digest[SHA256_BYTES]; /* of all of this */
+} file;
+
+/* Reads and verifies the bytes of a file, which `f` points into. The rest lives in the arena. */
+bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error);
+
+/* The array of that name, or NULL. */
+file_array *file_find(const file *f, const char *name);
+
+#endif

@@ -1,0 +1,49 @@
+#include "memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../module/platform.h"
+#include "pool.h"
+
+enum { LINE = 64 };
+
+typedef struct arena_block {
+    struct arena_block *before;
+} arena_block;
+
+void *arena_take(arena *a, int64_t count, size_t size) {
+    size_t bytes;
+    if (count < 0 || __builtin_mul_overflow((size_t)count, size, &bytes)) return NULL;
+    if (__builtin_add_overflow(bytes, (size_t)2 * LINE, &bytes)) return NULL; /* a line for the list, one to spare */
+    arena_block *const block = calloc(1, bytes); /* what is large is not touched until it is used */
+    if (!block) return NULL;
+    block->before = a->last;
+    a->last = block;
+    return (char *)block + (2 * LINE - (uintptr_t)block % LINE);
+}
+
+void arena_free(arena *a) {
+    while (a->last) {
+        arena_block *const before = a->last->before;
+        free(a->last);
+        a->last = before;
+    }
+}
+
+/* The workspaces of kernels that run while a model is loaded: the library keeps no memory of its own. */
+void *pool_take(size_t bytes) { return platform_memory(LINE, bytes ? bytes : 1); }
+void pool_give(void *memory) { platform_free(memory); }
+
+bool failed(rotrnn_error *error, rotrnn_status status, const char *format, ...) {
+    if (error->status != ROTRNN_OK) return false;
+    va_list values;
+    va_start(values, format);
+    error->status = status;
+    (void)vsnprintf(error->text, sizeof error->text, format, values);
+    va_end(values);
+    for (char *at = error->text; *at; at++) /* names in a file may have any bytes */
+        if (*at < ' ' || *at > '~') *at = '?';
+    return false;
+}

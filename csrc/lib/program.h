@@ -1,0 +1,122 @@
+/* A model as a straight-line program: at load it becomes a list of instructions on rows of numbers, which a push runs
+ * for a chunk of steps at a time. Instructions have an implementation for each dtype and instruction set (run.h).
+ *
+ * A row belongs to one step of one sequence: of B sequences and n steps of a chunk, row b n + t. A register holds such
+ * rows of a fixed width. What lasts from step to step lies in the state of a sequence, one block of bytes each.
+ */
+#ifndef ROT_PROGRAM_H
+#define ROT_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels.h"
+
+typedef enum {
+    OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
+    OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
+    OP_LAYER_NORM,   /* y = w[0] xhat + w[1] */
+    OP_ADD,          /* y += x */
+    OP_SKIP,         /* y += w[0] x, by channel */
+    OP_GELU,         /* y = gelu(x) */
+    OP_SILU,         /* y = silu(x) */
+    OP_SOFTPLUS,     /* y = softplus(x) */
+    OP_GATE,         /* y *= silu(x) */
+    OP_GLU,          /* y = z s(x) */
+    OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
+    OP_EXACT_SCAN,   /* the same with states and w[0] in double */
+    OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
+    OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count` */
+    OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
+    OP_MIN_GRU,      /* y: candidates, x: gates before the sigmoid; y <- h */
+    OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
+    OP_LSTM,         /* x: inputs of the gates; y <- h */
+    OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
+    OP_ATTENTION,    /* y <- attention of the query y, key x and value z in `count` heads */
+    OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
+    OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
+    OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
+    OP_COUNT
+} op_kind;
+
+/* A register: where its rows begin in the scratch memory, in numbers for each row, and their width. */
+typedef struct {
+    int64_t place, width;
+} rows;
+
+/* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
+typedef struct {
+    op_kind kind;
+    rows y, x, z, v;
+    int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
+    int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
+    int64_t window; /* the number of steps that are kept; 0 for all */
+    int64_t from;   /* first number that is used of the rows of v */
+    int64_t choice; /* of a formula */
+    double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
+    const void *w[4];
+} op;
+
+/* Bounds of -log gamma_t, as in python/rotrnn/nn/layers/selective_rotrnn.py. */
+#define SLOWEST_DECAY 1e-30
+#define FASTEST_DECAY 1e3
+
+/* Angles by age (python/rotrnn/ops/memory.py). */
+enum { WROPE_UNIFORM, WROPE_WARPED, WROPE_BLEND, WROPE_BLEND_PRINTED };
+
+typedef enum { POOL_NONE, POOL_MEAN, POOL_LAST } pool_kind;
+
+typedef struct {
+    op *ops;
+    int64_t count;
+    int64_t row;            /* numbers of scratch memory for a row: all registers */
+    int64_t state_bytes;    /* of a sequence */
+    int64_t step_bytes;     /* of a sequence, for each step of the capacity */
+    rows x;                 /* the encoder's output, to which blocks add */
+    rows last;              /* what the head reads */
+    const void *encoder[2]; /* packed weight, or table, and bias */
+    const void *head[2];    /* packed weight and bias */
+    int64_t inputs, outputs, width;
+    bool tokens;
+    pool_kind pool;
+    int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
+} program;
+
+/* Bytes of a sequence's state: first what has a fixed size, then a block for each instruction that keeps all steps. */
+static inline bool state_size(const program *p, int64_t capacity, int64_t *bytes) {
+    return !__builtin_mul_overflow(p->step_bytes, capacity, bytes) &&
+           !__builtin_add_overflow(*bytes, p->state_bytes, bytes);
+}
+
+/* What one push works on. */
+typedef struct {
+    void *scratch, *state; /* state: (B, state_bytes) */
+    int64_t room;          /* rows of a register */
+    int64_t B, n;          /* sequences, and steps of the chunk */
+    int64_t before;        /* steps since the reset, before the chunk */
+    int64_t state_bytes;   /* of a sequence, all of it, */
+    int64_t fixed_bytes;   /* and what does not depend on the capacity */
+    int64_t capacity;
+} frame;
+
+/* A push: n steps of input for each sequence, and where the logits go. */
+typedef struct {
+    const void *features;
+    const int32_t *tokens;
+    void *output;
+    int64_t n;
+} pushed;
+
+/* The implementation of a dtype and instruction set. */
+typedef struct {
+    const char *isa;
+    size_t number; /* bytes of a number */
+    int64_t (*packed)(int64_t out, int64_t in);
+    void (*pack)(void *to, const double *w, int64_t out, int64_t in); /* w (out, in) for a product */
+    void (*convert)(void *to, const double *from, int64_t count);
+    void (*push)(const program *p, frame *f, const pushed *call);
+    int (*rotation)(const orthogonal_forward_args *args); /* expm(M - M^T), in double; NULL for float */
+} implementation;
+
+#endif

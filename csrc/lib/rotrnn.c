@@ -1,0 +1,344 @@
+/* The functions of include/rotrnn.h: their checks, and files, models, streams and states as a whole. */
+#include "rotrnn.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../module/float_mode.h"
+#include "build.h"
+#include "choose.h"
+#include "cuts.h"
+
+enum { ROWS = 96 }; /* of a chunk, unless the batch has more: they stay in cache with their registers */
+
+struct rotrnn_model {
+    arena memory; /* with the model itself */
+    program program;
+    const implementation *run;
+    int64_t parameters;
+    uint8_t digest[SHA256_BYTES];
+};
+
+struct rotrnn_stream {
+    arena memory; /* with the stream itself */
+    const rotrnn_model *model;
+    int64_t batch, capacity, steps, chunk;
+    int64_t state_bytes; /* of a sequence */
+    void *state, *scratch;
+};
+
+const char *rotrnn_version(void) { return ROTRNN_VERSION; }
+
+const char *rotrnn_error_text(rotrnn_status status) {
+    static const char *const texts[] = {
+        [ROTRNN_OK] = "no error",
+        [ROTRNN_ARGUMENT] = "an argument is NULL, negative or out of range, or not of the model's kind",
+        [ROTRNN_NO_FILE] = "the file does not exist or cannot be read",
+        [ROTRNN_NO_MEMORY] = "there is not enough memory",
+        [ROTRNN_DAMAGED] = "the bytes are not a model's or a state's, or were changed since they were written",
+        [ROTRNN_UNSUPPORTED] = "the model has a part that the library does not have",
+        [ROTRNN_FULL] = "the stream was made for fewer steps",
+        [ROTRNN_MISMATCH] = "the state is of another model, batch or capacity"};
+    const size_t place = (size_t)status;
+    return place < sizeof texts / sizeof *texts ? texts[place] : "an unknown status";
+}
+
+/* Clears the caller's error, or one of our own where the caller wants none. */
+static rotrnn_error *cleared(rotrnn_error *error, rotrnn_error *own) {
+    rotrnn_error *const e = error ? error : own;
+    *e = (rotrnn_error){.status = ROTRNN_OK};
+    return e;
+}
+
+/* ---------------------------------------------------------------------------------------------------- models */
+
+/* Reads the model into `model`, which is in its own arena. */
+static bool read_model(rotrnn_model *model, const void *bytes, size_t size, rotrnn_error *error) {
+    arena spare = {0};
+    file f;
+    if (file_read(&f, &spare, bytes, size, error)) {
+        builder b = {.file = &f, .memory = &model->memory, .program = &model->program, .error = error};
+        b.run = model->run = choose(f.is_double);
+        model->parameters = f.numbers;
+        memcpy(model->digest, f.digest, sizeof f.digest);
+        if (!b.run)
+            failed(error, ROTRNN_UNSUPPORTED, "this build has no instructions that the processor has");
+        else
+            build(&b);
+    }
+    arena_free(&spare);
+    return error->status == ROTRNN_OK;
+}
+
+rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    arena memory = {0};
+    if (model) *model = NULL;
+    if (!model || !bytes) {
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_read: model or bytes is NULL");
+        return e->status;
+    }
+    rotrnn_model *const made = arena_take(&memory, 1, sizeof *made);
+    if (!made) {
+        failed(e, ROTRNN_NO_MEMORY, "no memory for the model");
+        return e->status;
+    }
+    made->memory = memory;
+    if (read_model(made, bytes, size, e))
+        *model = made;
+    else
+        rotrnn_model_free(made);
+    return e->status;
+}
+
+/* The bytes of a file, in memory of malloc, or NULL. */
+static void *read_bytes(FILE *from, size_t *size) {
+    enum { FIRST = 1 << 16 };
+    char *bytes = NULL;
+    size_t room = 0;
+    *size = 0;
+    for (;;) {
+        if (*size == room) {
+            room = room ? 2 * room : FIRST;
+            char *const more = realloc(bytes, room);
+            if (!more) break;
+            bytes = more;
+        }
+        const size_t got = fread(bytes + *size, 1, room - *size, from);
+        *size += got;
+        if (got) continue;
+        if (ferror(from)) break;
+        return bytes;
+    }
+    free(bytes);
+    return NULL;
+}
+
+rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    size_t size = 0;
+    if (model) *model = NULL;
+    if (!model || !path) {
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_open: model or path is NULL");
+        return e->status;
+    }
+    errno = 0;
+    FILE *const from = fopen(path, "rb");
+    if (!from) {
+        failed(e, ROTRNN_NO_FILE, "%.150s: %.80s", path, strerror(errno));
+        return e->status;
+    }
+    void *const bytes = read_bytes(from, &size);
+    const int problem = errno;
+    (void)fclose(from);
+    if (bytes)
+        (void)rotrnn_model_read(model, bytes, size, e);
+    else
+        failed(e, ROTRNN_NO_FILE, "%.150s: %.80s", path, strerror(problem));
+    free(bytes);
+    return e->status;
+}
+
+void rotrnn_model_free(rotrnn_model *model) {
+    if (!model) return;
+    arena memory = model->memory;
+    arena_free(&memory);
+}
+
+rotrnn_facts rotrnn_model_facts(const rotrnn_model *model) {
+    if (!model) return (rotrnn_facts){0};
+    const program *const p = &model->program;
+    return (rotrnn_facts){.reads_tokens = p->tokens,
+                          .is_double = model->run->number == sizeof(double),
+                          .gives_each = p->pool == POOL_NONE,
+                          .needs_capacity = p->step_bytes > 0,
+                          .inputs = p->inputs,
+                          .outputs = p->outputs,
+                          .parameters = model->parameters};
+}
+
+const char *rotrnn_model_isa(const rotrnn_model *model) { return model ? model->run->isa : ""; }
+
+/* --------------------------------------------------------------------------------------------------- streams */
+
+static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->state_bytes; }
+
+rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch, int64_t capacity,
+                                rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    arena memory = {0};
+    if (stream) *stream = NULL;
+    if (!stream || !model || batch < 1 || capacity < 0 || (!capacity && model->program.step_bytes)) {
+        failed(e, ROTRNN_ARGUMENT,
+               "rotrnn_stream_new: stream or model is NULL, or batch=%lld or capacity=%lld too small", (long long)batch,
+               (long long)capacity);
+        return e->status;
+    }
+    const program *const p = &model->program;
+    const int64_t chunk = most(ROWS / batch, 1);
+    int64_t numbers = 0, rows = 0, state_bytes = 0;
+    rotrnn_stream *const made = arena_take(&memory, 1, sizeof *made);
+    const bool fits = !__builtin_mul_overflow(batch, chunk, &rows) && !__builtin_mul_overflow(rows, p->row, &numbers) &&
+                      state_size(p, capacity, &state_bytes);
+    void *const scratch = made && fits ? arena_take(&memory, numbers, model->run->number) : NULL;
+    void *const state = scratch ? arena_take(&memory, batch, (size_t)state_bytes) : NULL;
+    if (!state) {
+        arena_free(&memory);
+        failed(e, ROTRNN_NO_MEMORY, "no memory for a stream of %lld sequences", (long long)batch);
+        return e->status;
+    }
+    *made = (rotrnn_stream){.memory = memory,
+                            .model = model,
+                            .batch = batch,
+                            .capacity = capacity,
+                            .chunk = chunk,
+                            .state_bytes = state_bytes,
+                            .state = state,
+                            .scratch = scratch};
+    *stream = made;
+    return ROTRNN_OK;
+}
+
+void rotrnn_stream_free(rotrnn_stream *stream) {
+    if (!stream) return;
+    arena memory = stream->memory;
+    arena_free(&memory);
+}
+
+rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream) {
+    if (!stream) return ROTRNN_ARGUMENT;
+    memset(stream->state, 0, (size_t)bytes_of_state(stream));
+    stream->steps = 0;
+    return ROTRNN_OK;
+}
+
+int64_t rotrnn_stream_steps(const rotrnn_stream *stream) { return stream ? stream->steps : 0; }
+
+/* ---------------------------------------------------------------------------------------------------- pushes */
+
+static const int64_t MOST_STEPS_OF_A_STREAM = (int64_t)1 << 62;
+
+/* Whether all tokens of the batch are in the vocabulary. */
+static bool in_vocabulary(const int32_t *tokens, int64_t count, int64_t vocabulary) {
+    bool right = true;
+    for (int64_t i = 0; i < count; i++) right &= tokens[i] >= 0 && tokens[i] < vocabulary;
+    return right;
+}
+
+static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, const pushed *call) {
+    if (!s || call->n < 0 || !call->output) return ROTRNN_ARGUMENT;
+    const rotrnn_model *const model = s->model;
+    const program *const p = &model->program;
+    if (model->run->number != number || p->tokens != tokens) return ROTRNN_ARGUMENT;
+    int64_t count;
+    if (__builtin_mul_overflow(s->batch, call->n, &count)) return ROTRNN_ARGUMENT;
+    if (call->n && !(tokens ? (const void *)call->tokens : call->features)) return ROTRNN_ARGUMENT;
+    if (tokens && !in_vocabulary(call->tokens, count, p->inputs)) return ROTRNN_ARGUMENT;
+    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    if (call->n > most_steps - s->steps) return ROTRNN_FULL;
+    const float_mode before = float_mode_now();
+    float_mode_set((before & ~(float_mode)FLOAT_MODE_BITS) | FLOAT_MODE_FLUSH);
+    frame f = {.scratch = s->scratch,
+               .state = s->state,
+               .room = s->chunk * s->batch,
+               .B = s->batch,
+               .before = s->steps,
+               .state_bytes = s->state_bytes,
+               .fixed_bytes = p->state_bytes,
+               .capacity = s->capacity};
+    model->run->push(p, &f, call);
+    s->steps += call->n;
+    float_mode_set(before);
+    return ROTRNN_OK;
+}
+
+rotrnn_status rotrnn_push_features(rotrnn_stream *stream, const float *input, int64_t n, float *output) {
+    return push_any(stream, sizeof(float), false, &(pushed){.features = input, .output = output, .n = n});
+}
+rotrnn_status rotrnn_push_tokens(rotrnn_stream *stream, const int32_t *input, int64_t n, float *output) {
+    return push_any(stream, sizeof(float), true, &(pushed){.tokens = input, .output = output, .n = n});
+}
+rotrnn_status rotrnn_push_features_double(rotrnn_stream *stream, const double *input, int64_t n, double *output) {
+    return push_any(stream, sizeof(double), false, &(pushed){.features = input, .output = output, .n = n});
+}
+rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const int32_t *input, int64_t n, double *output) {
+    return push_any(stream, sizeof(double), true, &(pushed){.tokens = input, .output = output, .n = n});
+}
+
+/* ---------------------------------------------------------------------------------------------------- states */
+
+/* What is in front of a saved state. The checksum is that of all that follows it. */
+typedef struct {
+    char magic[8];
+    uint8_t checksum[SHA256_BYTES], model[SHA256_BYTES];
+    int64_t batch, capacity, steps, bytes;
+} state_header;
+
+static const char MAGIC[8] = "rotrnnS1";
+
+static state_header header_of(const rotrnn_stream *s) {
+    state_header h = {.batch = s->batch, .capacity = s->capacity, .steps = s->steps, .bytes = bytes_of_state(s)};
+    memcpy(h.magic, MAGIC, sizeof h.magic);
+    memcpy(h.model, s->model->digest, sizeof h.model);
+    return h;
+}
+
+static void add_checksum(state_header *h, const void *state) {
+    const size_t before = offsetof(state_header, model);
+    sha256 s;
+    sha256_start(&s);
+    sha256_add(&s, (const char *)h + before, sizeof *h - before);
+    sha256_add(&s, state, (size_t)h->bytes);
+    sha256_end(&s, h->checksum);
+}
+
+size_t rotrnn_state_size(const rotrnn_stream *stream) {
+    return stream ? sizeof(state_header) + (size_t)bytes_of_state(stream) : 0;
+}
+
+rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size) {
+    if (!stream || !bytes || size != rotrnn_state_size(stream)) return ROTRNN_ARGUMENT;
+    state_header h = header_of(stream);
+    add_checksum(&h, stream->state);
+    memcpy(bytes, &h, sizeof h);
+    memcpy((char *)bytes + sizeof h, stream->state, (size_t)h.bytes);
+    return ROTRNN_OK;
+}
+
+rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    if (!stream || !bytes) {
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_state_load: stream or bytes is NULL");
+        return e->status;
+    }
+    const state_header mine = header_of(stream);
+    state_header h;
+    if (size < sizeof h) {
+        failed(e, ROTRNN_DAMAGED, "%zu bytes are too few for a state", size);
+        return e->status;
+    }
+    memcpy(&h, bytes, sizeof h);
+    state_header checked = h;
+    if (memcmp(h.magic, MAGIC, sizeof h.magic))
+        failed(e, ROTRNN_DAMAGED, "the bytes are not a state that rotrnn_state_save wrote");
+    else if (memcmp(h.model, mine.model, sizeof h.model))
+        failed(e, ROTRNN_MISMATCH, "the state is of another model");
+    else if (h.batch != mine.batch || h.capacity != mine.capacity || h.bytes != mine.bytes)
+        failed(e, ROTRNN_MISMATCH, "the state is of batch %lld and capacity %lld, expected %lld and %lld",
+               (long long)h.batch, (long long)h.capacity, (long long)mine.batch, (long long)mine.capacity);
+    else if (size != rotrnn_state_size(stream))
+        failed(e, ROTRNN_DAMAGED, "the state has %zu bytes, expected %zu", size, rotrnn_state_size(stream));
+    else {
+        add_checksum(&checked, (const char *)bytes + sizeof h);
+        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || h.steps < 0 ||
+            h.steps > MOST_STEPS_OF_A_STREAM || (stream->model->program.step_bytes && h.steps > h.capacity))
+            failed(e, ROTRNN_DAMAGED, "the state does not match its checksum: damaged or changed");
+    }
+    if (e->status == ROTRNN_OK) {
+        memcpy(stream->state, (const char *)bytes + sizeof h, (size_t)h.bytes);
+        stream->steps = h.steps;
+    }
+    return e->status;
+}

@@ -1,0 +1,507 @@
+/* The instructions of a program (program.h), for one dtype and instruction set; and the loop of a push over them.
+ *
+ * Every number depends on its own sequence alone and is made by the same operations in the same order however many
+ * steps and sequences are computed together: products by gemm_tile.h, other loops over the channels of one row.
+ */
+#include "run.h"
+
+#include "exact.h"
+#include "gemm_tile.h"
+#include "kernels.h"
+#include "rows.h"
+
+static real *rows_of(const frame *f, rows r) { return (real *)f->scratch + r.place * f->room; }
+static void *state_of(const frame *f, int64_t b, int64_t place) {
+    return (char *)f->state + b * f->state_bytes + place;
+}
+
+/* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
+#define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
+
+/* ------------------------------------------------------------------------------------------- maps of each row */
+
+static void run_dense(const op *o, const frame *f) {
+    unrounded_product(rows_of(f, o->y), o->y.width, o->w[1], 0, (gemm_view){rows_of(f, o->x), o->x.width, 1}, o->w[0],
+                      f->B * f->n, o->count, o->y.width);
+}
+
+static void run_affine(const op *o, const frame *f) {
+    affine_rows(rows_of(f, o->y), rows_of(f, o->x), o->w[1], o->w[0], o->w[2], f->B * f->n, o->y.width);
+}
+
+static void run_layer_norm(const op *o, const frame *f) {
+    const int64_t D = o->y.width;
+    real *y = rows_of(f, o->y);
+    const real *x = rows_of(f, o->x);
+    for (int64_t r = 0; r < f->B * f->n; r++, y += D, x += D)
+        (void)layer_norm_row(y, x, o->w[0], o->w[1], D, (real)o->eps);
+}
+
+static void run_add(const op *o, const frame *f) {
+    const int64_t D = o->y.width;
+    for (int64_t r = 0; r < f->B * f->n; r++) add_row(rows_of(f, o->y) + r * D, rows_of(f, o->x) + r * D, D);
+}
+
+/* Defines an instruction by what it does to one number of y, with n the width: a loop over the numbers of each row,
+ * also in place. Rows of x and z have the width of y. */
+#define EACH_NUMBER(name, expression)                                                                                  \
+    static void name(const op *o, const frame *f) {                                                                    \
+        const int64_t n = o->y.width;                                                                                  \
+        const real *restrict const w = o->w[0];                                                                        \
+        (void)w;                                                                                                       \
+        for (int64_t r = 0; r < f->B * f->n; r++) {                                                                    \
+            real *const y = rows_of(f, o->y) + r * n;                                                                  \
+            const real *const x = rows_of(f, o->x) + r * n, *const z = rows_of(f, o->z) + r * n;                       \
+            (void)z;                                                                                                   \
+            EACH(d, n) y[d] = (expression);                                                                            \
+        }                                                                                                              \
+    }
+
+EACH_NUMBER(run_skip, y[d] + w[d] * x[d])
+EACH_NUMBER(run_gelu, gelu(x[d]))
+EACH_NUMBER(run_silu, silu(x[d]))
+EACH_NUMBER(run_softplus, softplus(x[d]))
+EACH_NUMBER(run_gate, y[d] * silu(x[d]))
+EACH_NUMBER(run_glu, glu(z[d], x[d]))
+
+/* ------------------------------------------------------------------------------------------------- recurrences */
+
+/* A loop over the rows of each sequence in the order of time. */
+#define EACH_STEP(f, b, t)                                                                                             \
+    for (int64_t b = 0; b < (f)->B; b++)                                                                               \
+        for (int64_t t = 0; t < (f)->n; t++)
+
+/* Rows (2, N): real parts, then imaginary parts. */
+static void scan_row(real *restrict h, real *restrict y, const real *restrict a, int64_t N) {
+    EACH(i, N) {
+        const cplx turn = {a[i], a[N + i]}, before = {h[i], h[N + i]}, x = {y[i], y[N + i]};
+        const cplx now = plane_step(turn, before, x);
+        h[i] = y[i] = now.re;
+        h[N + i] = y[N + i] = now.im;
+    }
+}
+
+static void run_scan(const op *o, const frame *f) {
+    EACH_STEP(f, b, t)
+    scan_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * o->y.width, o->w[0], o->y.width / 2);
+}
+
+static void exact_scan_row(double *restrict h, real *restrict y, const double *restrict a, int64_t N) {
+    EACH(i, N) {
+        const exact turn = {a[i], a[N + i]}, before = {h[i], h[N + i]};
+        const cplx x = {y[i], y[N + i]};
+        const exact now = exact_step(turn, before, x);
+        const cplx rounded = exact_rounded(now);
+        h[i] = now.re, h[N + i] = now.im;
+        y[i] = rounded.re, y[N + i] = rounded.im;
+    }
+}
+
+static void run_exact_scan(const op *o, const frame *f) {
+    EACH_STEP(f, b, t)
+    exact_scan_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * o->y.width, o->w[0], o->y.width / 2);
+}
+
+/* The state: two sums (2, N), the one that is read and the one that begins anew (window.c), then a ring of the last
+ * window + 1 inputs. */
+static void window_row(real *restrict read, real *restrict next, real *restrict kept, real *restrict y,
+                       const real *restrict oldest, const real *restrict a, const real *restrict power, int64_t N) {
+    EACH(i, N) {
+        const cplx turn = {a[i], a[N + i]}, last = {power[i], power[N + i]}, x = {y[i], y[N + i]};
+        const cplx old = {oldest[i], oldest[N + i]}, before = {read[i], read[N + i]}, sum = {next[i], next[N + i]};
+        const cplx now = plane_tiir_step(turn, last, before, x, old), begun = plane_step(turn, sum, x);
+        kept[i] = x.re, kept[N + i] = x.im;
+        next[i] = begun.re, next[N + i] = begun.im;
+        read[i] = y[i] = now.re, read[N + i] = y[N + i] = now.im;
+    }
+}
+
+static void run_window_scan(const op *o, const frame *f) {
+    const int64_t width = o->y.width, L = o->window;
+    EACH_STEP(f, b, t) {
+        real *const read = state_of(f, b, o->state), *const next = read + width, *const ring = next + width;
+        const int64_t k = f->before + t;
+        window_row(read, next, ring + k % (L + 1) * width, rows_of(f, o->y) + (b * f->n + t) * width,
+                   ring + (k + 1) % (L + 1) * width, o->w[0], o->w[1], width / 2);
+        if ((k + 1) % L) continue;
+        copy_row(read, next, width);
+        zero_row(next, width);
+    }
+}
+
+/* The decay of a head and the gain of its input, from the mean's logarithm and what the input adds to it. */
+typedef struct {
+    real modulus, gain;
+} decay;
+
+static decay decay_of(real gamma_log, real added, real scale) {
+    const real x = vmath_exp(gamma_log + added), above = x < (real)SLOWEST_DECAY ? (real)SLOWEST_DECAY : x;
+    const real varying = above > (real)FASTEST_DECAY ? (real)FASTEST_DECAY : above;
+    return (decay){vmath_exp(-varying), scale * (real)sqrt(-expm1(-2 * (double)varying))};
+}
+
+static void run_turning_scan(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2, H = most(o->count, 1);
+    const real *const a = o->w[0], *const gamma_log = o->w[1], *const scale = o->w[2];
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        real *const h = state_of(f, b, o->state), *const y = rows_of(f, o->y) + row * 2 * N;
+        const real *const angles = rows_of(f, o->x) + row * N, *const added = rows_of(f, o->z) + row * H;
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t head = i / (N / H);
+            const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head]) : (decay){1, 1};
+            const real angle = angles[i];
+            const cplx turn = {(real)cos((double)angle) * d.modulus, (real)sin((double)angle) * d.modulus};
+            const cplx none = {0, 0}, constant = {a[i], a[N + i]}, x = {d.gain * y[i], d.gain * y[N + i]};
+            const cplx before = {h[i], h[N + i]}, now = plane_step(cplx_fma(constant, turn, none), before, x);
+            h[i] = y[i] = now.re;
+            h[N + i] = y[N + i] = now.im;
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------- histories */
+
+/* The rows (width) that an instruction keeps of a sequence, and that of step k: of the last `window`, or of all. */
+static real *history_of(const op *o, const frame *f, int64_t b) {
+    return state_of(f, b, o->window ? o->state : f->fixed_bytes + f->capacity * o->state);
+}
+static int64_t kept_row(const op *o, int64_t k) { return o->window ? k % o->window : k; }
+static int64_t first_kept(const op *o, int64_t k) { return o->window ? most(k - o->window + 1, 0) : 0; }
+
+/* Turns channels (2i, 2i+1) of each head at position k by k w_i. */
+static void run_rotary(const op *o, const frame *f) {
+    const int64_t D = o->y.width, pairs = D / o->count / 2;
+    const double *const frequencies = o->w[0];
+    EACH_STEP(f, b, t) {
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
+        for (int64_t i = 0; i < pairs; i++) {
+            const double angle = (double)(f->before + t) * frequencies[i];
+            const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
+            for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
+                const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
+                y[at] = turned.re, y[at + 1] = turned.im;
+            }
+        }
+    }
+}
+
+static real dot(const real *restrict x, const real *restrict y, int64_t n) {
+    real sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* One head: q (width), which becomes the mean of the values from step `first` to k, weighted by the softmax of its
+ * products with the keys. The sums are kept relative to the largest score so far. */
+static void attend(const op *o, real *restrict q, real *restrict mean, const real *kept, int64_t k, int64_t D,
+                   int64_t width) {
+    const real scale = (real)(1 / sqrt((double)width));
+    real largest = -(real)INFINITY, total = 0;
+    zero_row(mean, width);
+    for (int64_t i = first_kept(o, k); i <= k; i++) {
+        const real *const key = kept + kept_row(o, i) * 2 * D, *const value = key + D;
+        const real score = scale * dot(q, key, width), top = score > largest ? score : largest;
+        const real shrink = vmath_exp(largest - top), share = vmath_exp(score - top);
+        EACH(d, width) mean[d] = mean[d] * shrink + share * value[d];
+        total = total * shrink + share;
+        largest = top;
+    }
+    EACH(d, width) q[d] = mean[d] / total;
+}
+
+static void run_attention(const op *o, const frame *f) {
+    const int64_t D = o->y.width, width = D / o->count;
+    EACH_STEP(f, b, t) {
+        const int64_t row = (b * f->n + t) * D, k = f->before + t;
+        real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * D;
+        copy_row(at, rows_of(f, o->x) + row, D);
+        copy_row(at + D, rows_of(f, o->z) + row, D);
+        for (int64_t h = 0; h < D; h += width)
+            attend(o, rows_of(f, o->y) + row + h, rows_of(f, o->x) + row + h, kept + h, k, D, width);
+    }
+}
+
+/* The angle of an age, where L is the typical length of a sequence (python/rotrnn/ops/memory.py). */
+static double wrope_angle(double age, double L, int64_t form) {
+    const double pi = 3.14159265358979323846;
+    if (form == WROPE_UNIFORM) return 2 * pi * age / L;
+    if (form == WROPE_WARPED) return 2 * pi * age / (age + L);
+    if (age < L) return pi * age / L;
+    return pi + pi * (form == WROPE_BLEND ? (age - L) / age : age / (age + 1));
+}
+
+/* y += turn h, of planes */
+static void add_turned(real *restrict y, const real *restrict h, cplx turn, int64_t N) {
+    EACH(i, N) {
+        const cplx before = {h[i], h[N + i]}, sum = {y[i], y[N + i]}, now = cplx_fma(turn, before, sum);
+        y[i] = now.re, y[N + i] = now.im;
+    }
+}
+
+/* Rows (2N + 2): the state of a step, and the weight of the age that it brings with it: that of the first step. */
+static void run_wrope(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2, width = 2 * N + 2;
+    EACH_STEP(f, b, t) {
+        const int64_t k = f->before + t;
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * 2 * N, *const kept = history_of(o, f, b);
+        copy_row(kept + kept_row(o, k) * width, y, 2 * N);
+        if (!o->window || k < o->window) {
+            const double angle = wrope_angle((double)k, o->eps, o->choice);
+            real *const weight = kept + k * width + 2 * N;
+            weight[0] = (real)cos(angle), weight[1] = (real)sin(angle);
+        }
+        zero_row(y, 2 * N);
+        for (int64_t i = first_kept(o, k); i <= k; i++) {
+            const real *const weight = kept + (k - i) * width + 2 * N;
+            add_turned(y, kept + kept_row(o, i) * width, (cplx){weight[0], weight[1]}, N);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- banks and gated layers */
+
+/* One state of each channel: h (2, D) of it, coefficients (4, D), a and c. */
+static void bank_row(real *restrict y, real *restrict h, const real *restrict k, const real *restrict u, int64_t D) {
+    EACH(d, D) {
+        const cplx a = {k[d], k[D + d]}, c = {k[2 * D + d], k[3 * D + d]}, before = {h[d], h[D + d]};
+        const cplx now = bank_step(a, before, u[d]);
+        h[d] = now.re, h[D + d] = now.im;
+        y[d] += bank_output(c, now);
+    }
+}
+
+static void run_bank(const op *o, const frame *f) {
+    const int64_t D = o->y.width;
+    const real *const coefficients = o->w[0], *const skip = o->w[1];
+    EACH_STEP(f, b, t) {
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * D, *const h = state_of(f, b, o->state);
+        const real *const u = rows_of(f, o->x) + (b * f->n + t) * D;
+        EACH(d, D) y[d] = skip[d] * u[d];
+        for (int64_t i = 0; i < o->count; i++) bank_row(y, h + i * 2 * D, coefficients + i * 4 * D, u, D);
+    }
+}
+
+static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N) {
+    EACH(i, N) {
+        const real z = sigmoid(gate[i]);
+        h[i] = y[i] = scan_step(1 - z, h[i], z * y[i]);
+    }
+}
+
+static void run_min_gru(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    EACH_STEP(f, b, t) {
+        const int64_t at = (b * f->n + t) * N;
+        min_gru_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, N);
+    }
+}
+
+static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t cell) {
+    if (cell == CELL_TANH)
+        EACH(j, N) y[j] = vmath_tanh(y[j]);
+    else if (cell == CELL_RELU)
+        EACH(j, N) y[j] = relu(y[j]);
+    copy_row(h, y, N);
+}
+
+/* z += w h for step t of all sequences at once, z (B n, width) */
+static void add_recurrence(const op *o, const frame *f, rows z, int64_t t, int64_t N) {
+    real *const at = rows_of(f, z) + t * z.width;
+    const int64_t row = f->n * z.width, states = f->state_bytes / (int64_t)sizeof(real);
+    unrounded_product(at, row, at, row, (gemm_view){state_of(f, 0, o->state), states, 1}, o->w[0], f->B, N, z.width);
+}
+
+static void run_rnn(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    for (int64_t t = 0; t < f->n; t++) {
+        add_recurrence(o, f, o->y, t, N);
+        for (int64_t b = 0; b < f->B; b++)
+            activate_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * N, N, o->choice);
+    }
+}
+
+/* Gates in the order i, f, g, o. */
+static void lstm_row(real *restrict h, real *restrict c, real *restrict y, const real *restrict z, int64_t N) {
+    EACH(j, N) {
+        const lstm_gates at = lstm_gates_of((lstm_gates){z[j], z[N + j], z[2 * N + j], z[3 * N + j]});
+        c[j] = lstm_cell(at, c[j]);
+        y[j] = h[j] = lstm_output(at, c[j]);
+    }
+}
+
+static void run_lstm(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    for (int64_t t = 0; t < f->n; t++) {
+        add_recurrence(o, f, o->x, t, N);
+        for (int64_t b = 0; b < f->B; b++) {
+            const int64_t at = b * f->n + t;
+            real *const h = state_of(f, b, o->state); /* and the cell behind it */
+            lstm_row(h, h + N, rows_of(f, o->y) + at * N, rows_of(f, o->x) + at * 4 * N, N);
+        }
+    }
+}
+
+/* The state holds the last count-1 inputs, oldest first. */
+static void run_conv(const op *o, const frame *f) {
+    const int64_t D = o->y.width, taps = o->count, past = taps - 1;
+    const real *const w = o->w[0];
+    for (int64_t b = 0; b < f->B; b++) {
+        real *const before = state_of(f, b, o->state);
+        const real *const x = rows_of(f, o->x) + b * f->n * D;
+        for (int64_t t = 0; t < f->n; t++) {
+            real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
+            copy_or_zero_row(y, o->w[1], D);
+            for (int64_t k = 0; k < taps; k++) {
+                const real *const input = t + k < past ? before + (t + k) * D : x + (t + k - past) * D;
+                EACH(d, D) y[d] += w[k * D + d] * input[d];
+            }
+        }
+        const int64_t kept = most(past - f->n, 0), new = past - kept;
+        memmove(before, before + new *D, (size_t)(kept * D) * sizeof(real));
+        if (new) memcpy(before + kept * D, x + (f->n - new) * D, (size_t)(new *D) * sizeof(real));
+    }
+}
+
+/* One state of each channel. */
+static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
+                          const real *restrict x, real b, real c, int64_t D) {
+    EACH(d, D) {
+        const real moved = selective_move(selective_transition(delta[d], A[d]), h[d]);
+        h[d] = selective_step(moved, selective_input(delta[d], x[d]), b);
+        y[d] = selective_output(y[d], h[d], c);
+    }
+}
+
+static void run_selective(const op *o, const frame *f) {
+    const int64_t D = o->y.width, S = o->count;
+    const real *const A = o->w[0], *const skip = o->w[1];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
+        const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * D;
+        const real *const B = rows_of(f, o->v) + at * o->v.width + o->from, *const C = B + S;
+        EACH(d, D) y[d] = skip[d] * x[d];
+        for (int64_t s = 0; s < S; s++) selective_row(y, h + s * D, A + s * D, delta, x, B[s], C[s], D);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- a push */
+
+typedef void instruction(const op *o, const frame *f);
+
+static instruction *const INSTRUCTIONS[OP_COUNT] = {
+    [OP_DENSE] = run_dense,
+    [OP_AFFINE] = run_affine,
+    [OP_LAYER_NORM] = run_layer_norm,
+    [OP_ADD] = run_add,
+    [OP_SKIP] = run_skip,
+    [OP_GELU] = run_gelu,
+    [OP_SILU] = run_silu,
+    [OP_GATE] = run_gate,
+    [OP_SOFTPLUS] = run_softplus,
+    [OP_GLU] = run_glu,
+    [OP_SCAN] = run_scan,
+    [OP_EXACT_SCAN] = run_exact_scan,
+    [OP_BANK] = run_bank,
+    [OP_RNN] = run_rnn,
+    [OP_MIN_GRU] = run_min_gru,
+    [OP_LSTM] = run_lstm,
+    [OP_CONV] = run_conv,
+    [OP_SELECTIVE] = run_selective,
+    [OP_ROTARY] = run_rotary,
+    [OP_WROPE] = run_wrope,
+    [OP_ATTENTION] = run_attention,
+    [OP_WINDOW_SCAN] = run_window_scan,
+    [OP_TURNING_SCAN] = run_turning_scan,
+};
+
+/* Steps first .. first+n-1 of each sequence through the encoder. */
+static void encode(const program *p, const frame *f, const pushed *call, int64_t first) {
+    const int64_t D = p->width;
+    const real *const weight = p->encoder[0], *const bias = p->encoder[1];
+    for (int64_t b = 0; b < f->B; b++) {
+        real *const x = rows_of(f, p->x) + b * f->n * D;
+        const int64_t from = b * call->n + first;
+        if (!p->tokens) {
+            const gemm_view input = {(const real *)call->features + from * p->inputs, p->inputs, 1};
+            unrounded_product(x, D, bias, 0, input, weight, f->n, p->inputs, D);
+            continue;
+        }
+        for (int64_t t = 0; t < f->n; t++) {
+            copy_row(x + t * D, bias, D);
+            add_row(x + t * D, weight + call->tokens[from + t] * D, D);
+        }
+    }
+}
+
+/* Adds a chunk to the sums of the mean, in double, or keeps its last row. */
+static void extend_pool(const program *p, const frame *f) {
+    const int64_t D = p->width;
+    for (int64_t b = 0; b < f->B; b++) {
+        const real *const x = rows_of(f, p->last) + b * f->n * D;
+        double *const sum = state_of(f, b, p->pool_state);
+        if (p->pool == POOL_LAST) copy_row(state_of(f, b, p->pool_state), x + (f->n - 1) * D, D);
+        for (int64_t t = 0; p->pool == POOL_MEAN && t < f->n; t++) EACH(d, D) sum[d] += (double)x[t * D + d];
+    }
+}
+
+/* The logits of `count` rows of x. */
+static void read_out(const program *p, real *output, const real *x, int64_t count) {
+    unrounded_product(output, p->outputs, p->head[1], 0, (gemm_view){x, p->width, 1}, p->head[0], count, p->width,
+                      p->outputs);
+}
+
+static void read_pool(const program *p, const frame *f, real *output) {
+    const int64_t D = p->width;
+    for (int64_t b = 0; b < f->B; b++) {
+        real *const x = rows_of(f, p->last) + b * D;
+        const double *const sum = state_of(f, b, p->pool_state);
+        if (p->pool == POOL_LAST) copy_row(x, state_of(f, b, p->pool_state), D);
+        for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / (double)most(f->before, 1));
+    }
+    read_out(p, output, rows_of(f, p->last), f->B);
+}
+
+static void push(const program *p, frame *f, const pushed *call) {
+    const int64_t chunk = most(f->room / f->B, 1);
+    real *const output = call->output;
+    for (int64_t first = 0; first < call->n; first += f->n) {
+        f->n = least(chunk, call->n - first);
+        encode(p, f, call, first);
+        for (int64_t i = 0; i < p->count; i++) INSTRUCTIONS[p->ops[i].kind](p->ops + i, f);
+        f->before += f->n;
+        if (p->pool) {
+            extend_pool(p, f);
+            continue;
+        }
+        for (int64_t b = 0; b < f->B; b++)
+            read_out(p, output + (b * call->n + first) * p->outputs, rows_of(f, p->last) + b * f->n * p->width, f->n);
+    }
+    if (p->pool) read_pool(p, f, output);
+}
+
+/* -------------------------------------------------------------------------------------------------- to be loaded */
+
+static int64_t packed(int64_t out, int64_t in) { return packed_columns(out) * in; }
+
+static void convert(void *to, const double *from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) ((real *)to)[i] = (real)from[i];
+}
+
+static void pack_weight(void *to, const double *w, int64_t out, int64_t in) {
+    real *const panels = to;
+    for (int64_t k = 0; k < in; k++)
+        for (int64_t o = 0; o < out; o++) panels[(o / NR * in + k) * NR + o % NR] = (real)w[o * in + k];
+}
+
+#define ROT_TEXT_(name) #name
+#define ROT_TEXT(name)  ROT_TEXT_(name)
+
+#if ROT_DOUBLE
+#define ROTATION K(orthogonal_forward)
+#else
+#define ROTATION NULL
+#endif
+
+const implementation K(rot_run) = {ROT_TEXT(ROT_ISA), sizeof(real), packed, pack_weight, convert, push, ROTATION};

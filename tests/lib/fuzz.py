@@ -1,0 +1,138 @@
+"""Changed model files for the C library: each must give an error with a sentence, or a model that runs.
+
+    PYTHONPATH=python:tests:. python -m tests.lib.fuzz --count 100000 --seed 0     # make fuzz-lib: under the sanitizers
+
+Half of the changes are of bytes. The other half are of settings, shapes and places, with the right checksum, so that
+they reach the checks behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from librotrnn import LibraryError, Model
+from rotrnn import ModelSettings, build_model
+from rotrnn._support.checkpoint import KEY, _digest
+from rotrnn.models.files import described
+from rotrnn.nn.layer import flatten
+
+Rng = np.random.Generator
+
+VALUES: list[Any] = [
+    *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, 1e-320),
+    *(None, True, False, "", "full", "LRU", "Mamba", "Attention", "\u00e9\u0000", [], {}, [1], {"kind": "Dense"}),
+]
+LAYERS: dict[str, dict[str, Any]] = {
+    "lru": {"d_state": 3},
+    "rotrnn": {"d_state": 6, "heads": 2, "window": 3},
+    "s4d": {"d_state": 2, "window": 2},
+    "mamba": {"d_state": 2},
+    "lstm": {"d_state": 3},
+    "attention": {"heads": 2},
+    "wrope_memory": {"d_state": 2, "length": 4},
+    "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},
+}
+
+
+def content_of(arrays: dict[str, Any], facts: dict[str, Any]) -> bytes:
+    """The bytes of a file with the right checksum."""
+    text = json.dumps({**facts, "format": 2}, sort_keys=True)
+    return bytes(save(arrays, {KEY: f"{_digest(arrays, text)} {text}"}))
+
+
+def sources(rng: Rng) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Arrays and facts of a small model of each layer."""
+    found = []
+    for i, (layer, own) in enumerate(LAYERS.items()):
+        settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=("gated", "transformer")[i % 2])
+        reads = {"vocab": 5} if i % 2 else {"n_features": 2}
+        model = build_model(settings, own, head=("classifier", "tagger")[i % 2], n_classes=3, **reads)
+        found.append((dict(flatten(model.init(rng))), {"model": described(model), "model_format": 1}))
+    return found
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a value."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    own = [(value, key) for key in keys]
+    return own + [place for container, key in own for place in places(container[key])]
+
+
+def changed_settings(rng: Rng, arrays: dict[str, Any], facts: dict[str, Any]) -> bytes:
+    """The file with one or two settings, or an array, changed."""
+    arrays, facts = dict(arrays), json.loads(json.dumps(facts))
+    for _ in range(int(rng.integers(1, 3))):
+        container, key = (all_places := places(facts))[int(rng.integers(len(all_places)))]
+        choice = rng.integers(4)
+        if choice == 0 and isinstance(container, dict):
+            container[f"{key}x"] = container.pop(key)
+        elif choice == 1 and isinstance(container, list):
+            container.append(copy.deepcopy(container[key]))
+        else:
+            container[key] = copy.deepcopy(VALUES[int(rng.integers(len(VALUES)))])
+    if rng.integers(3) == 0:
+        name = sorted(arrays)[int(rng.integers(len(arrays)))]
+        one = arrays.pop(name)
+        shapes = [None, (one.size,), (*one.shape, 1), (0, *one.shape[1:]), (2, *one.shape)]
+        shape = shapes[int(rng.integers(len(shapes)))]
+        if shape is not None:
+            arrays[name] = np.resize(one, shape) * rng.choice([1, 0, 1e30, -1])
+    return content_of(arrays, facts)
+
+
+def changed_bytes(rng: Rng, content: bytes) -> bytes:
+    """The file with a few bytes changed, or cut off, or with something in between."""
+    changed = bytearray(content)
+    for _ in range(int(rng.integers(1, 5))):
+        place = int(rng.integers(len(changed) if rng.integers(2) else min(len(changed), 2000)))
+        choice = rng.integers(4)
+        if choice == 0:
+            changed[place:] = changed[place:][int(rng.integers(1, 9)) :]
+        elif choice == 1:
+            changed[place:place] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            changed[place] = rng.integers(256) if choice == 2 else rng.choice(list(b'{}[]",:-0159eE\\un'))
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def run(content: bytes) -> bool:
+    """Loads a file and, if it is one, reads some steps. Returns whether it is."""
+    try:
+        model = Model(content)
+        facts = model.facts
+        stream = model.stream(2, 6)
+    except LibraryError:
+        return False
+    x = np.ones((2, 5) if facts.reads_tokens else (2, 5, facts.inputs))
+    stream.push(np.minimum(x, facts.inputs - 1))
+    if stream.lib.state_size(stream.handle) < 2**20:  # a window may be as long as memory allows
+        stream.load(stream.save())
+    return True
+
+
+def fuzz(count: int, seed: int) -> int:
+    """Runs that many changed files; returns how many were models."""
+    rng = np.random.default_rng(seed)
+    found, models = sources(rng), 0
+    contents = [content_of(*one) for one in found]
+    for _ in range(count):
+        i = int(rng.integers(len(found)))
+        models += run(changed_settings(rng, *found[i]) if rng.integers(2) else changed_bytes(rng, contents[i]))
+    return models
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    models = fuzz(options.count, options.seed)
+    print(f"{options.count} changed files, of which {models} were models; no fault")

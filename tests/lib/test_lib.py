@@ -1,0 +1,617 @@
+"""The C library against the Python stream: every part, chunks, batches, states, and files that are not right."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import librotrnn
+from librotrnn import Array, LibraryError, Model
+from rotrnn import ModelSettings, build_model
+from rotrnn._cpu import SIMD_AVAILABLE
+from rotrnn.nn.layer import astype, flatten, unflatten
+from rotrnn.nn.registry import LAYERS
+from tests.lib.fuzz import fuzz
+
+pytestmark = pytest.mark.skipif(
+    not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
+)
+D, STEPS, BATCH = 12, 23, 3
+
+
+class Case(NamedTuple):
+    """A model: a layer with its settings, and settings of the model; the input is tokens, or features."""
+
+    layer: str
+    settings: dict[str, Any]
+    model: Mapping[str, Any] = MappingProxyType({})
+    head: str = "tagger"
+    tokens: bool = False
+
+
+LINEAR = {"d_state": 10}
+CASES = {
+    "lru": Case("lru", LINEAR),
+    "lru, real and imaginary": Case("lru", {**LINEAR, "form": "real_imag", "gamma": False}),
+    "lru, exp": Case("lru", {**LINEAR, "form": "exp"}),
+    "lru, stable exp": Case("lru", {**LINEAR, "form": "stable_exp"}),
+    "s5": Case("s5", LINEAR),
+    "s5, bilinear": Case("s5", {**LINEAR, "discretisation": "bilinear", "conjugate": False, "clip_eigs": True}),
+    "s5, first order": Case("s5", {**LINEAR, "discretisation": "first_order", "step_scale": 2.0}),
+    "rotrnn": Case("rotrnn", {"d_state": 16, "heads": 2}),
+    "rotrnn, alpha": Case("rotrnn", {"d_state": 15, "heads": 3, "normalise": "alpha", "c": 0.5}),
+    "rotrnn, heads of one": Case("rotrnn", {"d_state": 3, "heads": 3}),
+    "rope_memory": Case("rope_memory", {**LINEAR, "length": 50}),
+    "lru, window": Case("lru", {**LINEAR, "window": 5}),
+    "s5, window of one": Case("s5", {**LINEAR, "window": 1}),
+    "rotrnn, window": Case("rotrnn", {"d_state": 15, "heads": 3, "window": 50}),
+    "rope_memory, window": Case("rope_memory", {**LINEAR, "length": 7, "window": 7}),
+    "selective_rotrnn": Case("selective_rotrnn", {"d_state": 16, "heads": 2, "selectivity": 1.0}),
+    "selective_rotrnn, decays": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "gamma": "input"}),
+    "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
+    "attention": Case("attention", {"heads": 2}, {"block": "transformer"}),
+    "attention, window": Case("attention", {"heads": 3, "rotary": False, "bias": True, "window": 6}),
+    "attention, window and base": Case("attention", {"heads": 1, "base": 50.0, "window": 40}),
+    "wrope_memory": Case("wrope_memory", {**LINEAR, "length": 9}),
+    "wrope_memory, blend": Case("wrope_memory", {**LINEAR, "length": 9, "form": "blend"}),
+    "wrope_memory, printed": Case("wrope_memory", {**LINEAR, "length": 5, "form": "blend_printed"}),
+    "wrope_memory, window": Case("wrope_memory", {**LINEAR, "length": 9, "form": "uniform", "window": 4}),
+    "s4d, window": Case("s4d", {"d_state": 4, "window": 6}),
+    "s4d, window of one": Case("s4d", {"d_state": 4, "window": 1}),
+    "s4d": Case("s4d", {"d_state": 4}),
+    "s4d, untied": Case("s4d", {"d_state": 3, "tied": False, "conjugate": False, "discretisation": "bilinear"}),
+    "rnn": Case("rnn", LINEAR),
+    "rnn, tanh": Case("rnn", {**LINEAR, "activation": "tanh"}),
+    "rnn, relu": Case("rnn", {**LINEAR, "activation": "relu"}),
+    "lstm": Case("lstm", LINEAR),
+    "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
+    "min_gru": Case("min_gru", LINEAR),
+    "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),
+    "mamba, other forms": Case("mamba", {"d_state": 5, "d_conv": 1, "dt_rank": 3, "bias": True, "conv_bias": False}),
+    "mamba, no convolution": Case("mamba", {"d_state": 5, "d_conv": 0}),
+    "half1": Case("lru", LINEAR, {"glu": "half1"}),
+    "half2": Case("lru", LINEAR, {"glu": "half2", "norm": "layer"}),
+    "gelu": Case("lru", LINEAR, {"glu": "gelu", "dropout": 0.1}),
+    "norm after the sum": Case("lru", LINEAR, {"prenorm": False, "final_norm": True}),
+    "layer norm": Case("lru", LINEAR, {"norm": "layer", "norm_eps": 0.3, "final_norm": True, "prenorm": False}),
+    "transformer": Case("lru", LINEAR, {"block": "transformer", "norm": "layer"}),
+    "tokens, mean": Case("lru", LINEAR, head="classifier", tokens=True),
+    "last": Case("lru", LINEAR, {"pool": "last"}, head="classifier"),
+    "bits": Case("lru", LINEAR, head="bits", tokens=True),
+    "language": Case("min_gru", LINEAR, head="language", tokens=True),
+}
+each_case = pytest.mark.parametrize("name", CASES)
+VOCABULARY, CLASSES = 7, 5
+
+
+@functools.cache
+def built(name: str) -> tuple[Any, Any, Array]:
+    """The model of a case, its parameters in float64, each one moved from its initial value, and an input."""
+    case, rng = CASES[name], np.random.default_rng(sorted(CASES).index(name))
+    settings = ModelSettings(**{"layer": case.layer, "d_model": D, "n_layers": 2, **case.model})
+    reads = {"vocab": VOCABULARY} if case.tokens else {"n_features": 4}
+    classes = VOCABULARY if case.head == "language" else CLASSES
+    model = build_model(settings, case.settings, head=case.head, n_classes=classes, **reads)
+    params = {key: value + 0.1 * rng.standard_normal(value.shape) for key, value in flatten(model.init(rng))}
+    params = {key: np.abs(value) if key.endswith("running_var") else value for key, value in params.items()}
+    x = rng.integers(0, VOCABULARY, (BATCH, STEPS)) if case.tokens else rng.standard_normal((BATCH, STEPS, 4))
+    return model, astype(astype(unflatten(params), np.float32), np.float64), x
+
+
+def saved(folder: Path, model: Any, params: Any) -> bytes:
+    path = folder / "model.safetensors"
+    model.save(path, params)
+    return path.read_bytes()
+
+
+def stepped(stream: Any, x: Array) -> Array:
+    """The logits of a Python stream that reads x one step at a time, (B, T, C)."""
+    return np.stack([stream.push(x[:, t]) for t in range(x.shape[1])], 1)
+
+
+def one_by_one(stream: librotrnn.Stream, x: Array) -> Array:
+    """The same of a stream of the library."""
+    return np.stack([stream.push(x[:, t : t + 1]).reshape(len(x), -1) for t in range(x.shape[1])], 1)
+
+
+@each_case
+def test_equals_the_python_stream_in_double(name: str, tmp_path: Path) -> None:
+    """Two orders of the same sums. Each number passes through fewer than 2^13 roundings of 2^-53 each, on a path whose
+    gain is below 2^8 for these small models, relative to the largest logit."""
+    model, params, x = built(name)
+    expected = stepped(model.stream(params, BATCH), x)
+    got = one_by_one(Model(saved(tmp_path, model, params)).stream(BATCH), x)
+    assert np.abs(got - expected).max() <= 2.0**-32 * np.abs(expected).max()
+
+
+@each_case
+def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
+    """Against float64 both err by as many roundings, in another order; the library computes what does not depend on
+    time in double. The largest error of some hundred numbers then differs by a small factor. 2^-22 of the largest logit
+    is a few roundings, for the cases where Python happens to be exact."""
+    model, params, x = built(name)
+    single = astype(params, np.float32)
+    expected = stepped(model.stream(params, BATCH), x if x.dtype.kind == "i" else x.astype(np.float32))
+    error = np.abs(stepped(model.stream(single, BATCH), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected)
+    got = one_by_one(Model(saved(tmp_path, model, single)).stream(BATCH), x)
+    assert got.dtype == np.float32
+    assert np.abs(got - expected).max() <= 4 * error.max() + 2.0**-22 * np.abs(expected).max()
+
+
+@each_case
+def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    steps = one_by_one(loaded.stream(BATCH), x)
+    alone = loaded.stream()
+    assert np.array_equal(one_by_one(alone, x[1:2])[0], steps[1])
+    for cuts in ([0, STEPS], [0, 1, 1, 6, 19, STEPS]):
+        stream = loaded.stream(BATCH)
+        for first, last in itertools.pairwise(cuts):
+            got = stream.push(x[:, first:last])
+            expected = steps[:, first:last] if got.ndim == 3 else steps[:, last - 1]
+            assert np.array_equal(got, expected), (first, last)
+        assert stream.lib.stream_steps(stream.handle) == STEPS
+
+
+def test_windows_forget_to_the_bit(tmp_path: Path) -> None:
+    """The states do not decay, so without the resets of `tiir_scan` a large input would leave an error for ever.
+    Two blocks with windows of 7 forget after four of them."""
+    model, params, _ = built("rope_memory, window")
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    x = np.random.default_rng(0).standard_normal((1, 40, 4))
+    large = x.copy()
+    large[:, 2] = 1e7
+    expected, got = loaded.stream().push(x), loaded.stream().push(large)
+    assert not np.array_equal(got[:, 2:9], expected[:, 2:9])
+    assert np.array_equal(got[:, 2 + 4 * 7 :], expected[:, 2 + 4 * 7 :])
+
+
+def test_chunks_longer_than_the_scratch_memory(tmp_path: Path) -> None:
+    """Scratch memory holds some 96 rows."""
+    model, params, _ = built("mamba")
+    x = np.random.default_rng(0).standard_normal((2, 311, 4))
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    assert np.array_equal(loaded.stream(2).push(x), one_by_one(loaded.stream(2), x))
+    many = np.repeat(x[:, :7], 100, 0)  # more sequences than rows
+    assert np.array_equal(loaded.stream(200).push(many)[::100], loaded.stream(2).push(x[:, :7]))
+
+
+@each_case
+def test_states_continue_where_they_were_saved_and_reset_starts_again(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, other = loaded.stream(BATCH), loaded.stream(BATCH)
+    stream.push(x[:, :9])
+    state = stream.save()
+    other.push(x[:, 5:])
+    other.load(state)
+    assert other.save() == state
+    end = stream.push(x[:, 9:])
+    assert np.array_equal(other.push(x[:, 9:]), end)
+    assert stream.lib.stream_reset(stream.handle) == librotrnn.OK
+    stream.push(x[:, :9])
+    assert stream.save() == state
+
+
+def small(folder: Path, precision: Any = np.float32) -> tuple[bytes, Model]:
+    """The file of a small model that reads tokens, and the model."""
+    model, params, _ = built("tokens, mean")
+    content = saved(folder, model, astype(params, precision))
+    return content, Model(content)
+
+
+def refusal(content: bytes) -> LibraryError:
+    with pytest.raises(LibraryError) as caught:
+        Model(content)
+    assert 10 < len(caught.value.text) < 248
+    return caught.value
+
+
+def test_every_changed_region_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Bytes of the header and of the arrays; those of the header also where JSON or offsets still make sense."""
+    content, _ = small(tmp_path)
+    rng = np.random.default_rng(0)
+    (header,) = struct.unpack("<Q", content[:8])
+    places = [*range(8), *range(8, 8 + header, 3), *rng.integers(8 + header, len(content), 60).tolist()]
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        if bytes(changed[:8]) == content[:8] and _same_meaning(content[8 : 8 + header], changed[8 : 8 + header]):
+            continue
+        assert refusal(bytes(changed)).status in (librotrnn.DAMAGED, librotrnn.UNSUPPORTED)
+
+
+def _same_meaning(header: bytes, changed: bytes) -> bool:
+    """Whether a changed header still says the same, as where the case of an escape's digits or a space changed."""
+    if header == changed:
+        return False
+    try:
+        return bool(json.loads(header) == json.loads(changed))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.9999])
+def test_a_file_that_is_cut_off(share: float, tmp_path: Path) -> None:
+    content, _ = small(tmp_path)
+    assert refusal(content[: int(share * len(content))]).status == librotrnn.DAMAGED
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}", b"[]", b"", b"null", b"[" * 100_000, b'{"a":' * 1000, b'{"a"', b'{"a":1e999}', b'{"a":-}', b'"\\ud800"',
+        b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}',
+        b'{"w":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}',
+        b'{"w":1,"__metadata__":2}',
+        b'{"__metadata__":{"rotrnn":"0"}}',
+        b'{"__metadata__":{"rotrnn":"' + b"0" * 64 + b' {}"}}',
+    ],
+)  # fmt: skip
+def test_headers_that_are_no_model(header: bytes) -> None:
+    refusal(struct.pack("<Q", len(header)) + header + bytes(8))
+    refusal(struct.pack("<Q", 2**63) + header)
+
+
+class Made:
+    """A file that is made from the content of another, with the right checksum."""
+
+    def __init__(self, folder: Path) -> None:
+        model, params, _ = built("tokens, mean")
+        self.folder, self.model, self.arrays = folder, model, dict(flatten(astype(params, np.float32)))
+
+    def content(self, facts: dict[str, Any]) -> bytes:
+        from rotrnn._support.checkpoint import write_checkpoint
+
+        write_checkpoint(self.folder / "made", self.arrays, facts)
+        return (self.folder / "made").read_bytes()
+
+    def facts(self) -> dict[str, Any]:
+        from rotrnn.models.files import described
+
+        return {"model": json.loads(json.dumps(described(self.model))), "model_format": 1}
+
+
+def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) -> None:
+    """The checksum is right, and the sentence names the part."""
+    made = Made(tmp_path)
+    Model(made.content(made.facts()))
+
+    def refused(change: Any, status: int, *words: str) -> None:
+        facts = made.facts()
+        change(facts["model"])
+        error = refusal(made.content(facts))
+        assert error.status == status, error
+        assert all(word in error.text for word in words), error
+
+    def block(model: Any) -> Any:
+        return model["stack"]["blocks"][1]
+
+    refused(lambda m: block(m)["layer"].update(kind="Warp"), librotrnn.UNSUPPORTED, "blocks.1.layer", "Warp")
+    refused(lambda m: block(m)["layer"].update(bidirectional=True), librotrnn.UNSUPPORTED, "LRU", "directions")
+    refused(lambda m: block(m)["layer"].update(speed=1), librotrnn.UNSUPPORTED, "layer", "speed")
+    refused(lambda m: block(m)["layer"].update(d_state=11), librotrnn.DAMAGED, "blocks.1.layer.")
+    refused(lambda m: block(m)["layer"].update(d_state=2**40), librotrnn.DAMAGED, "d_state")
+    refused(lambda m: block(m)["layer"].update(d_state=True), librotrnn.DAMAGED, "d_state")
+    refused(lambda m: block(m)["layer"].update(form="new"), librotrnn.DAMAGED, "form")
+    refused(lambda m: block(m)["layer"].pop("gamma"), librotrnn.DAMAGED, "gamma")
+    refused(lambda m: block(m).update(norm=3), librotrnn.DAMAGED, "norm")
+    refused(lambda m: block(m)["norm"].update(d_model=13), librotrnn.DAMAGED, "norm", "13")
+    refused(lambda m: block(m)["gate"].update(kind="Door"), librotrnn.UNSUPPORTED, "gate", "Door")
+    refused(lambda m: m["stack"]["blocks"].pop(), librotrnn.DAMAGED, "blocks.1.")
+    refused(lambda m: m["stack"].update(blocks={}), librotrnn.DAMAGED, "stack")
+    refused(lambda m: m["pool"].update(kind="MaxPool"), librotrnn.UNSUPPORTED, "MaxPool")
+    refused(lambda m: m["head"].update(d_in=3), librotrnn.DAMAGED, "head")
+    refused(lambda m: m.update(kind="Retrieval"), librotrnn.UNSUPPORTED, "Retrieval")
+    refused(lambda m: m.update(kind=None), librotrnn.UNSUPPORTED, "kind")
+    for facts in ({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}):
+        refusal(made.content(facts))
+
+
+def test_a_model_of_two_dtypes(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.arrays["head.bias"] = made.arrays["head.bias"].astype(np.float64)
+    assert refusal(made.content(made.facts())).status == librotrnn.UNSUPPORTED
+
+
+def test_states_that_do_not_belong(tmp_path: Path) -> None:
+    content, model = small(tmp_path)
+    stream = model.stream(2)
+    stream.push(np.array([[1, 2], [3, 4]]))
+    state = stream.save()
+    rng = np.random.default_rng(0)
+    for place in [*range(0, 112), *rng.integers(112, len(state), 40).tolist()]:
+        changed = bytearray(state)
+        changed[place] ^= 1 << int(rng.integers(8))
+        with pytest.raises(LibraryError):
+            stream.load(bytes(changed))
+    for cut in (0, 7, 111, 112, len(state) - 1):
+        with pytest.raises(LibraryError) as caught:
+            stream.load(state[:cut])
+        assert caught.value.status == librotrnn.DAMAGED
+    for other in (model.stream(3), Model(saved(tmp_path, *built("lru")[:2])).stream(2)):
+        with pytest.raises(LibraryError) as caught:
+            other.load(state)
+        assert caught.value.status == librotrnn.MISMATCH
+    stream.load(state)
+    twin = Model(content).stream(2)
+    twin.load(state)
+    assert np.array_equal(twin.push(np.array([[5], [6]])), stream.push(np.array([[5], [6]])))
+
+
+def test_arguments_that_are_wrong(tmp_path: Path) -> None:
+    _, model = small(tmp_path)
+    lib, stream, error = model.lib, model.stream(), librotrnn.Error()
+    handle, out = ctypes.c_void_p(), np.zeros(8)
+    for call, arguments in (
+        (lib.model_open, (None, b"x", error)),
+        (lib.model_open, (handle, None, error)),
+        (lib.model_read, (handle, None, 8, error)),
+        (lib.stream_new, (handle, None, 1, 0, error)),
+        (lib.stream_new, (handle, model.handle, 0, 0, error)),
+        (lib.stream_new, (handle, model.handle, 1, -1, error)),
+        (lib.state_load, (None, b"x", 1, error)),
+        (lib.state_load, (stream.handle, None, 1, error)),
+    ):
+        assert call(*arguments) == librotrnn.ARGUMENT
+        assert error.status == librotrnn.ARGUMENT
+        assert error.text
+        assert call(*arguments[:-1], None) == librotrnn.ARGUMENT
+    tokens = np.array([1, VOCABULARY, -1], np.int32)
+    at, result = tokens.ctypes.data, out.ctypes.data
+    for arguments in (
+        (None, at, 1, result),
+        (stream.handle, None, 1, result),
+        (stream.handle, at, -1, result),
+        (stream.handle, at, 1, None),
+        (stream.handle, at, 2, result),
+        (stream.handle, at + 8, 1, result),
+    ):
+        assert lib.push_tokens(*arguments) == librotrnn.ARGUMENT
+    for other in (lib.push_features, lib.push_features_double, lib.push_tokens_double):
+        assert other(stream.handle, at, 1, result) == librotrnn.ARGUMENT
+    assert lib.stream_steps(stream.handle) == 0
+    assert not out.any()
+    assert lib.push_tokens(stream.handle, None, 0, result) == librotrnn.OK
+    assert lib.state_save(stream.handle, result, 3) == librotrnn.ARGUMENT
+    for call in (lib.model_free, lib.stream_free, lib.model_facts, lib.model_isa, lib.stream_steps, lib.state_size):
+        call(None)
+    assert lib.stream_reset(None) == librotrnn.ARGUMENT
+    assert lib.model_open(ctypes.byref(handle), bytes(tmp_path / "none"), ctypes.byref(error)) == librotrnn.NO_FILE
+    assert b"none" in error.text
+    assert lib.model_open(ctypes.byref(handle), bytes(tmp_path), ctypes.byref(error)) == librotrnn.NO_FILE
+    assert [lib.error_text(status) for status in (-1, 8, 10**6)] == [b"an unknown status"] * 3
+    assert len({lib.error_text(status) for status in range(8)}) == 8
+
+
+REFUSED = {
+    "fixed_point": ("fixed_point", {"d_state": 8}),
+    "bedouin": ("bedouin", {"d_state": 4}),
+    "fpmamba": ("fpmamba", {"d_state": 4}),
+    "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
+    "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
+    "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
+    "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
+}
+"""What Python has and the library does not."""
+
+
+def test_every_layer_runs_or_is_refused() -> None:
+    assert {case.layer for case in CASES.values()} | {layer for layer, _ in REFUSED.values()} == set(LAYERS)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
+    layer, own = REFUSED[name]
+    model = build_model(ModelSettings(layer, D, 1), own, n_classes=3, n_features=2)
+    error = refusal(saved(tmp_path, model, model.init(np.random.default_rng(0))))
+    assert error.status == librotrnn.UNSUPPORTED
+    assert "blocks.0.layer" in error.text
+
+
+@pytest.mark.parametrize("name", ["attention", "wrope_memory"])
+def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    assert loaded.facts.needs_capacity
+    with pytest.raises(LibraryError) as caught:
+        loaded.stream(BATCH, 0)
+    assert caught.value.status == librotrnn.ARGUMENT
+    stream = loaded.stream(BATCH, 9)
+    expected = loaded.stream(BATCH).push(x[:, :9])
+    got = [stream.push(x[:, :6])]
+    for n in (4, STEPS):
+        state = stream.save()
+        with pytest.raises(LibraryError) as caught:
+            stream.push(x[:, :n])
+        assert caught.value.status == librotrnn.FULL
+        assert stream.save() == state
+    got.append(stream.push(x[:, 6:9]))
+    assert np.array_equal(np.concatenate(got, 1), expected)
+    with pytest.raises(LibraryError) as caught:
+        loaded.stream(BATCH, 10).load(stream.save())
+    assert caught.value.status == librotrnn.MISMATCH
+
+
+def test_threads_share_a_model(tmp_path: Path) -> None:
+    model, params, x = built("mamba")
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    expected = loaded.stream(BATCH).push(x)
+    with ThreadPoolExecutor(4) as pool:
+        streams = [loaded.stream(BATCH) for _ in range(16)]
+        for got in pool.map(lambda stream: one_by_one(stream, x), streams):
+            assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2"])
+def test_other_instruction_sets(isa: str, tmp_path: Path) -> None:
+    """Each is in a library of its own; results are those of the fastest set to rounding. The bound is that of the
+    comparison with Python."""
+    if isa not in SIMD_AVAILABLE or "-fsanitize" in os.environ.get("LIB_CFLAGS", ""):
+        pytest.skip("for processors that have it; one build with sanitizers is enough")
+    lib = librotrnn.library(f"{librotrnn.FOLDER}-{isa}", LIB_ISA=isa)
+    for name in CASES:
+        model, params, x = built(name)
+        content = saved(tmp_path, model, params)
+        loaded = Model(content, lib)
+        assert lib.model_isa(loaded.handle).decode() == isa
+        stream = loaded.stream(BATCH)
+        got, expected = one_by_one(stream, x), one_by_one(Model(content).stream(BATCH), x)
+        assert np.abs(got - expected).max() <= 2.0**-32 * np.abs(expected).max(), name
+        single = Model(saved(tmp_path, model, astype(params, np.float32)), lib)
+        steps = one_by_one(single.stream(BATCH), x)
+        chunk = single.stream(BATCH).push(x)
+        assert np.array_equal(chunk, steps if chunk.ndim == 3 else steps[:, -1]), name
+
+
+def test_a_few_hundred_changed_files() -> None:
+    models = fuzz(400, 0)
+    assert 5 < models < 200
+
+
+def test_facts(tmp_path: Path) -> None:
+    content, model = small(tmp_path, np.float64)
+    facts = model.facts
+    assert (facts.reads_tokens, facts.is_double, facts.gives_each, facts.needs_capacity) == (1, 1, 0, 0)
+    assert (facts.inputs, facts.outputs) == (VOCABULARY, CLASSES)
+    assert facts.parameters == sum(value.size for _, value in flatten(built("tokens, mean")[1]))
+    assert model.lib.model_isa(model.handle).decode() in ("base", "neon", "avx2", "avx512")
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    assert f'"{model.lib.version().decode()}"' in header
+    path = tmp_path / "again.safetensors"
+    path.write_bytes(content)
+    handle, error = ctypes.c_void_p(), librotrnn.Error()
+    assert model.lib.model_open(ctypes.byref(handle), bytes(path), ctypes.byref(error)) == librotrnn.OK
+    model.lib.model_free(handle)
+
+
+def compiled(folder: Path, source: Path, *options: str) -> Path:
+    """A program with the static library."""
+    program, archive = folder / source.stem, librotrnn.make("lib") / "librotrnn.a"
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    flags = shlex.split(os.environ.get("LIB_CFLAGS", "-O1"))
+    include = f"-I{librotrnn.ROOT / 'include'}"
+    run([*cc, *flags, include, str(source), str(archive), *options, "-lm", "-o", str(program)])
+    return program
+
+
+def run(command: list[str], **more: Any) -> str:
+    env = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | more.pop("env", {})
+    done = subprocess.run(command, capture_output=True, text=True, env=env, **more)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the linker's --wrap, and seccomp")
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the sanitizer has its own allocator")
+def test_a_push_neither_allocates_nor_calls_the_system(tmp_path: Path) -> None:
+    wraps = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")]
+    program = compiled(tmp_path, Path(__file__).with_name("pushes.c"), *wraps)
+    for name in CASES:
+        model, params, _ = built(name)
+        saved(tmp_path, model, astype(params, np.float32))
+        assert run([str(program), str(tmp_path / "model.safetensors"), "120"]) == "ok\n", name
+
+
+def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
+    """By pkg-config, if it is there; the output is that of the Python stream."""
+    librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
+    lib = tmp_path / "usr" / "lib"
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    found = re.search(r"```c\n(.*?)```", page, re.S)
+    assert found is not None
+    (tmp_path / "example.c").write_text(found[1])
+    flags = [f"-I{tmp_path / 'usr' / 'include'}", f"-L{lib}", "-lrotrnn"]
+    if shutil.which("pkg-config"):
+        env = {"PKG_CONFIG_PATH": str(lib / "pkgconfig")}
+        flags = shlex.split(run(["pkg-config", "--cflags", "--libs", "rotrnn"], env=env))
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    flags += shlex.split(os.environ.get("LIB_CFLAGS", ""))
+    warnings = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    run([*cc, *warnings, str(tmp_path / "example.c"), *flags, "-o", str(tmp_path / "example")])
+    model, params, x = built("lru")
+    saved(tmp_path, model, astype(params, np.float32))
+    numbers = "\n".join(f"{value:.9g}" for value in x[0].astype(np.float32).ravel())
+    command = [str(tmp_path / "example"), str(tmp_path / "model.safetensors")]
+    text = run(command, input=numbers, env={"LD_LIBRARY_PATH": str(lib)})
+    got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
+    expected = Model(saved(tmp_path, model, astype(params, np.float32))).stream().push(x[:1])[0]
+    assert np.array_equal(got.astype(np.float32), expected)
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake")
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the programs have no sanitizer")
+def test_cmake_finds_the_package(tmp_path: Path) -> None:
+    librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
+    (tmp_path / "main.c").write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(t C)\nfind_package(rotrnn 0.1 REQUIRED)\n"
+        "add_executable(one main.c)\ntarget_link_libraries(one rotrnn::rotrnn)\n"
+        "add_executable(two main.c)\ntarget_link_libraries(two rotrnn::static)\n"
+    )
+    build = tmp_path / "build"
+    run(["cmake", "-S", str(tmp_path), "-B", str(build), f"-DCMAKE_PREFIX_PATH={tmp_path / 'usr'}"])
+    run(["cmake", "--build", str(build)])
+    for name in ("one", "two"):
+        run([str(build / name)])
+
+
+def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
+    nm = shutil.which("nm")
+    if nm is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs nm of binutils")
+    shown = {
+        line.split()[-1]
+        for line in run([nm, "-D", "--defined-only", str(librotrnn.make("lib") / "librotrnn.so")]).splitlines()
+    }
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
+
+
+@pytest.mark.skipif(
+    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
+    reason="needs gcc for aarch64, and qemu",
+)
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="one build with sanitizers is enough")
+def test_a_model_that_was_saved_here_on_aarch64(tmp_path: Path) -> None:
+    """The same sums in the same order, but for fused multiplications and libm: to some roundings of the largest."""
+    cc = "aarch64-linux-gnu-gcc"
+    folder = librotrnn.make("lib", folder="build/lib-aarch64", CC=cc)
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    found = re.search(r"```c\n(.*?)```", page, re.S)
+    assert found is not None
+    (tmp_path / "example.c").write_text(found[1])
+    program, include = tmp_path / "example", f"-I{librotrnn.ROOT / 'include'}"
+    archive = str(folder / "librotrnn.a")
+    run([cc, "-static", include, str(tmp_path / "example.c"), archive, "-lm", "-o", str(program)])
+    for name in ("lru", "rotrnn, window", "mamba", "attention", "lstm"):
+        model, params, x = built(name)
+        content = saved(tmp_path, model, astype(params, np.float32))
+        numbers = "\n".join(f"{value:.9g}" for value in x[0].astype(np.float32).ravel())
+        text = run(["qemu-aarch64", str(program), str(tmp_path / "model.safetensors")], input=numbers)
+        got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
+        expected = Model(content).stream().push(x[:1])[0]
+        assert got.shape == expected.shape
+        assert np.abs(got - expected).max() <= 2.0**-18 * np.abs(expected).max(), name
