@@ -1,6 +1,8 @@
 /* A residual block, or a linear layer alone, on a GPU (csrc/kernels/block.c has the equations).
  *
- * Products are the matrix library's. Between them are a scan of each direction, and in each pass two walks over rows:
+ * Products are the matrix library's, or those of products.h, which leave out padding; where `engine_pays`, one kernel of
+ * engine.h makes both products and the scan of a direction. Otherwise a scan of each direction is between them, and in
+ * each pass there are two walks over rows:
  *
  *   v = W x                            W = W_in diag(gain): the channel norm is part of the weights, and its constant
  *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan

@@ -54,6 +54,27 @@ def in_use() -> str:
 # ---- names and threads ----
 
 
+def test_a_name_is_checked_at_once_and_a_block_can_be_entered_again() -> None:
+    with pytest.raises(ValueError, match=r"precision: name is 'half', expected one of float32, tf32, bf16"):
+        rotrnn.precision("half")
+    one = rotrnn.precision("bf16")
+    with one, rotrnn.precision("tf32"), one:
+        assert in_use() == "bf16"
+    assert in_use() == "float32"
+
+
+def test_backward_in_another_precision_is_refused() -> None:
+    layer = rotrnn.LRU(d_model=4, d_state=3)
+    params, x = layer.init(np.random.default_rng(0)), normal(np.random.default_rng(1), 2, 5, 4)
+    with rotrnn.precision("bf16"):
+        y, saved = layer.forward(params, x)
+    message = r"LRU\.backward: saved is of a forward in precision bf16, expected float32, as set here"
+    with pytest.raises(ValueError, match=message):
+        layer.backward(params, saved, y)
+    with rotrnn.precision("bf16"):
+        layer.backward(params, saved, y)
+
+
 def test_precision_holds_within_its_block() -> None:
     with rotrnn.precision("tf32"):
         with rotrnn.precision("bf16"):

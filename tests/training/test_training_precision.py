@@ -62,3 +62,15 @@ def test_the_digest_of_float32_is_that_of_no_precision() -> None:
     plain = load_recipe("digits-lru").digest()
     assert load_recipe("digits-lru", ["training.precision=float32"]).digest() == plain
     assert load_recipe("digits-lru", ["training.precision=bf16"]).digest() != plain
+
+
+def test_an_evaluation_may_be_in_another_precision(tmp_path: Path) -> None:
+    train(recipe_of("bf16", 2), tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    own, other = (reevaluate(run, overrides=one)[0][1]["loss"] for one in ((), ("training.precision=float32",)))
+    assert 0 < abs(own - other) < 1e-2 * own
+
+
+def test_float64_is_not_rounded() -> None:
+    with pytest.raises(ValueError, match="precision is 'bf16' with dtype 'float64', expected 'float32'"):
+        load_recipe("digits-lru", ["training.precision=bf16", "training.dtype=float64"])

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import nearest
@@ -91,11 +92,6 @@ class Context:
     def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
         """Returns this context with checked lengths and marked as checked, for inner calls."""
         return replace(self, lengths=lengths, _checked=True)
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether an outer call has checked parameters, input and lengths."""
-        return self._checked
 
 
 EVALUATION = Context()
@@ -349,7 +345,9 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
 @functools.cache
 def _marked(kind: type) -> Any:
     """Returns the subclass of a type of tuples whose objects know the module that made them."""
-    return type(kind.__name__, (kind,), {"_module": None, "_unmarked": kind, "__module__": kind.__module__})
+    return type(
+        kind.__name__, (kind,), {"_module": None, "_precision": None, "_unmarked": kind, "__module__": kind.__module__}
+    )
 
 
 def unmarked(kind: type) -> type:
@@ -364,14 +362,15 @@ def maker_of(value: Any) -> Module | None:
 
 
 def mark(value: Any, module: Module) -> Any:
-    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it.
+    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it, and with
+    the precision of the call, so that backward runs in that of its forward.
 
     Tuples and NamedTuples can be marked; the result is an equal one. Other values are returned as they are.
     """
     if not isinstance(value, tuple):
         return value
     marked = tuple.__new__(_marked(unmarked(type(value))), value)
-    marked._module = module
+    marked._module, marked._precision = module, _cpu.precision()
     return marked
 
 
@@ -568,6 +567,9 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
         )
     args = self.boundary("backward")
     _check_maker(args.op, "saved", saved, self)
+    made, now = getattr(saved, "_precision", None), _cpu.precision()
+    if made is not None and made != now:
+        raise ValueError(f"{args.op}: saved is of a forward in precision {made}, expected {now}, as set here")
     shape = self.input_shape(saved)
     if shape is not None:
         for letter, size in zip("BT", shape, strict=False):

@@ -90,13 +90,13 @@ def device_of(value: object) -> Device:
     return cuda.device() if cuda.is_on_gpu(value) else HOST
 
 
-def named(name: str) -> Device:
-    """Returns the device "cpu" or "cuda". `rotrnn.cuda.DeviceError`, with the
+def named(call: str, name: str) -> Device:
+    """Returns the device "cpu" or "cuda", the argument `device` of a call. `rotrnn.cuda.DeviceError`, with the
     reason, if there is no GPU that can be used."""
     if name == "cpu":
         return HOST
     if name != "cuda":
-        raise ValueError(f"device is {name!r:.80}, expected cpu or cuda")
+        raise ValueError(f"{call}: device is {name!r:.80}, expected cpu or cuda")
     from rotrnn import cuda
 
     return cuda.device()

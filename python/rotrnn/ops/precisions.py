@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rotrnn import _cpu
@@ -12,8 +10,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 """The names that `precision` takes."""
 
 
-@contextmanager
-def precision(name: str) -> Iterator[None]:
+class precision:
     """Within the block, products of float32 matrices in calls of this thread round their operands.
 
     Parameters
@@ -22,7 +19,7 @@ def precision(name: str) -> Iterator[None]:
         "float32" does not round. "tf32" rounds the operands of products to 10 bits after the point, ties away from
         zero. "bf16" rounds them to bfloat16, 7 bits, ties to even, and with them all activations between the products
         of a block: backward sees what forward stored. Products of rounded numbers are exact.
-        Sums, scans and their states, norms, parameters, and the outputs of blocks stay float32.
+        Sums, the recurrences of scans, norms, parameters, and the outputs of blocks stay float32.
 
     Raises
     ------
@@ -31,18 +28,24 @@ def precision(name: str) -> Iterator[None]:
 
     Notes
     -----
-    float64 is not rounded. Backward has to run in the precision of its forward. Other threads keep theirs. On the CPU,
-    products follow it in `dense`, blocks and linear layers, the RNN, the LSTM and attention.
+    float64 is not rounded. Backward has to run in the precision of its forward; layers and models check it. Other
+    threads keep theirs; tasks of asyncio and generators in one thread share it, so do not await or yield within the
+    block. On the CPU, products follow it in `dense`, blocks and linear layers, the RNN, the LSTM and attention. Numbers
+    within 2^-9 of float32's largest become infinite in bf16. Saved models and states of streams do not know it.
     """
-    if name not in PRECISIONS:
-        raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
-    modules = _modules()
-    before = [module.use_precision(name) for module in modules]
-    try:
-        yield
-    finally:
-        for module, one in zip(modules, before, strict=True):
-            module.use_precision(one)
+
+    def __init__(self, name: str) -> None:
+        if name not in PRECISIONS:
+            raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
+        self.name = name
+        self._before: list[list[tuple[Any, str]]] = []
+
+    def __enter__(self) -> None:
+        self._before.append([(module, module.use_precision(self.name)) for module in _modules()])
+
+    def __exit__(self, *_: object) -> None:
+        for module, name in self._before.pop():
+            module.use_precision(name)
 
 
 def _modules() -> list[Any]:

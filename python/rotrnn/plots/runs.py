@@ -16,6 +16,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn._support.text import plural
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
+from rotrnn.ops.precisions import precision
 from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
@@ -24,6 +25,7 @@ from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_
 from rotrnn.plots.style import DPI, Groups, Series
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
+from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import collect, find_runs, read_runs
 from rotrnn.training.run import Run, is_number
 
@@ -68,6 +70,11 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     """
     run = Run(Path(run_dir))
     recipe = run.load_recipe()
+    with precision(recipe.training.precision):
+        return _figures(run, recipe)
+
+
+def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     initial, trained = run.load_params("init"), run.load_params("last")
     records, result = run.records(), run.read_json(run.result)
     task = recipe.task.load()

@@ -80,7 +80,6 @@ class Split(ABC):
 
 
 METRICS = ("accuracy", "sequence_accuracy")
-CURVES = ("length", "prefix")
 
 
 @dataclass(frozen=True)

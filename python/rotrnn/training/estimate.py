@@ -122,7 +122,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
 def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> Iterator[tuple[Trainer, State]]:
     """Within the block, there are a trainer of the recipe, in its precision, and the state before its first step.
     Arguments as of `estimate`."""
-    place = named(device)
+    place = named("estimate", device)
     with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:
             recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))

@@ -121,7 +121,7 @@ def train(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
     check_folder("train: folder", folder)
-    place = named(device)
+    place = named("train", device)
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():
         there = run.load_recipe() if among.first and resume else None

@@ -83,6 +83,10 @@ class Training:
             raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is '{self.precision}', expected one of {', '.join(PRECISIONS)}")
+        if self.precision != "float32" and self.dtype == "float64":
+            raise ValueError(
+                f"precision is '{self.precision}' with dtype 'float64', expected 'float32': it is not rounded"
+            )
 
 
 @dataclass(frozen=True)

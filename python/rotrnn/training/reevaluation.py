@@ -18,7 +18,7 @@ from rotrnn.training.run import Run
 from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
-PLACES = ("task", "layer", "model", "training.batch")
+PLACES = ("task", "layer", "model", "training.batch", "training.precision", "training.dtype")
 """Settings that can influence an evaluation."""
 
 
@@ -40,7 +40,8 @@ def reevaluate(
     checkpoint : str
         "init", "last" or "best".
     overrides : sequence of "section.key=value"
-        Settings of the task, the layer or the model (or training.batch) that differ from those of the training.
+        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from those of
+        the training.
     grid : sequence of ("section.key", values)
         Likewise with several values; each combination is evaluated.
     device : str
@@ -62,7 +63,7 @@ def reevaluate(
         parameter, or decides which examples are for training, so that training examples would be evaluated (this is
         allowed for a generated task if another task.seed is set as well). Or `split` is endless.
     """
-    home = named(device)
+    home = named("evaluate", device)
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
     split_settings = () if _others(trained, dict(changes)) else getattr(trained, "split_settings", ())

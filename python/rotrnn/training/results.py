@@ -198,7 +198,7 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
         if one.status == "done" and to_json(one.result["test"]) != to_json(first.result["test"]):
             warnings.warn(
                 f"{one.run.folder}: skipped, because it has the recipe and seed of {first.run.folder}; its result is "
-                "different, so it used other data or another kind of machine",
+                "different, so it used other data, another kind of machine or another number of processes",
                 stacklevel=2,
             )
     for one in outcomes.values():
@@ -257,6 +257,12 @@ NAMING = (TASK, "model.layer")
 SHORT = 12
 """Number of characters of an abbreviated commit hash."""
 ORDER = ("task", "layer", "model", "optimiser", "training")
+
+
+def _short(commit: str) -> str:
+    """A commit's first digits, and whether there were changes besides."""
+    digits, dash, state = commit.partition("-")
+    return digits[:SHORT] + dash + state
 
 
 def distinguishing(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -330,7 +336,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
     if len(commits := sorted({commit for row in rows for commit in row["commits"]})) > 1:
-        lines.append(f"trained with several commits of rotrnn: {', '.join(commit[:SHORT] for commit in commits)}.")
+        lines.append(f"trained with several commits of rotrnn: {', '.join(map(_short, commits))}.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     lines += [f"cannot be read, skipped ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]

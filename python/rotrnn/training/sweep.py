@@ -335,7 +335,7 @@ def run_sweep(
     Interrupted
         After Ctrl-C, when every run has saved its state. A second Ctrl-C kills the runs, and unsaved steps are lost.
     """
-    named(device)
+    named("sweep", device)
     top = Path(folder)
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
