@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -227,6 +229,7 @@ class Communicator:
         assert len(commId) == 128
         assert all(type(one) is int for one in commId)
         self.comm: Any = None
+        self.recorded: weakref.WeakSet[Callable[[], None]] = weakref.WeakSet()  # what some graph still has of it
         if ndev > 1:
             from mpi4py import MPI
 
@@ -242,9 +245,14 @@ class Communicator:
         self.captured(lambda: to.__setitem__(..., self.gathered(source).ravel()), stream)
 
     def destroy(self) -> None:
-        pass
+        assert not self.recorded, "NCCL would wait for ever: there is a graph in which it has a part"
 
-    abort = destroy
+    def abort(self) -> None:
+        """Waits for graphs as NCCL does, but not where nothing else could end them."""
+        if threading.current_thread() is threading.main_thread():
+            self.destroy()
+        while self.recorded:
+            time.sleep(0.01)
 
     # ---- not NCCL's ----
 
@@ -254,6 +262,7 @@ class Communicator:
         work()
         if strict.RECORD is not None:
             strict.RECORD.append((work, (), {}, None))
+            self.recorded.add(work)
 
     def gathered(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         every = np.empty((1 if self.comm is None else self.comm.Get_size(), *x.shape), x.dtype)

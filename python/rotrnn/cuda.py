@@ -173,10 +173,13 @@ class Recorded:
                 try:
                     self.result = work()
                     self.pieces.append(Piece(self.stream.end_capture()))
-                except Exception as error:
+                except BaseException as error:  # Ctrl-C, too, must not leave the stream capturing
                     with suppress(Exception):  # the capture is broken
                         self.stream.end_capture()
-                    raise NotRecordable(str(error)) from error
+                    self.close()
+                    if isinstance(error, Exception):
+                        raise NotRecordable(str(error)) from error
+                    raise
         finally:
             _cuda.use_counter(None)
             self.stream.synchronize()
@@ -223,6 +226,11 @@ class Recorded:
                 piece.graph.launch(stream=self.stream)
             else:
                 piece.drive(functools.partial(self._again, piece), step)
+
+    def close(self) -> None:
+        """Drops the graphs, after which there is nothing to launch. Its memory stays: to free it would wait for the
+        GPU."""
+        self.pieces.clear()
 
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
         """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""

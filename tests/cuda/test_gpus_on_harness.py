@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,8 @@ from test_training_on_harness import losses, parameters, recipe_of
 import fake_cupy
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
+from rotrnn.ops.recording import NotRecordable, recording
+from rotrnn.training import gpus
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.loop import train
 from rotrnn.training.parallel import ALONE, World
@@ -73,20 +78,21 @@ def test_two_processes_do_not_share_a_gpu(tmp_path: Path) -> None:
 
 FAILS = """
 from rotrnn.training.parallel import world
-launch, launches = cuda.Recorded.launch, []
-def failing(self, step):
-    launches.append(self)
+launch, launches = fake_cupy.Graph.launch, []
+def failing(self, stream):
+    launches.append(stream)
     if world().rank == 1 and len(launches) == 4:
         raise RuntimeError("broken on demand")
-    launch(self, step)
-cuda.Recorded.launch = failing
+    launch(self, stream)
+fake_cupy.Graph.launch = failing
 """
 
 
 @pytest.mark.parametrize("every", [2, 100])
 def test_a_process_that_fails_ends_the_others_which_do_not_wait_for_it(every: int, tmp_path: Path) -> None:
     """It fails after all have told of the step, before it launches its part: that of the other would wait for ever.
-    The checkpoint that is due after step 4 is not written, and the one before stays."""
+    The checkpoint that is due after step 4 is not written, and the one before stays. The traceback keeps the graph that
+    was to be launched, for which NCCL waits."""
     done = started(tmp_path, recipe_of("listops-lru", *SHORT, f"training.checkpoint_every={every}"), plant=FAILS)
     assert done.returncode != 0
     told = "rotrnn: error: process 1 of 2 failed: DeviceError: the GPU failed after step 3: broken on demand"
@@ -94,6 +100,73 @@ def test_a_process_that_fails_ends_the_others_which_do_not_wait_for_it(every: in
     assert f"to go on: rotrnn train --resume {tmp_path / 'gpu'}\n" in done.stderr
     last = Run(tmp_path / "gpu").checkpoint("last")
     assert read_checkpoint(last)[1]["step"] == 3  # an evaluation's
+
+
+KEEPS = """
+from rotrnn.training.graph import Recorder
+Recorder.close = lambda self: None
+"""
+
+
+def test_the_stand_in_finds_graphs_that_are_left_at_the_end(tmp_path: Path) -> None:
+    """For which NCCL waits before it ends: `test_two_gpus_train_as_one_process_does` shows that there are none."""
+    done = started(tmp_path, recipe_of("listops-lru", *SHORT), plant=KEEPS)
+    assert done.returncode != 0
+    assert "NCCL would wait for ever" in done.stderr
+
+
+class Broken(Exception):
+    """On demand."""
+
+
+def recorded_sum(world: World) -> cuda.Recorded:
+    """A graph in which NCCL has a part."""
+    asarray = cuda.device().asarray
+    x = asarray(np.zeros(3))
+
+    def work() -> Any:
+        world.add(x)
+        return x
+
+    return cuda.Recorded(work, asarray(np.zeros(1, np.int64)))
+
+
+def test_after_a_failure_a_graph_that_is_left_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL ends when the graph does."""
+    monkeypatch.setattr(gpus, "ABORT", 0.05)
+    before = threading.active_count()
+    with fake_cupy.gpu():
+        with suppress(Broken), GPUs(ALONE) as world:
+            graph = recorded_sum(world)
+            raise Broken
+        assert threading.active_count() == before + 1
+        graph.close()
+        for thread in set(threading.enumerate()) - {threading.main_thread()}:
+            thread.join(10)
+        assert threading.active_count() == before
+
+
+def test_work_that_could_not_be_recorded_leaves_no_graph() -> None:
+    """Also where a part of it was: what comes before a loop."""
+    with fake_cupy.gpu(), GPUs(ALONE) as world:  # at whose end the stand-in looks
+        x, counter = (cuda.device().asarray(np.zeros(1, kind)) for kind in (np.float64, np.int64))
+
+        def work() -> Any:
+            one = recording()
+            assert one is not None
+
+            def body() -> Any:
+                if one.cut is not None:
+                    raise Broken
+                return x
+
+            world.add(x)
+            one.loop(body, lambda again, step: None)
+            return x
+
+        with pytest.raises(NotRecordable) as caught:
+            cuda.Recorded(work, counter)
+        assert isinstance(caught.value.__cause__, Broken)
 
 
 class Lacking(World):

@@ -19,6 +19,7 @@ from fake_cupy import Event, Failures, Stream
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.nn.layer import flatten, is_parameter
+from rotrnn.ops.recording import recording
 from rotrnn.training.estimate import trial
 from rotrnn.training.log import Log
 from rotrnn.training.loop import Trainer, train
@@ -273,6 +274,23 @@ def out_of_memory() -> None:
 def capture() -> None:
     """Another thread begins to capture, and so forbids this one to wait or to allocate."""
     Stream().begin_capture()
+
+
+def test_ctrl_c_while_work_is_recorded_ends_the_capture() -> None:
+    """What waits for the stream then would fail, and tell of a GPU that failed."""
+    with fake_cupy.gpu():
+        counter, stream = cuda.device().asarray(np.zeros(1, np.int64)), Stream()
+
+        def work() -> Any:
+            one = recording()
+            if one is not None and one.cut is not None:  # it is recorded, not tried
+                raise KeyboardInterrupt
+            return counter
+
+        with pytest.raises(KeyboardInterrupt):
+            cuda.Recorded(work, counter, stream)
+        assert not stream.is_capturing()
+        stream.synchronize()
 
 
 LOST = "cudaErrorLaunchFailure"

@@ -133,7 +133,7 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
             trainer.record(state)
             yield trainer, state
         finally:
-            trainer.loader.close()
+            trainer.close()
 
 
 def _size(settings: Any, split: str) -> int:

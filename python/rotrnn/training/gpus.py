@@ -1,13 +1,18 @@
 """Training on several GPUs: a process for each, started by MPI, whose arrays NCCL gathers and adds up.
 
 What the host has goes by MPI, as on the CPU. NCCL's work is done on the current stream, within a recorded step too, and
-ends when every process has launched it. So no process waits for its GPU before all have told each other that they got
-that far (`World.tell`): if one fails before, the others learn of it and do not wait.
+ends when every process has launched it. So no process waits for the GPU's part of a recorded step before all have told
+each other that they launched theirs (`World.tell`): if one fails before, the others learn of it and do not wait.
+
+Three waits come without that: when a step is recorded, for the steps that try it; within a recorded step, for a loop of
+which the host decides how long it runs; and in steps that run operation by operation. If a process fails before it
+launches what another waits for there, only the launcher can end that one.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,12 +22,15 @@ from rotrnn.nn.layer import Array
 from rotrnn.ops.device import HOST, device_of, empty
 from rotrnn.training.parallel import World
 
+ABORT = 2.0
+"""Seconds that a process which failed waits for NCCL to end."""
+
 
 class GPUs(World):
     """The processes of a world, each of which computes on a GPU of its own.
 
     In the order of processes, those on a machine take its GPUs 0, 1, ..., or as many as they may see. Within a `with`
-    block; at its end, the others are no longer waited for.
+    block; at its end, the others are no longer waited for. All graphs in which NCCL has a part must be gone by then.
 
     Raises
     ------
@@ -59,7 +67,11 @@ class GPUs(World):
         if kind is None:
             self.comm.destroy()
         else:
-            self.comm.abort()  # others may never come
+            # Others may never come. NCCL tells its kernels to end, and then waits until no graph is left in which it
+            # has a part: the traceback may keep one. The thread keeps `comm`, whose end would wait for the same.
+            ending = threading.Thread(target=self.comm.abort, daemon=True)
+            ending.start()
+            ending.join(ABORT)
 
     # ---- on the host ----
 

@@ -230,6 +230,13 @@ class Recorder:
         self.launched.append(Launched(state.step, labels, began, self.results.take(), layers))
         return True
 
+    def close(self) -> None:
+        """Drops the graphs; further steps are not launched. Waits for nothing, so that it can be called when the GPU
+        has failed. NCCL ends only when no graph is left in which it has a part."""
+        self.recordable = False
+        for step in self.steps.values():
+            step.graph.close()
+
     def reports(self, saved: Any, share: float) -> dict[str, float]:
         """Returns what layers report of a step: means over all labels, of which this process has a `share`."""
         total: dict[str, float] = {}

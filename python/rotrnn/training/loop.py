@@ -193,7 +193,13 @@ class Trainer:
             kind = MemoryError if isinstance(error, MemoryError) else DeviceError
             raise kind(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
         finally:
-            self.loader.close()
+            self.close()
+
+    def close(self) -> None:
+        """Drops the graphs of steps, and ends the loader."""
+        if self.stepper.recorder is not None:
+            self.stepper.recorder.close()
+        self.loader.close()
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
