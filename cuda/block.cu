@@ -5,7 +5,7 @@
  * each pass there are two walks over rows:
  *
  *   v = W x                            W = W_in diag(gain): the channel norm is part of the weights, and its constant
- *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan
+ *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan, where nothing is rounded
  *   out = W_out h                      of each direction
  *   layer = out + skip xn   z = mask GELU(layer)
  *   value, gate = W_v z, W_g z         one product
@@ -21,17 +21,18 @@
  *   r = W_in^T g                       and sum g x^T
  *   dx = dy + gain (r + skip dlayer)   with the norm's sums
  *
- * The normed input is an array only with the row norm. Every state is kept: `carries` has those before each step, and
- * hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs, too, so that
- * one product works on all states before steps and a small one on the last: rows_of_states.
+ * The normed input xn is an array with the row norm, and where operands are rounded: a rounding of W_in diag(gain) or
+ * of x would be multiplied by the mean of x, which xn does not have. Every state is kept: `carries` has those before
+ * each step, and hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs,
+ * too, so that one product works on all states before steps and a small one on the last: rows_of_states.
  *
  * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x, which
  * the products that leave out padding do without.
  *
  * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `states_bf16` takes the
- * states. In bf16 the normed input xn is an array, because W_in diag(gain) would be rounded otherwise than xn is. What
- * is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take gradients as
- * they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients are real.
+ * states. What is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take
+ * gradients as they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients
+ * are real.
  */
 #include "carries.h"
 #if !ROT_DOUBLE
@@ -692,8 +693,8 @@ static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, re
 
 /* ---------------------------------------------------------------------------------------------- parts of a block */
 
-/* The input of the layer's products: rows (M,D), in bf16 with zeros in the padding, and weights. In real the channel
- * norm is in the weights and their constant, which is else NULL. */
+/* The input of the layer's products: rows (M,D), with zeros in the padding unless they are x, and weights. The channel
+ * norm is in the weights and their constant where nothing is rounded; the constant is else NULL. */
 template <class S> struct input {
     const S *rows, *w;
     const real *constant;
@@ -729,12 +730,13 @@ template <class S> static input<S> input_of(const block_in *b, rows_cut rows) {
     if constexpr (is_rounded<S>) {
         return {entering_rows<S>(b, rows, e), stored_as<S>(b->w_in, L * D), NULL, e};
     } else {
-        const real *const x = b->norm == NORM_ROW ? entering_rows<S>(b, rows, e) : b->x;
-        if (b->norm != NORM_CHANNEL) return {x, b->w_in, NULL, e};
+        const bool folds = b->norm == NORM_CHANNEL && precision_of_products() == PRECISION_FLOAT32;
+        if (b->norm == NORM_NONE) return {b->x, b->w_in, NULL, e};
+        if (!folds) return {entering_rows<S>(b, rows, e), b->w_in, NULL, e};
         real *const folded = workspace_of<real>(L, D), *const constant = workspace_of<real>(L);
         launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, folded, constant, b->w_in, b->center, b->gain,
                b->offset, L, D);
-        return {x, folded, constant, e};
+        return {b->x, folded, constant, e};
     }
 }
 
@@ -988,7 +990,7 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
                                   const real *sum) {
     const S *x = in.rows;
     const entrance plain = {b->x, NULL, NULL, NULL, NULL, NULL};
-    if (!is_rounded<S> && b->lengths && b->norm != NORM_ROW && !leaves_out_padding<S>(rows_of(b), b->D, b->L))
+    if (in.rows == (const S *)b->x && b->lengths && !leaves_out_padding<S>(rows_of(b), b->D, b->L))
         x = entering_rows<S>(b, rows, plain);
     weight_gradient<S>(dw, g, x, rows_of(b), b->D, b->L);
     if (in.constant) unfold_gradient(b, dw, sum);

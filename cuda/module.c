@@ -55,7 +55,8 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
     bool good = dtype && PyArray_DescrCheck(dtype) && contiguous && home && read_integer(home, name_id, &where) &&
                 read_integer(object, name_size, &array->count) && read_integer(object, name_nbytes, &array->bytes);
     if (good) {
-        array->data = (void *)(intptr_t)at;
+        static _Alignas(256) char nothing[256]; /* CuPy has no address for an empty array, and NULL is none */
+        array->data = array->count ? (void *)(intptr_t)at : nothing;
         array->type = PyArray_ISNBO(((PyArray_Descr *)dtype)->byteorder) ? ((PyArray_Descr *)dtype)->type_num : -1;
         array->contiguous = PyObject_IsTrue(contiguous) == 1;
         array->aligned = array->count == 0 || at % (array->bytes / array->count) == 0;

@@ -80,13 +80,16 @@ struct adamw_table {
     int64_t n, groups;
 };
 
-/* Where group g begins, and the last one ends. */
-ROT_DEVICE_ONLY int64_t begin_of(const adamw_table &table, int64_t g) {
-    return g ? most(least(table.ends[g - 1], table.n), 0) : 0;
+/* The numbers of a group. An end before the one of the last group, or outside of the vector, is as the nearest possible
+ * one: so groups share no numbers, and have no more blocks than there are sums. */
+struct adamw_group {
+    int64_t begin, end;
+};
+/* Group g, which comes after another; the first after {0, 0}. */
+ROT_DEVICE_ONLY adamw_group group_after(adamw_group last, const adamw_table &table, int64_t g) {
+    return {last.end, most(least(table.ends[g], table.n), last.end)};
 }
-ROT_DEVICE_ONLY int64_t blocks_of(const adamw_table &table, int64_t g) {
-    return pieces_of(most(begin_of(table, g + 1) - begin_of(table, g), 0), BLOCK);
-}
+ROT_DEVICE_ONLY int64_t blocks_of(adamw_group group) { return pieces_of(group.end - group.begin, BLOCK); }
 
 /* norms[0] <- that of the gradients, from sums (blocks) of their squares (adamw_norm) */
 GLOBAL(THREADS)
@@ -99,20 +102,29 @@ norm_of_gradients(double *norms, const double *sums, int64_t blocks, const doubl
 GLOBAL(THREADS)
 adamw_groups_kernel(adamw_arrays of, adamw_table table, double beta1, double beta2, double eps, double clip,
                     const double *norms, double *sums) {
+    adamw_group group = {0, 0};
     int64_t g = 0, block = blockIdx.x;
-    for (; g < table.groups && block >= blocks_of(table, g); g++) block -= blocks_of(table, g);
+    for (; g < table.groups; g++) {
+        group = group_after(group, table, g);
+        if (block < blocks_of(group)) break;
+        block -= blocks_of(group);
+    }
     if (g == table.groups) return;
-    const int64_t first = begin_of(table, g) + block * BLOCK, end = least(first + BLOCK, begin_of(table, g + 1));
+    const int64_t first = group.begin + block * BLOCK, end = least(first + BLOCK, group.end);
     const adamw_rule rule = adamw_rule_of(table.rules + 4 * g, adamw_scale(norms[0], clip), beta1, beta2, eps);
     update_part(of, first, end, rule, isfinite(norms[0]), sums + blockIdx.x, gridDim.x);
 }
 
 /* norms (groups,2) <- |p| and |v| from sums (2,blocks) */
 GLOBAL(THREADS) norms_of_groups(double *norms, const double *sums, int64_t blocks, adamw_table table) {
-    const int64_t group = blockIdx.x / 2, of_v = blockIdx.x % 2;
+    const int64_t number = blockIdx.x / 2, of_v = blockIdx.x % 2;
+    adamw_group group = group_after({0, 0}, table, 0);
     int64_t first = 0;
-    for (int64_t g = 0; g < group; g++) first += blocks_of(table, g);
-    const double norm = root_of(sums + of_v * blocks + first, blocks_of(table, group));
+    for (int64_t g = 1; g <= number; g++) {
+        first += blocks_of(group);
+        group = group_after(group, table, g);
+    }
+    const double norm = root_of(sums + of_v * blocks + first, blocks_of(group));
     if (threadIdx.x == 0) norms[blockIdx.x] = norm;
 }
 

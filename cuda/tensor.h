@@ -22,7 +22,10 @@
  *              theoretical peak performance", IJHPCA 2022.) An infinite number gives NaN; so does one that TF32 rounds
  * to infinity.
  *
- * Sums are float32; tensor cores may cut where float32 rounds, so each of k additions is off by up to 2^-23 of its sum.
+ * Sums are float32; tensor cores may cut where float32 rounds, so each addition is off by up to 2^-23 of its sum. All
+ * cuts go towards zero, and do not cancel as roundings do. An instruction adds 8 products to a sum at once, and
+ * as_tf32x3 has three of them for 8 products: so the sum may be too small by (3 k / 8) 2^-23 of it, 2e-5 for k = 512,
+ * whatever a product's own error is.
  */
 #ifndef ROT_CUDA_TENSOR_H
 #define ROT_CUDA_TENSOR_H

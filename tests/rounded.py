@@ -98,7 +98,6 @@ class Block(NamedTuple):
     norm: str
     form: str
     masks: tuple[Any, Any] = (1.0, 1.0)
-    folds: bool = True  # the channel norm is part of W_in except in bf16, as on a GPU
     eps: float = 1e-5
 
 
@@ -134,21 +133,11 @@ def normed(b: Block) -> tuple[Floats, Any]:
     return b.x, None
 
 
-def folds(b: Block, r: Rounding) -> bool:
-    """Whether x is multiplied by W_in diag(gain)."""
-    return b.folds and b.norm == "channel" and r.precision != "bf16"
-
-
 def block_forward(b: Block, r: Rounding) -> Kept:
     w_in, a, w_out, skip = b.system
-    center, scale, bias = b.norm_parts
     (B, T, _), K, valid = b.x.shape, len(w_out), valid_rows(b)
     xn, _ = normed(b)
-    if folds(b, r):
-        v = r.operand("xn", b.x) @ r.operand("w_in", w_in * scale).T + w_in @ (bias - scale * center)
-    else:
-        v = r.operand("xn", xn) @ r.operand("w_in", w_in).T
-    v = planes(v)
+    v = planes(r.operand("xn", xn) @ r.operand("w_in", w_in).T)
     before, after = np.zeros((2, K, B, T, len(a)), np.complex128)
     hT = np.array(b.h0)
     for k in range(K):
@@ -179,7 +168,7 @@ def sum_rows(x: Floats) -> Floats:
 def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, later: Any = None) -> dict[str, Floats]:
     """Returns the gradients by name. The equations are those of csrc/kernels/block.c."""
     w_in, a, w_out, skip = b.system
-    center, scale, bias = b.norm_parts
+    center, scale, _ = b.norm_parts
     valid, K, grads = valid_rows(b), len(w_out), {}
     if later is not None:
         y, middle, slope, shift = later
@@ -219,13 +208,8 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
                 g[n, t] += here
                 grads["a"] += here * np.conj(r.stored("h", f.before[k, n, t]))
     grads["h0"] = q
-    g, sums = pairs(g), sum_rows(pairs(g))
-    rounded = r.operand("g", g)
-    if folds(b, r):
-        plain = np.einsum("bti,btj->ij", rounded, np.where(valid, r.operand("xn", b.x), 0))
-        grads["w_in"] = scale * (plain - sums[:, None] * center) + sums[:, None] * bias
-    else:
-        grads["w_in"] = np.einsum("bti,btj->ij", rounded, np.where(valid, r.operand("xn", f.xn), 0))
+    rounded = r.operand("g", pairs(g))
+    grads["w_in"] = np.einsum("bti,btj->ij", rounded, np.where(valid, r.operand("xn", f.xn), 0))
     dxn = np.where(valid, rounded @ r.operand("w_in", w_in) + skip * dlayer, 0)
     if b.form == "none":
         grads["x"] = dxn

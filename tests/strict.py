@@ -227,10 +227,10 @@ for _name in (
 
 
 class Address:
-    """Where an array's numbers are, as CuPy's arrays say it."""
+    """Where an array's numbers are, as CuPy's arrays say it: an empty one has no address."""
 
     def __init__(self, host: np.ndarray[Any, Any]) -> None:
-        self.ptr = host.__array_interface__["data"][0]
+        self.ptr = host.__array_interface__["data"][0] if host.size else 0
 
 
 class Flags:

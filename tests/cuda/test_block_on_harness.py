@@ -123,6 +123,14 @@ def test_a_block_of_every_cut(shape: Shape, seed: int) -> None:
     compare(lambda n: block(n, shape, keep=shape.B % 2 == 0), numbers(shape), shape, seed, terms=6 * shape.T + 60)
 
 
+@pytest.mark.parametrize("norm", ["channel", "row"])
+@pytest.mark.parametrize("shape", [Shape(2, 0, 8, 3, 2), Shape(0, 3, 8, 3, 2)], ids=["no steps", "no sequences"])
+def test_empty_batches(shape: Shape, norm: str) -> None:
+    n = numbers(shape)
+    compare(lambda n: block(n, shape, norm=norm, keep=True, moments=False), n, shape, 1, terms=1)
+    compare(lambda n: layer(n, shape), n, shape, 1, terms=1)
+
+
 @pytest.mark.parametrize("D", [8, 7])
 @pytest.mark.parametrize("form", ["full", "half1", "half2"])
 @pytest.mark.parametrize("norm", ["channel", "row"])

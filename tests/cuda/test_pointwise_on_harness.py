@@ -342,6 +342,19 @@ def test_adamw_of_groups_is_that_of_each(dtype: Any, seed: int) -> None:
     np.testing.assert_allclose(to_host(there["norms"]), here["norms"], rtol=GROUPS[-1][1] * eps(float) + 8 * eps(dtype))
 
 
+def test_adamw_of_groups_whose_ends_go_backwards() -> None:
+    """Such groups are empty: those of one block each would need more sums than there are."""
+    n = GROUPS[-1][1]
+    wrong, right = groups_of(np.float64, to_device), groups_of(np.float64, to_device)
+    wrong["ends"], right["ends"] = to_device(np.array([n, 0, n, 5])), to_device(np.full(4, n))
+    with on_harness():
+        for given in (wrong, right):
+            optim.adamw_groups(**given, **SETTINGS)
+    for name in ("param", "m", "v", "norms"):
+        np.testing.assert_array_equal(to_host(wrong[name]), to_host(right[name]))
+    assert not to_host(wrong["norms"])[3:].any()
+
+
 @pytest.mark.parametrize("name", ["grad", "loss", "norms"])
 def test_adamw_of_groups_stops_at_the_first_failure(name: str) -> None:
     """Where a gradient, the loss, or a norm of the last update is not finite, nothing changes; nor in later calls."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_block_on_harness import SEEDS, Changed, Shape, cast, numbers, over
+from test_block_on_harness import SEEDS, Changed, Shape, block, cast, layer, numbers, over
 
 import rotrnn
 import rounded
@@ -60,23 +60,19 @@ def run(n: dict[str, Any], shape: Shape, norm: str, form: str, *, keep: bool = F
     return {"y": to_host(y), "hT": to_host(hT), **results, "saved": saved}
 
 
-def block_of(n: dict[str, Any], shape: Shape, norm: str, form: str, folds: bool = True) -> rounded.Block:
-    """The block of `run` in double precision. folds: as on a GPU."""
+def block_of(n: dict[str, Any], shape: Shape, norm: str, form: str) -> rounded.Block:
+    """The block of `run` in double precision."""
     wide = cast(n, np.float64)
     lengths = shape.lengths or (shape.T,) * shape.B
     ones = np.ones((shape.B, shape.T, shape.D))
     masks = (1.0, 1.0) if form == "none" else tuple(dropout(ones, site=site, **DROPOUT) for site in (2, 3))
     kind = "none" if form == "none" else norm
-    return rounded.Block(
-        *(wide[name] for name in ("x", "h0", "system", "norm", "gate")), lengths, kind, form, masks, folds
-    )
+    return rounded.Block(*(wide[name] for name in ("x", "h0", "system", "norm", "gate")), lengths, kind, form, masks)
 
 
-def expected(
-    n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.Rounding, folds: bool = True
-) -> dict[str, Any]:
+def expected(n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.Rounding) -> dict[str, Any]:
     """What `run` is to return."""
-    b, wide = block_of(n, shape, norm, form, folds), cast(n, np.float64)
+    b, wide = block_of(n, shape, norm, form), cast(n, np.float64)
     f = rounded.block_forward(b, r)
     grads = rounded.block_backward(b, r, f, wide["dy"], wide["dhT"], None if form == "none" else wide["later"])
     results = {"y": f.y, "hT": f.hT, **{f"d{name}": grad for name, grad in grads.items()}}
@@ -144,10 +140,23 @@ def test_blocks(norm: str, form: str, precision: str, seed: int) -> None:
         assert got.pop("saved").carries.dtype == (np.uint16 if precision == "bf16" else np.complex64)
         assert here.pop("saved").carries.dtype == np.complex64
         assert {one.dtype for one in got.values()} <= {np.dtype(np.float32), np.dtype(np.complex64)}
-        distances["GPU"].append(apart(got, expected(n, shape, norm, form, r)))
-        distances["CPU"].append(apart(here, expected(n, shape, norm, form, r, folds=False)))
+        want = expected(n, shape, norm, form, r)
+        distances["GPU"].append(apart(got, want))
+        distances["CPU"].append(apart(here, want))
     for one in distances.values():
         assert_near(one, precision)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 70, 8, 3)], ids=["products", "engine"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_the_channel_norm_comes_before_rounding(precision: str, shape: Shape, seed: int) -> None:
+    """An input whose mean is 256 deviations: if x itself were rounded, gradients would be off by some hundred units."""
+    n = cast(numbers(shape, scale=256.0), np.float32)
+    with in_precision(precision, seed):
+        got = run(over(n, to_device), shape, "channel", "full")
+    del got["saved"]
+    assert apart(got, expected(n, shape, "channel", "full", rounded.Rounding(precision))) < 4 * rounded.UNIT[precision]
 
 
 @pytest.mark.parametrize("missing", rounded.BLOCK_ROUNDINGS)
@@ -223,6 +232,19 @@ def test_arrays_that_are_only_aligned_to_their_numbers() -> None:
             got = run(n, SHAPE, "channel", "full", keep=True)
     del want["saved"], got["saved"]
     assert apart(got, want) < 4 * rounded.UNIT["bf16"]  # sums have another order
+
+
+@pytest.mark.parametrize("shape", [Shape(2, 0, 8, 3), Shape(0, 3, 8, 3)], ids=["no steps", "no sequences"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_empty_batches(precision: str, shape: Shape) -> None:
+    """The results are those of the CPU, exactly: zeros, the states at the start, and their gradients."""
+    n = cast(numbers(shape), np.float32)
+    here = layer(n, shape) + block(n, shape, keep=True, moments=False)
+    there = over(n, to_device)
+    with in_precision(precision):
+        got = layer(there, shape) + block(there, shape, keep=True, moments=False)
+    for one, want in zip(got, here, strict=True):
+        np.testing.assert_array_equal(one, want)
 
 
 def test_exact_transitions() -> None:

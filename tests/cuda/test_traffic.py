@@ -98,4 +98,4 @@ def test_the_table_of_recipes() -> None:
     assert whole < rows[0]["blocks"] * 1.3 * least
     assert 0.4 < rows[1]["valid"] < 0.6
     assert ragged < 0.9 * whole
-    assert written_up(rows, "abc").count("| listops | ") == 3
+    assert written_up(rows).count("| listops | ") == 3

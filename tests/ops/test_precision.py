@@ -292,7 +292,7 @@ def expected(n: Arrays, lengths: Any, norm: str, form: str, precision: str) -> A
     masks = tuple(dropout(np.ones(n["x"].shape), site=site, **DROPOUT) for site in (2, 3))
     kind = "none" if form == "none" else norm
     parts = n["x"], n["h0"], n["system"], n["norm"], n["gate"]
-    b = rounded.Block(*parts, lengths, kind, form, masks, folds=False)  # into W_in, which the CPU does not
+    b = rounded.Block(*parts, lengths, kind, form, masks)
     r = rounded.Rounding(precision)
     kept = rounded.block_forward(b, r)
     grads = rounded.block_backward(b, r, kept, n["dy"], n["dhT"], None if form == "none" else n["later"])
