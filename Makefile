@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
-C_FILES := $(wildcard csrc/*/*.[ch])
+C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
 LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c)
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
