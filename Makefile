@@ -167,7 +167,7 @@ fuzz-c: build/fuzz/parsers build/fuzz/door
 # Changed model files for the C library, under the sanitizers
 fuzz-lib: .venv/installed
 	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
-	$(call SANITIZED,0) PYTHONPATH=python:tests:. $(BIN)/python -m tests.lib.fuzz --count $(CALLS) --seed $(SEED)
+	$(call SANITIZED,0) PYTHONPATH=python:tests:. $(BIN)/python -m tests.lib.model_files --count $(CALLS) --seed $(SEED)
 
 build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(LIST)
 	$(PYTHON) csrc/generate.py build/fuzz

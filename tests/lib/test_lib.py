@@ -28,7 +28,7 @@ from rotrnn import ModelSettings, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
 from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
-from tests.lib.fuzz import fuzz
+from tests.lib.model_files import fuzz
 
 pytestmark = pytest.mark.skipif(
     not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
