@@ -1,6 +1,6 @@
 """Changed model files for the C library: each must give an error with a sentence, or a model that runs.
 
-    PYTHONPATH=python:tests:. python -m tests.lib.model_files --count 100000 --seed 0     # make fuzz-lib: under the sanitizers
+    PYTHONPATH=python:tests:. python -m tests.lib.model_files --count 100000    # make fuzz-lib: under the sanitizers
 
 Half of the changes are of bytes. The other half are of settings, shapes and places, with the right checksum, so that
 they reach the checks behind it.
