@@ -16,9 +16,10 @@ MODELS = "BitTagger LanguageModel ModelSettings Retrieval SequenceClassifier Str
 TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe precision release_memory train"
 
 NN = """
-Activation Attention BatchNorm Bedouin Bidirectional Context Dense Dropout Embedding FPMamba FeedForward
+Activation Attention BatchNorm Bedouin Bidirectional Context Converted Dense Dropout Embedding FPMamba FeedForward
 FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm Mamba MeanPool MinGRU RNN Recurrent
-ResidualBlock ResidualStack RopeMemory RotRNN S4D S5 SelectiveRotRNN WropeMemory astype flatten unflatten
+ResidualBlock ResidualStack RopeMemory RotRNN S4D S5 SelectiveRotRNN WropeMemory astype flatten orthogonal_inverse
+real_jordan to_lru to_rnn to_rotrnn unflatten
 """
 
 OPS = importlib.import_module("rotrnn.ops").__all__

@@ -9,6 +9,7 @@ from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import GELU, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
+from rotrnn.nn.conversions import Converted, orthogonal_inverse, real_jordan, to_lru, to_rnn, to_rotrnn
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.registry import *  # noqa: F403  (every layer)
@@ -21,6 +22,7 @@ __all__ = [
     "BatchNorm",
     "Bidirectional",
     "Context",
+    "Converted",
     "Dense",
     "Dropout",
     "Embedding",
@@ -35,6 +37,11 @@ __all__ = [
     "ResidualStack",
     "astype",
     "flatten",
+    "orthogonal_inverse",
+    "real_jordan",
+    "to_lru",
+    "to_rnn",
+    "to_rotrnn",
     "unflatten",
     *(layer.__name__ for layer in LAYERS.values()),
 ]

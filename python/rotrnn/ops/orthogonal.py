@@ -46,7 +46,7 @@ def orthogonal(M: npt.ArrayLike) -> Array:
         `M` is not a stack of square matrices, or has an element that is not finite or has a magnitude above a million.
     """
     args = Boundary("orthogonal")
-    (matrices,) = args.common(_matrices(args, "M", M))
+    (matrices,) = args.common(stack_of_matrices(args, "M", M))
     P: Array = np.empty_like(matrices)
     with _named(args, matrices):
         args.kernels.orthogonal_forward(P=P, M=matrices, **args.sizes("G n"))
@@ -77,14 +77,14 @@ def orthogonal_backward(dP: npt.ArrayLike, M: npt.ArrayLike) -> Array:
         As `orthogonal`. Numbers in `dP` that are not finite are allowed and propagate to `dM`.
     """
     args = Boundary("orthogonal_backward")
-    matrices, cotangent = args.common(_matrices(args, "M", M), _matrices(args, "dP", dP))
+    matrices, cotangent = args.common(stack_of_matrices(args, "M", M), stack_of_matrices(args, "dP", dP))
     dM: Array = np.empty_like(matrices)
     with _named(args, matrices):
         args.kernels.orthogonal_backward(dM=dM, dP=cotangent, M=matrices, **args.sizes("G n"))
     return dM.reshape(np.shape(M))
 
 
-def _matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
+def stack_of_matrices(args: Boundary, name: str, value: npt.ArrayLike) -> Array:
     """Returns `value` (..., n, n) as (G, n, n)."""
     array = args.any_array(name, value)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:

@@ -228,6 +228,12 @@ class S4D(Recurrent):
         dparams["D"] = dbank.skip
         return dparams
 
+    def eigenvalues(self, params: Params) -> Array:
+        """Returns the transition a (D, N), complex: the eigenvalues of each channel's states, of which with `conjugate`
+        each also stands for its conjugate."""
+        self.check_params(params)
+        return self.fold(params).weights.a
+
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
         """Returns A (D, N), and the steps (D, 1): one for both A and B, or one for A and one for B."""
         A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
