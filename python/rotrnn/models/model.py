@@ -15,7 +15,19 @@ from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved, check_parts
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.norm import norm_backward
-from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, State, StateForm, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Gather,
+    Layer,
+    Module,
+    Params,
+    State,
+    StateForm,
+    trusted,
+    zero_state,
+)
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.device import beside, is_array
@@ -150,9 +162,12 @@ class SequenceModel(Module, ABC):
         x, norm = self.norm.forward(params["norm"], x, ctx)
         return x, (encoder, blocks, norm)
 
-    def forward(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> tuple[Array, ModelSaved]:
-        """Returns (logits, saved)."""
-        x, saved = self.encode(params, inputs, ctx)
+    def forward(
+        self, params: Params, inputs: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, ModelSaved]:
+        """Returns (logits, saved). `state` is that of the blocks before the first step, a tuple with one state per
+        block (`zero_state`); the state after the inputs is ``saved.blocks.state``. A pool reads these inputs alone."""
+        x, saved = self.encode(params, inputs, ctx, state)
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
 
@@ -171,6 +186,20 @@ class SequenceModel(Module, ABC):
         dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head(), None, gather)
         _, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
         return {"encoder": dencoder, "blocks": dblocks, **grads}
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        self.stack.check_state(args, name, state)
+
+    def zero_state(self, batch: int, dtype: npt.DTypeLike = np.float32) -> tuple[State, ...]:
+        """Returns the state of the blocks before the first step, as arrays of zeros.
+
+        Raises
+        ------
+        ValueError
+            A layer is bidirectional, keeps every step, or does not declare its state.
+        """
+        batch = Boundary("zero_state").integer("batch", batch)
+        return tuple(zero_state(f"block {i}", block.layer, batch, dtype) for i, block in enumerate(self.stack.blocks))
 
     def stream(self, params: Params, batch: int = 1) -> Stream:
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""

@@ -184,6 +184,19 @@ def moved(params: Params, device: Device) -> Params:
     }
 
 
+def zero_state(name: str, layer: Recurrent, batch: int, dtype: npt.DTypeLike) -> State:
+    """Returns the state of a layer before the first step, as arrays of zeros. ValueError, with the layer's `name`, if
+    it has none of a fixed size."""
+    kinds = {"real": np.dtype(dtype), "complex": np.result_type(dtype, np.complex64), "integer": np.dtype(np.int64)}
+    form, many = layer.state_form, getattr(layer, "bidirectional", False)
+    leaves = (form,) if isinstance(form, StateArray) else form or ()
+    if many or not leaves or any(None in one.shape for one in leaves):
+        what = "is bidirectional" if many else "keeps every step" if leaves else "declares no state"
+        raise ValueError(f"{name}: {type(layer).__name__} {what}, expected a layer with a state of fixed size")
+    zeros = tuple(np.zeros((batch, *(size or 0 for size in one.shape)), kinds[one.kind]) for one in leaves)
+    return zeros[0] if isinstance(form, StateArray) else zeros
+
+
 def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Array]]:
     """Yields the leaves of a state as ("state.0.1", array). A single array gives ("state", array), None no leaves."""
     if isinstance(state, tuple):

@@ -33,6 +33,14 @@ def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, i
             raise ValueError(f"{kind}: {name} is {value}, expected an integer from {low} to {high}")
 
 
+def check_carry(kind: str, carry: float, after: int) -> None:
+    """Raises ValueError if the setting `carry` is not a chance below one, or `carry_after` is negative."""
+    if not 0 <= carry < 1:
+        raise ValueError(f"{kind}: carry is {carry}, expected a chance, at least 0 and below 1")
+    if after < 0:
+        raise ValueError(f"{kind}: carry_after is {after}, expected a number of steps")
+
+
 @dataclass(frozen=True)
 class GeneratedSplit(Split):
     """A split of `size` examples that are generated when a batch is drawn; `name` is "train", "val" or "test"."""

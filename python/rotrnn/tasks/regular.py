@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn._cpu import REGULAR
 from rotrnn.ops.device import HOST
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_carry, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 LANGUAGES = tuple(REGULAR)
@@ -51,6 +52,29 @@ class RegularSplit(GeneratedSplit):
 class FreshRegularSplit(RegularSplit):
     fresh = True
 
+    @property
+    def carry(self) -> float:  # type: ignore[override]
+        return self.settings.carry
+
+    @property
+    def carry_after(self) -> int:  # type: ignore[override]
+        return self.settings.carry_after
+
+    def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
+        """As `Split.continued`: what a continuation has to know is the class so far, or for "even_pairs" the first
+        bit."""
+        batch = self.batch(index, dtype)
+        assert batch.lengths is not None
+        last = np.arange(len(batch.labels)), batch.lengths - 1
+        new, own = before < 0, batch.labels[last]
+        if self.settings.language == "even_pairs":
+            after = np.where(new, batch.inputs[:, 0], before)
+            batch.labels[last] = after != batch.inputs[last]
+        else:
+            after = (own + np.where(new, 0, before)) % self.settings.shape.n_classes
+            batch.labels[last] = after
+        return batch, after
+
 
 @dataclass(frozen=True)
 class Regular:
@@ -82,6 +106,11 @@ class Regular:
         Limits of the length in the test, both included, and the number of strings of each length.
     train : int
         Number of training strings, each used once.
+    carry : float
+        Chance that a row of a training batch continues its string in the next batch, where the state of the model is
+        carried on (`Split.continued`); 0: every batch has whole strings. Not for "arithmetic".
+    carry_after : int
+        Number of steps of training with whole strings before that.
     seed : int
         Seed of the strings.
     """
@@ -95,11 +124,18 @@ class Regular:
     test_max_length: int = 500
     test_each: int = 16
     train: int = ENDLESS
+    carry: float = 0.0
+    carry_after: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.language not in LANGUAGES:
             raise ValueError(f"Regular: language is '{self.language}', expected {', '.join(LANGUAGES)}")
+        check_carry("Regular", self.carry, self.carry_after)
+        if self.carry and self.language == "arithmetic":
+            raise ValueError(
+                f"Regular: carry is {self.carry}, expected 0 with 'arithmetic': its expressions do not add up"
+            )
         largest = 2**31 - 1
         limits = (
             ("modulus", 2, 1000),

@@ -58,6 +58,11 @@ class Split(ABC):
     """
 
     fresh: ClassVar[bool] = False
+    carry: float = 0.0
+    """The chance that a row of a training batch goes on in the next batch, where its sequence is continued and the
+    state of the model carried on; 0: every batch has whole sequences. A split with a chance implements `continued`."""
+    carry_after: int = 0
+    """The number of steps of training after which rows begin to go on."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -65,6 +70,14 @@ class Split(ABC):
     @abstractmethod
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the sequences at `index`, with features in `dtype`. Thread-safe."""
+
+    def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
+        """Returns the sequences at `index` as continuations, and what their own continuations have to know.
+
+        `before` (n,) is what an earlier call returned for the sequences that are continued, at least 0; -1 where a new
+        sequence begins. Labels are those of the whole sequence from its beginning.
+        """
+        raise NotImplementedError
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
         """Returns the labels and lengths at `index` as `batch` does, but lengths are never None.

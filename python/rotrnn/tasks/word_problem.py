@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear
 from rotrnn.ops.device import HOST
-from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.generated import check_carry, check_ranges, trimmed
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import prepare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
@@ -24,6 +24,7 @@ from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 """Special tokens; their ids follow those of the elements."""
 
+IDENTITY = 0  # element of every group
 LARGEST = 2**31 - 1  # largest order of a group
 FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
 COUNTABLE = 2**62  # csrc/data/word_problem.c can number fewer sequences than this
@@ -241,11 +242,13 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
 @dataclass(frozen=True)
 class WordProblemSplit(Split):
     """Rows of several lengths: of each part ``(sequences, rows)`` the given rows, or all if `rows` is None. Every row
-    begins with BOS."""
+    begins with BOS, but for continued ones."""
 
     group: Group
     parts: tuple[tuple[Sequences, Index | None], ...]
     count_padding: bool = True
+    carry: float = 0.0
+    carry_after: int = 0
 
     def __len__(self) -> int:
         return sum(self._sizes())
@@ -261,22 +264,41 @@ class WordProblemSplit(Split):
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the rows at `index`, padded to the longest of them; ids are int64 for every `dtype`."""
-        index = np.asarray(index)
+        elements, sizes = self._elements(np.asarray(index))
+        ended = np.arange(elements.shape[1]) >= sizes[:, None]
+        begin = np.full((len(elements), 1), self.group.bos)
+        inputs = np.concatenate([begin, np.where(ended, self.group.pad, elements)], 1)
+        padding = self.group.pad if self.count_padding else -1
+        labels = np.concatenate([begin, np.where(ended, padding, self.group.states(elements))], 1)
+        return Batch(inputs, labels, None if self.count_padding or len(self.parts) == 1 else sizes + 1)
+
+    def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
+        """As `Split.continued`: what a continuation has to know is the product so far. Only new sequences begin with
+        BOS, and padding never counts."""
+        elements, sizes = self._elements(np.asarray(index))
+        new = before < 0
+        states = self.group.states(np.concatenate([np.where(new, IDENTITY, before)[:, None], elements], 1))
+        inputs = np.concatenate([np.full((len(elements), 1), self.group.bos), elements], 1)
+        labels = np.concatenate([inputs[:, :1], states[:, 1:]], 1)
+        for array in (inputs, labels):
+            array[~new, :-1] = array[~new, 1:]
+        sizes = sizes + new
+        ended = np.arange(inputs.shape[1]) >= sizes[:, None]
+        inputs[ended], labels[ended] = self.group.pad, -1
+        return trimmed(inputs, labels, sizes), states[:, -1]
+
+    def _elements(self, index: Index) -> tuple[Index, Index]:
+        """Returns the elements of the rows, with the identity behind those of shorter rows, and their numbers."""
         ends = np.cumsum(self._sizes())
         which = np.searchsorted(ends, index, side="right")
-        sizes = np.array([sequences.length + 1 for sequences, _ in self.parts])[which]
-        shape = len(index), int(sizes.max(initial=0))
-        inputs = np.full(shape, self.group.pad, np.int64)
-        labels = np.full(shape, self.group.pad if self.count_padding else -1, np.int64)
-        inputs[:, :1] = labels[:, :1] = self.group.bos
+        sizes = np.array([sequences.length for sequences, _ in self.parts])[which]
+        elements = np.full((len(index), int(sizes.max(initial=0))), IDENTITY, np.int64)
         for part in np.unique(which).tolist():
             sequences, rows = self.parts[part]
             of_part = np.flatnonzero(which == part)
             place = index[of_part] - (ends[part - 1] if part else 0)
-            elements = sequences.at(place if rows is None else rows[place])
-            inputs[of_part, 1 : sequences.length + 1] = elements
-            labels[of_part, 1 : sequences.length + 1] = self.group.states(elements)
-        return Batch(inputs, labels, None if self.count_padding or len(self.parts) == 1 else sizes)
+            elements[of_part, : sequences.length] = sequences.at(place if rows is None else rows[place])
+        return elements, sizes
 
 
 @dataclass(frozen=True)
@@ -304,6 +326,11 @@ class WordProblem:
         RNNs' code).
     count_padding : bool
         Where sequences are padded, count PAD as a label, as published; if False, mask it.
+    carry : float
+        Chance that a row of a training batch continues its sequence in the next batch, where the state of the model is
+        carried on (`Split.continued`); 0: every batch has whole sequences.
+    carry_after : int
+        Number of steps of training with whole sequences before that.
     test_length, test : int
         Length and number of the test sequences.
     seed : int
@@ -322,6 +349,8 @@ class WordProblem:
     val_fraction: float = 0.2
     shorter: str = "none"
     count_padding: bool = True
+    carry: float = 0.0
+    carry_after: int = 0
     test_length: int = 50
     test: int = 10_000
     seed: int = 0
@@ -346,6 +375,7 @@ class WordProblem:
         check_ranges("WordProblem", self, limits)
         if self.shorter not in ("none", "two", "all"):
             raise ValueError(f"WordProblem: shorter is '{self.shorter}', expected 'none', 'two' or 'all'")
+        check_carry("WordProblem", self.carry, self.carry_after)
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"WordProblem: val_fraction is {self.val_fraction}, expected a number between 0 and 1")
 
@@ -419,7 +449,7 @@ class WordProblem:
         short = tuple((one, None) for one in sequences.values() if one.length < self.length)
         return Task(
             "word_problem",
-            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding),
+            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding, self.carry, self.carry_after),
             WordProblemSplit(G, ((whole, order[:val]),)),
             WordProblemSplit(G, ((sequences[self.test_length], None),)),
             **self.shape._asdict(),

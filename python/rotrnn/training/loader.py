@@ -6,9 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import Array
+from rotrnn.ops.random import philox
 from rotrnn.tasks import Batch, Split
 from rotrnn.tasks.task import Index, shuffled
 from rotrnn.training.parallel import ALONE, World
@@ -19,6 +21,10 @@ GOLDEN = 0x9E3779B97F4A7C15
 them."""
 
 
+CARRIED = 1
+"""Third number of the Philox counters that say which rows begin anew."""
+
+
 def batch_order(n: int, seed: int, epoch: int) -> Array:
     """Returns the order of n examples in an epoch, counted from 0. (Tasks split their data with epoch 0 of
     `shuffled`.)"""
@@ -26,10 +32,13 @@ def batch_order(n: int, seed: int, epoch: int) -> Array:
 
 
 class Part(NamedTuple):
-    """A process's share of a part of a batch, and the positions (B,) of its sequences in that part."""
+    """A process's share of a part of a batch, the positions (B,) of its sequences in that part and in the whole batch,
+    and, if the split carries states on, which of them begin anew."""
 
     batch: Batch
     places: Index
+    rows: Index
+    new: npt.NDArray[np.bool_] | None = None
 
 
 class Loader:
@@ -38,6 +47,9 @@ class Loader:
 
     Each epoch has a new order, and its last incomplete batch is dropped. A `fresh` split is read in order, from a start
     that depends on `training.seed`. While a step is computed, a thread loads the next batch.
+
+    If the split carries states on (`Split.carry`), row r of a batch continues the sequence of row r of the last batch,
+    with the examples that it would have else, or begins anew; both follow from the seed, the step and r.
     """
 
     def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:
@@ -57,6 +69,7 @@ class Loader:
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
         self._next: tuple[int, Future[list[Part]]] | None = None
+        self._known: tuple[int, Index] | None = None
 
     def index(self, step: int) -> Index:
         """Returns the indices of the examples of a step."""
@@ -77,13 +90,47 @@ class Loader:
         return future.result()
 
     def _submit(self, step: int) -> Future[list[Part]]:
-        return self._thread.submit(self._make, np.array_split(self.index(step), self.training.accumulate))
+        return self._thread.submit(self._make, step)
 
-    def _make(self, parts: list[Index]) -> list[Part]:
-        places = [np.array_split(np.arange(len(part)), self.world.size)[self.world.rank] for part in parts]
-        return [
-            Part(self.split.batch(part[own], self.training.dtype), own) for part, own in zip(parts, places, strict=True)
-        ]
+    def _make(self, step: int) -> list[Part]:
+        index, dtype = self.index(step), self.training.dtype
+        before = self._before(step) if self.split.carry else None
+        parts = []
+        for of_part in np.array_split(np.arange(len(index)), self.training.accumulate):
+            places = np.array_split(np.arange(len(of_part)), self.world.size)[self.world.rank]
+            rows = of_part[places]
+            if before is None:
+                parts.append(Part(self.split.batch(index[rows], dtype), places, rows))
+            else:
+                batch, _ = self.split.continued(index[rows], before[rows], dtype)
+                parts.append(Part(batch, places, rows, before[rows] < 0))
+        return parts
+
+    def new_rows(self, step: int) -> npt.NDArray[np.bool_]:
+        """Returns which rows of the batch of a step begin anew."""
+        rows = np.arange(self.training.batch)
+        if step <= self.split.carry_after:
+            return np.full(len(rows), True)
+        counter = np.zeros((len(rows), 4), np.int64)
+        counter[:, 0], counter[:, 1], counter[:, 2] = rows, step, CARRIED
+        return np.asarray(philox(counter, self.training.seed)[:, 0] >= self.split.carry * 2.0**32)
+
+    def _before(self, step: int) -> Index:
+        """Returns what the rows of a step have to know of their sequences so far, -1 where they begin anew."""
+        new = self.new_rows(step)
+        if self._known is None or self._known[0] != step:
+            waiting, first = ~new, step  # the first call: as far back as the oldest of the sequences begins
+            while waiting.any():
+                first -= 1
+                waiting &= ~self.new_rows(first)
+            known = np.full(len(new), -1)
+            for s in range(first, step):
+                known = self.split.continued(self.index(s), np.where(self.new_rows(s), -1, known))[1]
+        else:
+            known = self._known[1]
+        before = np.where(new, -1, known)
+        self._known = step + 1, self.split.continued(self.index(step), before)[1]
+        return before
 
     def close(self) -> None:
         """Stops the thread."""

@@ -203,7 +203,7 @@ class Trainer:
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
-        if self.device is not HOST and isinstance(self.model, SequenceModel):
+        if self.device is not HOST and isinstance(self.model, SequenceModel) and state.carried is None:
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 

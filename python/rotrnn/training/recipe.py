@@ -166,6 +166,8 @@ class Recipe:
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
+        if not tables["task"].get("carry"):  # nor of this one
+            tables["task"] = {key: value for key, value in tables["task"].items() if not key.startswith("carry")}
         if tables["training"].get("precision") == "float32":  # runs from before there was a choice have this digest
             tables["training"] = {key: value for key, value in tables["training"].items() if key != "precision"}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()

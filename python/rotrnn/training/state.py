@@ -12,7 +12,20 @@ import numpy as np
 from rotrnn import _cpu, cuda
 from rotrnn._support.checkpoint import Facts, write_checkpoint
 from rotrnn.models.model import Loss
-from rotrnn.nn.layer import Array, Context, Gather, Params, astype, flatten, moved, unflatten
+from rotrnn.models.tagger import Tagger
+from rotrnn.nn.layer import (
+    Array,
+    Context,
+    Gather,
+    Params,
+    astype,
+    flatten,
+    flatten_state,
+    moved,
+    unflatten,
+    unflatten_state,
+)
+from rotrnn.nn.layer import State as Carried
 from rotrnn.ops.device import HOST, Device, to_host
 from rotrnn.training.optimiser import Moments
 from rotrnn.training.parallel import World
@@ -25,7 +38,7 @@ class Model(Protocol):
 
     def init(self, rng: np.random.Generator) -> Params: ...
 
-    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
+    def forward(self, params: Params, inputs: Array, ctx: Context, state: Carried = None) -> tuple[Array, Any]: ...
 
     def backward(self, params: Params, saved: Any, dlogits: Array, gather: Gather | None) -> Params: ...
 
@@ -40,6 +53,10 @@ class Model(Protocol):
     def state_norms(self, params: Params, inputs: Array, ctx: Context) -> Array: ...
 
 
+CARRIED = "carried"
+"""Name of the carried state in checkpoints."""
+
+
 @dataclass
 class State:
     """All that training changes: what a checkpoint holds."""
@@ -52,22 +69,34 @@ class State:
     arithmetic: list[str] = field(default_factory=list)
     """Instruction set, NumPy version and, if several, number of processes that the run was trained with, or the GPU;
     more than one, in order, if they changed."""
+    carried: Carried = None
+    """The model's state after the last step, of each row of the batch, if the task carries it on."""
 
     def arrays(self) -> dict[str, Array]:
         """Every array, on the CPU, by the name it has in a checkpoint."""
         arrays = {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
+        arrays |= dict(flatten_state(self.carried, CARRIED))
         return {name: to_host(array) for name, array in arrays.items()}
 
     def move(self, device: Device) -> None:
         """Moves every array to a device."""
         self.params, self.moments = moved(self.params, device), moved(self.moments, device)
+        carried = moved(dict(flatten_state(self.carried, CARRIED)), device)
+        self.carried = unflatten_state(carried)
 
 
 def initial_state(model: Model, recipe: Recipe) -> State:
-    """Initial values, drawn from (seed, 0, 1)."""
+    """Initial values, drawn from (seed, 0, 1), and if the task carries states on, that of the model for each row."""
     rng = np.random.default_rng([recipe.training.seed, 0, 1])
     params = astype(model.init(rng), recipe.training.dtype)
-    return State(0, params, recipe.optimiser.init(params))
+    state = State(0, params, recipe.optimiser.init(params))
+    if getattr(recipe.task, "carry", 0):
+        if not isinstance(model, Tagger):
+            raise ValueError(
+                f"task.carry: the model is a {type(model).__name__}, expected one with labels for steps, as a Tagger"
+            )
+        state.carried = model.zero_state(recipe.training.batch, recipe.training.dtype)
+    return state
 
 
 def checksum(state: State) -> int:
@@ -131,7 +160,8 @@ class Checkpoints:
             history = [*history, here]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
-        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], history)
+        carried = unflatten_state({name: arrays[name] for name, _ in flatten_state(state.carried, CARRIED)})
+        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], history, carried)
 
     def write(self, name: str, state: State, **facts: Any) -> None:
         """Writes the checkpoint "init", "last" or "best", with more `facts` if given."""

@@ -10,9 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
-from rotrnn.ops.device import HOST, Device
+from rotrnn.nn.layer import (
+    Array,
+    Context,
+    Params,
+    flatten,
+    flatten_state,
+    is_parameter,
+    unflatten,
+    unflatten_state,
+)
+from rotrnn.nn.layer import State as Carried
+from rotrnn.ops.device import HOST, Device, beside
+from rotrnn.tasks.task import Index
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
@@ -44,8 +56,9 @@ class Stepper:
         optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
         with blaming(state, state.step + 1, self.group_of):
             with _kept(state.params):
-                metrics, grads = self.gradients(state)
+                metrics, grads, carried = self.gradients(state)
             size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+        state.carried = carried
         state.step += 1
         return [*records, self.record(state.step - 1, metrics, size, time.monotonic() - began)]
 
@@ -58,8 +71,8 @@ class Stepper:
         """Launches a step as one CUDA graph. Returns False where there is no recorder, or it cannot take this step."""
         if self.recorder is None:
             return False
-        (batch, places), *others = self.loader.parts(state.step)
-        return not others and self.recorder.launch(state, batch, places)
+        one, *others = self.loader.parts(state.step)
+        return not others and self.recorder.launch(state, one.batch, one.places)
 
     def settle(self, state: State, but: int = 0) -> list[dict[str, Any]]:
         """Waits for all launched steps but so many, and returns their records.
@@ -96,31 +109,37 @@ class Stepper:
             check_parameters("parameter", state.params, self.group_of)
             raise NonFinite("a second moment of the optimiser is not finite")
 
-    def gradients(self, state: State) -> tuple[dict[str, Any], Params]:
-        """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels.
+    def gradients(self, state: State) -> tuple[dict[str, Any], Params, Carried]:
+        """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels; and
+        the state to carry on, through which no gradient goes.
 
         Each part has dropout of its own: the key counts parts.
         """
         training = self.recipe.training
         parts = self.loader.parts(state.step)
-        counts = [self.model.count(batch.labels, batch.lengths) for batch, _ in parts]
+        counts = [self.model.count(part.batch.labels, part.batch.lengths) for part in parts]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
         total: dict[str, Array] = {}
         own_loss, own_right = 0.0, 0
         own_reports: dict[str, float] = {}
-        for k, ((batch, places), count) in enumerate(zip(parts, counts, strict=True)):
-            if not every[k]:
+        after = []
+        for k, (part, count) in enumerate(zip(parts, counts, strict=True)):
+            batch = part.batch
+            if not every[k] and part.new is None:
                 continue
             ctx = Context(
                 batch.lengths,
                 train=True,
                 seed=training.seed,
                 step=state.step * training.accumulate + k,
-                places=places,
+                places=part.places,
                 gather=self.world.gather if self.world.size > 1 else None,
             )
-            logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx)
+            before = () if part.new is None else (begun(state.carried, part.rows, part.new),)
+            logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx, *before)
+            if before:
+                after.append(saved.blocks.state)
             dlogits, share = np.zeros_like(logits), count / labels
             if count:
                 found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths)
@@ -145,7 +164,30 @@ class Stepper:
             check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
         metrics: dict[str, Any] = {"loss": loss / labels, "accuracy": right / labels}
-        return metrics | ({"layers": reports} if reports else {}), unflatten(total)
+        return metrics | ({"layers": reports} if reports else {}), unflatten(total), self.joined(state.carried, after)
+
+    def joined(self, carried: Carried, parts: list[Carried]) -> Carried:
+        """Returns the state of the whole batch from this process's share of each part; the leaves of `carried` say the
+        dtypes."""
+        flat = [dict(flatten_state(part)) for part in parts]
+        whole = {}
+        for name, leaf in flatten_state(carried):
+            shares = [part[name].astype(leaf.dtype, copy=False) for part in flat]
+            if self.world.size > 1:
+                shares = [one for share in shares for one in self.world.gather(share)]
+            whole[name] = np.concatenate(shares)
+        return unflatten_state(whole)
+
+
+def begun(carried: Carried, rows: Index, new: npt.NDArray[np.bool_]) -> Carried:
+    """Returns the state of these rows, where those that begin anew have that before the first step, zero."""
+
+    def leaf(one: Array) -> Array:
+        own = one[beside(rows, one)]
+        own[beside(new, one)] = 0
+        return own
+
+    return unflatten_state({name: leaf(one) for name, one in flatten_state(carried)})
 
 
 @contextmanager

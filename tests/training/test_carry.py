@@ -1,0 +1,251 @@
+"""Training with sequences that go on from batch to batch: what is fed, the state that is carried on, and resuming."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from test_parallel import among
+
+from rotrnn.models.build import make_layer
+from rotrnn.nn import LAYERS
+from rotrnn.nn.layer import flatten, flatten_state, zero_state
+from rotrnn.tasks import Regular, WordProblem
+from rotrnn.tasks.word_problem import group
+from rotrnn.training.loader import Loader
+from rotrnn.training.loop import Trainer, train
+from rotrnn.training.recipe import Training, load_recipe
+from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
+from rotrnn.training.step import Stepper
+from toy import contents
+
+CLASSES = {
+    "parity": lambda bits: sum(bits) % 2,
+    "even_pairs": lambda bits: int(bits[0] != bits[-1]),
+    "cycle": lambda moves: (sum(moves) - len(moves)) % 4,
+}
+EPS = np.finfo(np.float64).eps
+TRAINING = Training(batch=7, steps=40)
+WORDS = WordProblem("S3", length=4, samples=400, shorter="all", test_length=9, test=10, carry=0.7)
+SMALL = (
+    "model.d_model=8",
+    "training.batch=6",
+    "training.steps=8",
+    "training.eval_every=4",
+    "task.group=S3",
+    "task.length=5",
+    "task.samples=600",
+    "task.val_fraction=0.02",
+    "task.test_length=12",
+    "task.test=40",
+    "task.carry=0.8",
+)
+
+
+def small_recipe(layer: str = "lru", *more: str):
+    own = {
+        "lru": ("layer.d_state=4", "model.n_layers=2"),
+        "lstm": ("layer.d_state=8",),
+        "bedouin": ("layer.d_state=2",),
+        "attention": ("layer.heads=2", "model.block=transformer"),
+    }[layer]
+    with warnings.catch_warnings(action="ignore"):  # the recipe's settings for its own layer are dropped
+        return load_recipe("word-problem", [*SMALL, f"model.layer={layer}", "optimiser.no_decay=[]", *own, *more])
+
+
+def steps_of(loader: Loader, steps: range):
+    for step in steps:
+        yield loader.parts(step)[0]
+
+
+def test_a_word_goes_on_until_its_row_begins_anew() -> None:
+    """The label of each element is the product of all elements since BOS."""
+    G, loader = group("S3"), Loader(WORDS.load().train, TRAINING)
+    table = np.array([[G.states(np.array([[a, b]]))[0, 1] for b in range(6)] for a in range(6)])
+    products, begun, gone_on = [0] * 7, 0, 0
+    for step, part in enumerate(steps_of(loader, range(60))):
+        assert part.batch.lengths is not None
+        for row in range(7):
+            size = part.batch.lengths[row]
+            tokens, labels = part.batch.inputs[row, :size], part.batch.labels[row, :size]
+            assert (part.batch.labels[row, size:] == -1).all()
+            if part.new[row]:
+                begun += 1
+                products[row] = 0
+                assert tokens[0] == labels[0] == G.bos
+                tokens, labels = tokens[1:], labels[1:]
+            else:
+                gone_on += 1
+            assert 2 <= len(tokens) <= 4
+            for token, label in zip(tokens, labels, strict=True):
+                products[row] = table[products[row], token]
+                assert label == products[row]
+        assert step or part.new.all()
+    # 59 steps of 7 rows go on with chance 0.7: four standard deviations
+    assert abs(gone_on - 0.7 * 413) < 4 * np.sqrt(413 * 0.21)
+    assert begun + gone_on == 420
+
+
+@pytest.mark.parametrize("language", ["parity", "even_pairs", "cycle"])
+def test_a_string_goes_on_until_its_row_begins_anew(language: str) -> None:
+    split = Regular(language, modulus=4, max_length=6, carry=0.8).load().train
+    strings: list[list[int]] = [[] for _ in range(7)]
+    for part in steps_of(Loader(split, TRAINING), range(40)):
+        for row, size in enumerate(part.batch.lengths):
+            strings[row] = [*([] if part.new[row] else strings[row]), *part.batch.inputs[row, :size].tolist()]
+            assert part.batch.labels[row, size - 1] == CLASSES[language](strings[row])
+            assert (np.delete(part.batch.labels[row], size - 1) == -1).all()
+
+
+def test_a_loader_that_starts_late_or_on_several_processes_feeds_the_same() -> None:
+    split = WORDS.load().train
+    straight = list(steps_of(Loader(split, TRAINING), range(70)))  # beyond the first epoch
+    late = list(steps_of(Loader(split, TRAINING), range(63, 70)))
+    for one, other in zip(straight[63:], late, strict=True):
+        for a, b in zip(one.batch, other.batch, strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(one.new, other.new)
+
+    def run(world):
+        parts = Loader(split, Training(batch=7, steps=40, accumulate=2), world).parts(63)
+        return [(part.rows, part.new, part.batch) for part in parts]
+
+    whole = straight[63]
+    for shares in among(2, run):
+        for rows, new, batch in shares:
+            T = batch.inputs.shape[1]
+            np.testing.assert_array_equal(batch.inputs, whole.batch.inputs[rows, :T])
+            np.testing.assert_array_equal(batch.labels, whole.batch.labels[rows, :T])
+            np.testing.assert_array_equal(new, whole.new[rows])
+
+
+def test_rows_go_on_after_so_many_steps() -> None:
+    split = WordProblem("S3", length=4, samples=400, test_length=9, test=10, carry=0.9, carry_after=20).load().train
+    new = [part.new for part in steps_of(Loader(split, TRAINING), range(40))]
+    assert all(one.all() for one in new[:21])
+    assert not any(one.all() for one in new[21:])
+
+
+def test_without_carry_nothing_changes() -> None:
+    """The same examples in the same order, whole."""
+    plain = Loader(WordProblem("S3", length=4, samples=400, test_length=9, test=10).load().train, TRAINING)
+    carried = Loader(WordProblem("S3", length=4, samples=400, test_length=9, test=10, carry=0.5).load().train, TRAINING)
+    for one, other in zip(steps_of(plain, range(5)), steps_of(carried, range(5)), strict=True):
+        assert one.new is None
+        for row in range(7):
+            start = int(other.new[row])
+            np.testing.assert_array_equal(one.batch.inputs[row, 1:], other.batch.inputs[row, start : start + 4])
+
+
+@pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_zeros_are_the_state_before_the_first_step(name: str) -> None:
+    settings = {key: value for key, value in (("d_state", 4), ("heads", 2)) if key in LAYERS[name].__dataclass_fields__}
+    settings |= {"lstm": {"projection": True}, "rope_memory": {"length": 16}, "wrope_memory": {"length": 16}}.get(
+        name, {}
+    )
+    layer = make_layer(name, 4, settings)
+    if layer.state_lanes is None:
+        with pytest.raises(ValueError, match=f"block 0: {type(layer).__name__} keeps every step, expected a layer"):
+            zero_state("block 0", layer, 2, np.float64)
+        return
+    params = layer.init(np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((2, 5, 4)).astype(np.float32)
+    y, saved = layer.forward(params, x)
+    z, carried = layer.forward(params, x, state=zero_state("block 0", layer, 2, np.float32))
+    np.testing.assert_array_equal(y, z)
+    for (_, one), (_, other) in zip(flatten_state(saved.state), flatten_state(carried.state), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_state_that_is_carried_on_is_that_of_the_whole_sequences(tmp_path) -> None:
+    """Without updates, the state after some steps is that of one forward over what each row has read since it began."""
+    trainer = Trainer(small_recipe("lru", "training.dtype=float64"), Run(tmp_path), False)
+    state = initial_state(trainer.model, trainer.recipe)
+    read: list[list[int]] = [[] for _ in range(6)]
+    for step in range(8):
+        part = trainer.loader.parts(step)[0]
+        for row, size in enumerate(part.batch.lengths):
+            read[row] = [*([] if part.new[row] else read[row]), *part.batch.inputs[row, :size].tolist()]
+        _, _, state.carried = trainer.stepper.gradients(state)
+        state.step += 1
+    assert max(map(len, read)) > 12  # some row has gone on for several steps
+    for row, tokens in enumerate(read):
+        _, saved = trainer.model.forward(state.params, np.array([tokens]))
+        for (_, whole), (_, carried) in zip(
+            flatten_state(saved.blocks.state), flatten_state(state.carried), strict=True
+        ):
+            # every step and product rounds by a few eps of numbers up to the largest
+            atol = 64 * len(tokens) * EPS * np.abs(whole).max()
+            np.testing.assert_allclose(carried[row], whole[0], rtol=0, atol=atol)
+    trainer.close()
+
+
+@pytest.mark.parametrize("layer", ["lru", "lstm", "bedouin"])
+@pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
+def test_a_run_resumes_to_the_same_bytes(layer: str, tmp_path) -> None:
+    recipe = small_recipe(layer, "training.accumulate=2")
+    train(recipe, tmp_path / "straight", progress=False)
+    original = Stepper.advance
+
+    def advance(self, state):
+        if state.step == 6:
+            raise KeyboardInterrupt
+        return original(self, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepper, "advance", advance)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", resume=True, progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+def test_two_processes_train_as_one(tmp_path) -> None:
+    recipe = small_recipe("lru", "training.dtype=float64")
+
+    def run(world):
+        trainer = Trainer(recipe, Run(tmp_path / str(world.rank)), False, world)
+        state = initial_state(trainer.model, recipe)
+        for _ in range(6):
+            trainer.stepper.advance(state)
+        trainer.close()
+        return state
+
+    (one,), (first, second) = among(1, run), among(2, run)
+    for (name, a), (_, b) in zip(flatten_state(first.carried), flatten_state(second.carried), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    for wanted, found in ((one.params, first.params),):
+        for (name, a), (_, b) in zip(flatten(wanted), flatten(found), strict=True):
+            # AdamW divides by the root of the second moment, so a rounding of 1e-16 may grow to 1e-8 in six steps
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "match"),
+    [
+        (("task.carry=1.0",), r"WordProblem: carry is 1\.0, expected a chance, at least 0 and below 1"),
+        (("task.carry=-0.1",), r"carry is -0\.1"),
+        (("task.carry_after=-1",), "carry_after is -1, expected a number of steps"),
+    ],
+)
+def test_wrong_chances(overrides: tuple[str, ...], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        small_recipe("lru", *overrides)
+
+
+def test_what_cannot_be_carried_on(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"Regular: carry is 0\.5, expected 0 with 'arithmetic'"):
+        Regular("arithmetic", carry=0.5)
+    recipe = small_recipe("attention")
+    with pytest.raises(ValueError, match="block 0: Attention keeps every step, expected a layer with a state of fixed"):
+        train(recipe, tmp_path / "run", progress=False)
+
+
+def test_runs_without_carry_keep_their_digest() -> None:
+    """A checkpoint from before there was this setting belongs to the same recipe: the digest of a run of then."""
+    digests = {carry: small_recipe("lru", f"task.carry={carry}").digest() for carry in (0.0, 0.5)}
+    assert digests[0.0] == "6d857033947c54cf783fe25cff97794a730c53aa9866e71de8bcefb88502f1c3"
+    assert digests[0.5] != digests[0.0]
