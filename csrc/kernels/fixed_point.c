@@ -1,9 +1,11 @@
-/* Fixed points in depth  y = F(y)  of sequences (B, T, D): `relax`, the damped step after any F, and
- * `depth_pass`, a whole iteration of the vector-state Fixed-Point RNN, each in one pass over memory.
+/* Fixed points in depth  y = F(y)  of sequences (B, T, D): `relax`, the damped step after any F, and, for the F of the
+ * vector-state Fixed-Point RNN (depth.h), `depth_pass`, a whole iteration, each in one pass over memory; `depth_solve`,
+ * all iterations.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor written; a sequence that has converged is
  * passed with length 0. Maxima do not depend on order, so results have the same bits for any number of threads.
  */
+#include "depth.h"
 #include "kernels.h"
 #include "lanes.h"
 #include "mixer.h"
@@ -11,7 +13,7 @@
 #include "stop.h"
 #include "workspace.h"
 
-enum { PIECE = 65536 / sizeof(real), SERIAL = 32768, LINE = 64 / sizeof(real), AHEAD = 4, STOP_STEPS = 16 };
+enum { PIECE = 65536 / sizeof(real), SERIAL = 32768 };
 
 /* y <- s f + (1 - s) y over n numbers. */
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
@@ -60,47 +62,6 @@ KERNEL(mixer_prepare) {
     return ROT_OK;
 }
 
-/* Prefetches the row of n numbers at x, used AHEAD steps later. The hardware prefetcher does not follow so many
- * streams, and a row's cache lines must be fetched in the direction of the walk. */
-static void prefetch_row(const real *x, int64_t n, bool down) {
-    for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
-}
-
-/* v <- x - y */
-static void apart_row(real *restrict v, const real *restrict x, const real *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) v[i] = x[i] - y[i];
-}
-
-/* v <- w <- (1 - lam) y, or y if not scaled */
-static void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
-                       bool scaled) {
-    for (int64_t i = 0; i < n; i++) v[i] = w[i] = depth_input(lam[i], y[i], scaled);
-}
-
-/* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
-static spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
-                        int64_t n, bool scaled) {
-    spread widest = {0, 0};
-    for (int64_t i = 0; i < n; i++) {
-        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], depth_input(lam[i], x, scaled));
-        h[i] = f;
-        y[i] = relax(&widest, y[i], f, s);
-    }
-    return widest;
-}
-
-/* h <- lam h + x + (w - v), without lam h if lam is NULL, then y <- s h + (1 - s) y. */
-static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict x,
-                                const real *restrict w, const real *restrict v, real s, int64_t n) {
-    spread widest = {0, 0};
-    for (int64_t i = 0; i < n; i++) {
-        const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
-        h[i] = f;
-        y[i] = relax(&widest, y[i], f, s);
-    }
-    return widest;
-}
-
 /* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as in `relax`, where
  *
  *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - lam_t if `scaled`, else 1,
@@ -110,40 +71,61 @@ static spread depth_adjoint_row(real *restrict y, real *restrict h, const real *
  * (from mixer_prepare), of every token if varying, else of one; h0 (B,D) or NULL; s (B). */
 KERNEL(depth_pass) {
     const mixer m = {form, R, D};
-    const int64_t room = mixer_scratch(m) + 3 * D, w_size = w_varying ? mixer_prepared(m) : 0;
-    const int64_t alpha_size = alpha_varying ? mixer_alpha(m) : 0;
+    const depth p = {m,
+                     scaled,
+                     adjoint,
+                     x,
+                     lam,
+                     w,
+                     alpha,
+                     varying ? D : 0,
+                     w_varying ? mixer_prepared(m) : 0,
+                     alpha_varying ? mixer_alpha(m) : 0,
+                     stop_of_call()};
+    const int64_t room = D + depth_room(m);
     real *const rooms = WORKSPACE(real, B, room);
     if (!rooms) return ROT_NO_MEMORY;
-    rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (B > 1 && B * T * D > SERIAL)
     for (int64_t b = 0; b < B; b++) {
-        real *const h = rooms + b * room, *const v = h + D, *const g = v + D, *const scratch = g + D;
-        const int64_t steps = steps_of(lengths, b, T);
-        const real *later = NULL;
-        spread widest = {0, 0};
+        real *const h = rooms + b * room;
+        const walk along = walk_of(b, 0, T, steps_of(lengths, b, T), T, adjoint);
         copy_or_zero_row(h, h0 ? h0 + b * D : NULL, D);
-        for (int64_t k = 0; k < steps && !(k % STOP_STEPS == 0 && stopped(stop)); k++) {
-            const int64_t t = b * T + (adjoint ? steps - 1 - k : k), at = t * D;
-            if (k + AHEAD < steps) {
-                const int64_t next = adjoint ? t - AHEAD : t + AHEAD;
-                prefetch_row(y + next * D, D, adjoint);
-                prefetch_row(x + next * D, D, adjoint);
-                if (varying) prefetch_row(lam + next * D, D, adjoint);
-                if (w_varying) prefetch_row(w + next * w_size, w_size, adjoint);
-            }
-            const real *const a = lam + (varying ? at : 0);
-            if (adjoint) {
-                gained_row(v, g, a, y + at, D, scaled);
-                mixer_apply_transposed(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
-                widen(&widest, depth_adjoint_row(y + at, h, later, x + at, g, v, s[b], D));
-                later = a;
-            } else {
-                apart_row(v, x + at, y + at, D);
-                mixer_apply(v, w + t * w_size, alpha + t * alpha_size, scratch, m);
-                widen(&widest, depth_row(y + at, h, a, v, s[b], D, scaled));
-            }
-        }
-        residual[b] = residual_of(widest, TINY);
+        residual[b] = residual_of(depth_walk(&p, along, y, NULL, h, NULL, false, s[b], h + D), TINY);
+    }
+    pool_give(rooms);
+    return ROT_OK;
+}
+
+/* The fixed point of the same F, tile by tile or, if `direct`, exactly (depth.h). y (B,T,D) is the first iterate and
+ * becomes the last one, and h (B,T,D) or NULL is F of that. For each sequence: `iterations`, the most of a tile;
+ * `applied`, the sum over its tokens; and `residual`, the largest of a tile. */
+KERNEL(depth_solve) {
+    const mixer m = {form, R, D};
+    const depth p = {m,
+                     scaled,
+                     adjoint,
+                     x,
+                     lam,
+                     w,
+                     alpha,
+                     varying ? D : 0,
+                     w_varying ? mixer_prepared(m) : 0,
+                     alpha_varying ? mixer_alpha(m) : 0,
+                     stop_of_call()};
+    const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience};
+    const int64_t room = solve_room(m, direct);
+    real *const rooms = WORKSPACE(real, B, room);
+    if (!rooms) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (B > 1 && B * T * D > SERIAL)
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t steps = steps_of(lengths, b, T);
+        const real *const before = h0 ? h0 + b * D : NULL;
+        const depth_report report =
+            solve_sequence(&p, b, T, steps, tile, rules, direct, y, h, before, rooms + b * room);
+        iterations[b] = report.iterations;
+        applied[b] = report.applied;
+        residual[b] = number_of(report.residual);
+        if (h) zero_padding(h, b, steps, T, D);
     }
     pool_give(rooms);
     return ROT_OK;

@@ -1,4 +1,5 @@
-"""Kernels for fixed-point iterations in depth: residual and damped update, alone or fused with the iteration step."""
+"""Kernels for fixed-point iterations in depth: residual and damped update, alone or fused with the iteration step; and
+fixed points of the vector-state Fixed-Point RNN, by tiles of time or directly."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
@@ -164,8 +166,113 @@ def depth_pass(
         Wrong dtype, mismatched shapes, or a `y` that cannot be written in place.
     """
     args = Boundary("depth_pass")
-    ay = args.array("y", y, "B T N")
+    arrays = _depth_arguments(args, y, x, lam, mixer, h0, s=s)
+    flags = {"scaled": args.flag("scaled", scaled), "adjoint": args.flag("adjoint", adjoint)}
+    steps = args.lengths(lengths)
+    residual = args.empty((y.shape[0],), y.dtype)
+    args.kernels.depth_pass(residual=residual, **arrays, **flags, lengths=steps)
+    return residual
+
+
+class DepthSolution(NamedTuple):
+    """What `depth_solve` returns: h = F(y) (B, T, N), or None for the adjoint; and for each sequence the largest
+    `iterations` of a tile, the iterations that were `applied` to its tokens, summed over them, and the largest
+    `residual` of a tile."""
+
+    h: Array | None
+    iterations: Array
+    applied: Array
+    residual: Array
+
+
+def depth_solve(
+    y: Array,
+    x: Array,
+    lam: Array,
+    mixer: PreparedMixer,
+    h0: Array | None,
+    *,
+    tile: int | None,
+    tol: float,
+    limit: int,
+    first: float = 1.0,
+    shrink: float = 1.0,
+    patience: int = 1,
+    scaled: bool = True,
+    adjoint: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> DepthSolution:
+    """The fixed point ``y = F(y)`` of the vector-state Fixed-Point RNN, with the F of `depth_pass`, in one call.
+
+    With a `tile`, F is iterated over the first `tile` steps of a sequence until ``max |y - F(y)| / max |F(y)|`` of these
+    steps is below `tol`; then over the next ones, which take up F(y) where the first have ended, and so on. F of a step
+    does not depend on later steps, so this is the fixed point of the whole. The steps of `adjoint` go down in time.
+
+    Without, the fixed point of each step is computed exactly, from that of the step before. ``I - Q_t`` is a matrix of
+    rank R, or for low rank a diagonal one and one of rank R, so by Woodbury's identity this takes a system of R
+    equations, solved with partial pivoting (csrc/kernels/depth.h). It is exact to rounding whether or not the iteration
+    converges, unless the system is singular.
+
+    Parameters
+    ----------
+    y : (B, T, N), C-contiguous, float32 or float64
+        The first iterate; becomes the last one, or the solution. All arrays are converted to its dtype.
+    x, lam, mixer, h0, scaled, adjoint, lengths
+        As for `depth_pass`.
+    tile : int or None
+        Number of steps that are iterated together, at least 1; None to solve directly.
+    tol, limit : float, int
+        Where the iteration of a tile ends: the residual, and the number of iterations.
+    first, shrink, patience : float, float, int
+        The first step size s of ``y <- s F(y) + (1 - s) y`` in a tile, and its factor after `patience` iterations
+        without a new lowest residual.
+
+    Returns
+    -------
+    DepthSolution
+        Of a direct solution, the residual is that of the solved y, one iteration is counted, and F is applied once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, mismatched shapes, a `y` that cannot be written in place, a number out of its range; for a direct
+        solution, a Kronecker mixer, or a low-rank one without `scaled`.
+    """
+    args = Boundary("depth_solve")
+    arrays = _depth_arguments(args, y, x, lam, mixer, h0)
     scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
+    if tile is None and (mixer.form == MIXER["kronecker"] or (mixer.form == MIXER["low_rank"] and not scaled)):
+        which = "a Kronecker mixer" if mixer.form == MIXER["kronecker"] else "a low-rank mixer without `scaled`"
+        raise ValueError(f"depth_solve: tile is None with {which}, expected a mixer that has a direct solution")
+    B, T, N = y.shape
+    h = None if adjoint else args.out("h", None, y.shape, y.dtype)
+    iterations, applied = args.empty((B,), np.int64), args.empty((B,), np.int64)
+    residual = args.empty((B,), y.dtype)
+    args.kernels.depth_solve(
+        **arrays,
+        h=h,
+        iterations=iterations,
+        applied=applied,
+        residual=residual,
+        lengths=args.lengths(lengths),
+        tile=max(T, 1) if tile is None else args.integer("tile", tile, 1),
+        limit=args.integer("limit", limit, 1),
+        patience=args.integer("patience", patience, 1),
+        tol=args.number("tol", tol, positive=True),
+        first=args.number("first", first),
+        shrink=args.number("shrink", shrink),
+        scaled=scaled,
+        adjoint=adjoint,
+        direct=tile is None,
+    )
+    return DepthSolution(h, iterations, applied, residual)
+
+
+def _depth_arguments(
+    args: Boundary, y: Array, x: Array, lam: Array, mixer: PreparedMixer, h0: Array | None, **more: Array
+) -> dict[str, Any]:
+    """Returns the arguments that the kernels of a step in depth share, checked; `more` are of shape (B,)."""
+    ay = args.array("y", y, "B T N")
     _check_prepared(args, mixer, ay.shape)
     given = {
         "x": args.array("x", x, "B T N"),
@@ -173,27 +280,16 @@ def depth_pass(
         "w": mixer.w,
         "alpha": mixer.alpha,
         "h0": args.optional("h0", h0, "B N"),
-        "s": args.array("s", s, "B"),
+        **{name: args.array(name, one, "B") for name, one in more.items()},
     }
-    steps = args.lengths(lengths)
-    args.out("y", y, ay.shape, ay.dtype, x, lam, h0, s)
+    args.out("y", y, ay.shape, ay.dtype, x, lam, h0, *more.values())
     B, T, D = ay.shape
-    residual = args.empty((B,), ay.dtype)
-    arrays: dict[str, Any] = {name: None if one is None else args.layout(one, ay.dtype) for name, one in given.items()}
-    args.kernels.depth_pass(
-        residual=residual,
-        y=y,
+    arrays = {name: None if one is None else args.layout(one, ay.dtype) for name, one in given.items()}
+    return {
+        "y": y,
         **arrays,
-        lengths=steps,
-        B=B,
-        T=T,
-        R=mixer.rank,
-        D=D,
-        varying=arrays["lam"].ndim == 3,
-        w_varying=mixer.w.ndim == 3,
-        alpha_varying=mixer.alpha.ndim == 3,
-        form=mixer.form,
-        scaled=scaled,
-        adjoint=adjoint,
-    )
-    return residual
+        **{"B": B, "T": T, "R": mixer.rank, "D": D, "form": mixer.form},
+        "varying": given["lam"].ndim == 3,  # type: ignore[union-attr]
+        "w_varying": mixer.w.ndim == 3,
+        "alpha_varying": mixer.alpha.ndim == 3,
+    }

@@ -20,7 +20,7 @@ from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only
 from rotrnn.ops.device import beside, device_of, full, to_host
-from rotrnn.ops.fixed_point import relax
+from rotrnn.ops.fixed_point import DepthSolution, relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
 from rotrnn.ops.recording import Again, RecordedLengths, Recording, recording
@@ -101,6 +101,15 @@ class Iteration:
         ):
             if not good:
                 raise ValueError(f"Iteration: {key}={value!r}, expected {expected}")
+
+    def least_tol(self, dtype: np.dtype[Any]) -> float:
+        """Returns `tol`, or what residuals of this dtype can reach if that is larger."""
+        return max(self.tol, FINEST * float(np.finfo(dtype).eps))
+
+    @property
+    def first_step(self) -> float:
+        """The step size of the first iteration."""
+        return FIRST_STEP if self.damping == "adaptive" else 1.0
 
     def limit(self, ctx: Context, site: int = 0) -> int:
         """Returns the maximum number of iterations for a call in this context."""
@@ -186,23 +195,26 @@ def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
 
 
 class Report(NamedTuple):
-    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN), and whether it was
-    below `tol`.
+    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN), whether it was
+    below `tol`, and the mean number of iterations that a step took part in.
 
-    The residual is that of the iterate before the last update; the updated iterate is even closer.
+    The residual is that of the iterate before the last update; the updated iterate is even closer. Where a sequence is
+    solved by tiles of time, number and residual are the largest ones of its tiles, and the mean is over all steps;
+    otherwise the mean is the number.
     """
 
     iterations: Steps
     residual: npt.NDArray[np.float64]
     converged: npt.NDArray[np.bool_]
+    per_step: npt.NDArray[np.float64]
 
     def numbers(self) -> dict[str, float]:
-        """Returns numbers for the training log: mean, median and maximum of the number of iterations, and the largest
-        residual (NaN if one is NaN)."""
+        """Returns numbers for the training log: mean of the number of iterations of a step; median and maximum of those
+        of a sequence; and the largest residual (NaN if one is NaN)."""
         if not len(self.iterations):
             return {"iterations": 0.0, "median_iterations": 0.0, "max_iterations": 0.0, "residual": 0.0}
         return {
-            "iterations": float(self.iterations.mean()),
+            "iterations": float(self.per_step.mean()),
             "median_iterations": float(np.median(self.iterations)),
             "max_iterations": float(self.iterations.max()),
             "residual": float(self.residual.max()),
@@ -248,14 +260,11 @@ class Progress:
     @classmethod
     def at_start(cls, running: Array, dtype: np.dtype[Any], settings: Iteration, ctx: Context) -> Progress:
         """Returns the progress before the first iteration of the sequences that are `running`; it is there, too."""
-        tol = max(settings.tol, FINEST * float(np.finfo(dtype).eps))
-        first = FIRST_STEP if settings.damping == "adaptive" else 1.0
-
         def all_of(value: float, kind: npt.DTypeLike) -> Array:
             return full(running.shape, value, kind, running)
 
         return cls(
-            settings, ctx.train, tol, s=all_of(first, dtype), lowest=all_of(np.inf, float), waited=all_of(0, np.int64),
+            settings, ctx.train, settings.least_tol(dtype), s=all_of(settings.first_step, dtype), lowest=all_of(np.inf, float), waited=all_of(0, np.int64),
             residual=all_of(0, float), iterations=all_of(0, np.int64), running=running,
         )  # fmt: skip
 
@@ -372,17 +381,17 @@ def iterate(
     together = ctx.gather if settings.stop == "quantile" else None
     running = np.asarray(lengths > 0) if there is None else lengths.there > 0  # type: ignore[attr-defined]
     progress = Progress.at_start(running, dtype, settings, ctx)
-    report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool))
+    report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool), np.zeros(B))
 
     def after_one() -> Progress:
         progress.add(to_host(step(progress.s, only(lengths, progress.running))), progress.running)
         return progress
 
     def finish(last: Progress) -> None:
-        for to, value in zip(report, (last.iterations, last.residual, last.residual < last.tol), strict=True):
+        ends = last.iterations, last.residual, last.residual < last.tol, last.iterations
+        for to, value in zip(report, ends, strict=True):
             to[...] = value
-        if not (ctx.train and settings.train_iterations is not None):
-            _complain(report, last.running, name, guaranteed)
+        _complain(report, last.running, settings, ctx, name, guaranteed)
 
     if there is not None:
         _record(there, step, progress, lengths, ctx, site, finish)
@@ -390,6 +399,25 @@ def iterate(
         finish(_until_the_end(after_one, settings.limit(ctx, site), 1, together))
     else:
         finish(progress)
+    return report
+
+
+def in_one_call(
+    solved: DepthSolution,
+    lengths: Steps,
+    dtype: np.dtype[Any],
+    settings: Iteration,
+    ctx: Context = EVALUATION,
+    *,
+    name: str = "in_one_call",
+    guaranteed: bool = False,
+) -> Report:
+    """Returns the report of a fixed point that a kernel has found by itself, and warns or raises as `solve` does."""
+    iterations, applied, residual = (to_host(one) for one in (solved.iterations, solved.applied, solved.residual))
+    residual = residual.astype(np.float64)
+    converged = residual < settings.least_tol(dtype)
+    report = Report(iterations, residual, converged, applied / np.maximum(np.asarray(lengths), 1))
+    _complain(report, residual >= settings.least_tol(dtype), settings, ctx, name, guaranteed)
     return report
 
 
@@ -435,11 +463,13 @@ def _record(
     there.loop(body, drive)
 
 
-def _complain(report: Report, running: npt.NDArray[np.bool_], name: str, guaranteed: bool) -> None:
-    """Warns of sequences that reached the limit or are not finite. Raises if a guaranteed fixed point was not
-    reached."""
+def _complain(
+    report: Report, running: npt.NDArray[np.bool_], settings: Iteration, ctx: Context, name: str, guaranteed: bool
+) -> None:
+    """Warns of sequences that reached the limit or are not finite, unless the limit was that of training. Raises if a
+    guaranteed fixed point was not reached."""
     spoiled = int(np.isnan(report.residual).sum())
-    if not running.any() and not spoiled:
+    if (not running.any() and not spoiled) or (ctx.train and settings.train_iterations is not None):
         return
     message = f"{name}: no fixed point for {int(running.sum()) + spoiled} of {plural(len(running), 'sequence')}"
     if running.any():

@@ -8,12 +8,15 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from rotrnn.nn.fixed_points.iteration import (
+    PATIENCE,
+    SHRINK,
     Iteration,
     Report,
     Steps,
     add_to_last_steps,
     exponents,
     has_steps,
+    in_one_call,
     iterate,
     last_steps,
     lengths_of,
@@ -25,12 +28,16 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside
-from rotrnn.ops.fixed_point import depth_pass
+from rotrnn.ops.fixed_point import depth_pass, depth_solve
 from rotrnn.ops.pointwise import mask_padding, sigmoid
+from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")
 GRADIENTS = ("one_step", "implicit")
+SOLVERS = ("iteration", "direct")
+DIRECT = ("householder", "dplr", "low_rank")
+"""Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
 
 
 class DepthGrads(NamedTuple):
@@ -48,7 +55,7 @@ class Depth:
 
     `lam` is (N,) or (B, T, N); gain is ``1 - lam`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
-    eq. 7).
+    eq. 7). `solver` and `tile` are those of the layer.
     """
 
     lam: Array
@@ -58,6 +65,8 @@ class Depth:
     h0: Array
     scaled: bool
     accelerated: bool
+    solver: str
+    tile: int | None
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
         drive = self._scaled(self.mixer.mix(self.operands, self.v, y, lengths))
@@ -79,28 +88,58 @@ class Depth:
         np.multiply(self.lam if self.lam.ndim == 1 else self.lam[:, 1:], w[:, 1:], out=later[:, :-1])
         return mask_padding(total + later, lengths)
 
-    def solve(self, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
-        """Iterates y to the fixed point, in place."""
-        return self._solve(self, y, self.v, False, settings, ctx, **asking)
+    def solve(self, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> tuple[Array, Report]:
+        """Solves for the fixed point y, in place. Returns one more application of the step, and the report."""
+        h, report = self._solve(self, y, self.v, False, settings, ctx, **asking)
+        return self(y, lengths_of(ctx, y)) if h is None else h, report
 
     def solve_adjoint(self, w: Array, dh: Array, y: Array, settings: Iteration, ctx: Context, **asking: Any) -> Report:
-        """Iterates w to the fixed point of `adjoint`, in place."""
-        return self._solve(lambda w, left: self.adjoint(w, dh, y, left), w, dh, True, settings, ctx, **asking)
+        """Solves for the fixed point w of `adjoint`, in place."""
+        return self._solve(lambda w, left: self.adjoint(w, dh, y, left), w, dh, True, settings, ctx, **asking)[1]
 
     def _solve(
         self, function: Any, y: Array, x: Array, adjoint: bool, settings: Iteration, ctx: Context, **asking: Any
-    ) -> Report:
-        """Iterates with the fused kernel (csrc/kernels/fixed_point.c) if there is one for this step, else unfused."""
+    ) -> tuple[Array | None, Report]:
+        """Solves in one call of a kernel (csrc/kernels/fixed_point.c) directly or by tiles, which may return the last
+        application; else iterates with the fused kernel if there is one for this step, else unfused."""
+        lengths = lengths_of(ctx, y)
+        how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint}
+        if self.solver == "direct" or self.tile is not None:
+            return self._solve_in_one_call(y, x, how, lengths, settings, ctx, **asking)
         mixer = self.mixer.prepared(self.operands) if ctx.fused and self.accelerated else None
         if mixer is None:
-            return solve(function, y, settings, ctx, **asking).report
+            return None, solve(function, y, settings, ctx, **asking).report
 
         def step(s: Array, left: Steps) -> Array:
-            sizes = beside(s, y)
-            how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint, "lengths": left}
-            return depth_pass(y, x, self.lam, mixer, self.h0, sizes, **how)
+            return depth_pass(y, x, self.lam, mixer, self.h0, beside(s, y), lengths=left, **how)
 
-        return iterate(step, lengths_of(ctx, y), y.dtype, settings, ctx, **asking)
+        return None, iterate(step, lengths, y.dtype, settings, ctx, **asking)
+
+    def _solve_in_one_call(
+        self,
+        y: Array,
+        x: Array,
+        how: dict[str, Any],
+        lengths: Steps,
+        settings: Iteration,
+        ctx: Context,
+        site: int,
+        **asking: Any,
+    ) -> tuple[Array | None, Report]:
+        if recording() is not None:
+            raise NotRecordable("a fixed point by tiles, or a direct one, needs the host")
+        mixer = self.mixer.prepared(self.operands)
+        assert mixer is not None
+        rules: dict[str, Any] = {
+            "tile": self.tile,
+            "tol": settings.least_tol(y.dtype),
+            "limit": settings.limit(ctx, site),
+            "first": settings.first_step,
+            "shrink": SHRINK if settings.damping == "adaptive" else 1.0,
+            "patience": PATIENCE,
+        }
+        solved = depth_solve(y, x, self.lam, mixer, self.h0, lengths=lengths, **rules, **how)
+        return solved.h, in_one_call(solved, lengths, y.dtype, settings, ctx, **asking)
 
     def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
         """Returns the gradients for dh, the gradient of h = F(y), with y held constant."""
@@ -194,6 +233,17 @@ class FixedPointRNN(Recurrent):
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
+    solver : "iteration" or "direct"
+        "direct" computes the fixed point of each token exactly, from that of the token before, by a system of R
+        equations (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not
+        the iteration would converge. It needs a mixer with ``I - Q_t`` of low rank: "householder", "dplr", or "low_rank"
+        if scaled. The settings of the iteration are then without meaning, and so is `start`, but the residual is still
+        computed, and one of `tol` or more is a fixed point not reached: the system was nearly singular.
+    tile : int, optional
+        Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
+        one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
+        the whole sequence, which is None, the default. The fixed point is the same. Needs `accelerated`, "sequence" as
+        `stop`, and another mixer than "orthogonal".
     site : int
         Makes the random draws of `train_iterations` "gamma" different between a model's layers.
 
@@ -226,6 +276,8 @@ class FixedPointRNN(Recurrent):
     train_iterations: int | str | None = None
     damping: str = "adaptive"
     stop: str = "sequence"
+    solver: str = "iteration"
+    tile: int | None = None
     site: int = 0
 
     def __post_init__(self) -> None:
@@ -234,7 +286,11 @@ class FixedPointRNN(Recurrent):
         self.check_sizes("site", least=0)
         if not set(self.selective) <= set(SELECTIVE):
             raise ValueError(f"FixedPointRNN: selective={self.selective!r}, expected some of {', '.join(SELECTIVE)}")
-        for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
+        for key, value, known in (
+            ("mixer", self.mixer, MIXERS),
+            ("gradient", self.gradient, GRADIENTS),
+            ("solver", self.solver, SOLVERS),
+        ):
             if value not in known:
                 raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
         low, high = self.lambda_init
@@ -245,6 +301,22 @@ class FixedPointRNN(Recurrent):
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
             )
         _ = self._mixer, self._iteration  # these check their settings
+        if self.tile is not None:
+            self.check_sizes("tile")
+            self._check_solver("tile", self.mixer != "orthogonal", "a mixer that is applied to one token at a time")
+            self._check_solver("tile", self.accelerated, "accelerated=True, which runs each iteration through time")
+            self._check_solver("tile", self.stop == "sequence", "stop='sequence': each tile ends by its own residual")
+            self._check_solver("tile", self.solver == "iteration", "solver='iteration': the direct one has no tiles")
+        if self.solver == "direct":
+            known = self.mixer in DIRECT and (self.mixer != "low_rank" or self.scaled)
+            self._check_solver("solver", known, f"one of {', '.join(DIRECT)}, and scaled=True for low_rank")
+
+    def _check_solver(self, key: str, good: bool, expected: str) -> None:
+        if not good:
+            got = f"mixer={self.mixer!r}, scaled={self.scaled}, accelerated={self.accelerated}, stop={self.stop!r}"
+            raise ValueError(
+                f"FixedPointRNN: {key}={getattr(self, key)!r} with {got}, solver={self.solver!r}, expected {expected}"
+            )
 
     @property
     def _mixer(self) -> Mixer:
@@ -324,8 +396,7 @@ class FixedPointRNN(Recurrent):
         x = mask_padding(x, steps)
         depth, drive, gate, parts = self._depth(params, constants, x, h0)
         y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
-        report = depth.solve(y, self._iteration, ctx, **self._asking)
-        h = depth(y, lengths)
+        h, report = depth.solve(y, self._iteration, ctx, **self._asking)
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
         last = last_steps(h, lengths, depth.h0)
         return out, FixedPointSaved(
@@ -361,6 +432,8 @@ class FixedPointRNN(Recurrent):
             np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0,
             self.scaled,
             self.accelerated,
+            self.solver,
+            self.tile,
         )
         return depth, drive, gate, parts
 

@@ -1,0 +1,304 @@
+/* The step in depth of the vector-state Fixed-Point RNN, a token at a time, and how its fixed point is found: by damped
+ * iteration, a tile of time after the other, or directly.
+ *
+ *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  gain_t = 1 - lam_t if `scaled`, else 1,
+ *
+ * or, with `adjoint`, its adjoint in y, where x is the gradient that comes in and time runs down:
+ *
+ *   F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) (gain_t y_t).
+ *
+ * No step depends on later ones of its walk. So a tile can be solved before the next one is begun, which takes up the F
+ * that the first has handed on; a tile of all steps is the iteration over the whole sequence.
+ */
+#ifndef ROT_DEPTH_H
+#define ROT_DEPTH_H
+
+#include "mixer.h"
+#include "residual.h"
+#include "steps.h"
+#if !ROT_DEVICE
+#include "stop.h"
+#endif
+
+enum { DEPTH_LINE = 64 / sizeof(real), DEPTH_AHEAD = 4, DEPTH_STOP_STEPS = 16 };
+
+/* What a step consists of. A size is 0 if all tokens have the same lam, w (from mixer_prepare) or alpha. */
+typedef struct {
+    mixer m;
+    bool scaled, adjoint;
+    const real *x, *lam, *w, *alpha;
+    int64_t lam_size, w_size, alpha_size;
+    struct rot_stop *stop; /* of the call, on the CPU */
+} depth;
+
+/* --------------------------------------------------------------------------------------------------- one application
+ */
+
+/* v <- x - y */
+ROT_ROW void apart_row(real *restrict v, const real *restrict x, const real *restrict y, int64_t n) {
+    EACH_OF_ROW(i, n) v[i] = x[i] - y[i];
+}
+
+/* v <- w <- (1 - lam) y, or y if not scaled */
+ROT_ROW void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
+                        bool scaled) {
+    EACH_OF_ROW(i, n) v[i] = w[i] = depth_input(lam[i], y[i], scaled);
+}
+
+/* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
+ROT_ROW spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
+                         int64_t n, bool scaled) {
+    spread widest = {0, 0};
+    EACH_OF_ROW(i, n) {
+        const real x = v[i] + y[i], f = scan_step(lam[i], h[i], depth_input(lam[i], x, scaled));
+        h[i] = f;
+        y[i] = relax(&widest, y[i], f, s);
+    }
+    return widest;
+}
+
+/* h <- lam h + x + (w - v), without lam h if lam is NULL, then y <- s h + (1 - s) y. */
+ROT_ROW spread depth_adjoint_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict x,
+                                 const real *restrict w, const real *restrict v, real s, int64_t n) {
+    spread widest = {0, 0};
+    EACH_OF_ROW(i, n) {
+        const real pull = x[i] + (w[i] - v[i]), f = lam ? scan_step_adjoint(lam[i], h[i], pull) : pull;
+        h[i] = f;
+        y[i] = relax(&widest, y[i], f, s);
+    }
+    return widest;
+}
+
+ROT_INLINE int64_t depth_room(mixer m) { return 2 * m.D + mixer_scratch(m); }
+
+/* h (D) <- F_t of the old y (D) and the F before it in the walk, h, then y <- s h + (1 - s) y. `later` is lam_{t+1} of
+ * the adjoint, NULL at the last step. */
+ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const real *later, real s, real *room) {
+    const int64_t D = p->m.D;
+    const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
+    const real *const alpha = p->alpha + t * p->alpha_size;
+    real *const v = room, *const g = v + D, *const scratch = g + D;
+    if (p->adjoint) {
+        gained_row(v, g, lam, y, D, p->scaled);
+        mixer_apply_transposed(v, w, alpha, scratch, p->m);
+        return depth_adjoint_row(y, h, later, x, g, v, s, D);
+    }
+    apart_row(v, x, y, D);
+    mixer_apply(v, w, alpha, scratch, p->m);
+    return depth_row(y, h, lam, v, s, D, p->scaled);
+}
+
+/* -------------------------------------------------------------------------------------------- the exact fixed point */
+
+/* With the past known, y_t = F_t is a linear system, and I - Q is a diagonal matrix and one of rank R. With W (R,D) the
+ * unit vectors of Q and d = 2 alpha,
+ *
+ *   I - Q = W^T T W,  T^-1 = diag(1/d) + N,  N the part of W W^T above its diagonal for a product of reflections, or 0;
+ *
+ * low rank has I - Q = I + W^T T W with d = -alpha and N = 0. So with gain = diag(gain_t) and E = I, or I - gain for
+ * low rank, the system of e = y - x has the matrix E - gain W^T T W, and by Woodbury
+ *
+ *   e = E^-1 (base + gain W^T c),  (I + diag(d) (N - W E^-1 gain W^T)) c = diag(d) W E^-1 base,
+ *
+ * with base = lam F_{t-1} - (1 - gain) x. The adjoint's is the transposed one: with g = x + lam_{t+1} F_{t+1},
+ *
+ *   y = E^-1 (g + W^T c),  (I + diag(d) (N^T - W E^-1 gain W^T)) c = diag(d) W E^-1 gain g.
+ *
+ * Nothing is divided by a gain alpha, which may be 0. Kronecker mixers have no such form, and low rank must be scaled:
+ * else Q y = .. has no solution. */
+
+/* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
+ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
+    for (int64_t k = 0; k < R; k++) {
+        int64_t pivot = k;
+        for (int64_t i = k + 1; i < R; i++)
+            if (ROT_ABS(S[i * R + k]) > ROT_ABS(S[pivot * R + k])) pivot = i;
+        for (int64_t j = k; j < R && pivot != k; j++) {
+            const real swapped = S[k * R + j];
+            S[k * R + j] = S[pivot * R + j];
+            S[pivot * R + j] = swapped;
+        }
+        const real top = c[pivot];
+        c[pivot] = c[k];
+        c[k] = top;
+        for (int64_t i = k + 1; i < R; i++) {
+            const real factor = S[i * R + k] / S[k * R + k];
+            for (int64_t j = k + 1; j < R; j++) S[i * R + j] -= factor * S[k * R + j];
+            c[i] -= factor * c[k];
+        }
+    }
+    for (int64_t k = R - 1; k >= 0; k--) {
+        for (int64_t j = k + 1; j < R; j++) c[k] -= S[k * R + j] * c[j];
+        c[k] /= S[k * R + k];
+    }
+}
+
+ROT_INLINE int64_t direct_room(mixer m) { return 3 * m.D + m.R * (m.R + 1); }
+
+/* c (R) of the system above, given gain = E^-1 gain_t (D) and right = W's argument on its right side (D);
+ * room: D + R R */
+ROT_ROW void direct_correction(real *c, const real *gain, const real *right, const real *w, const real *alpha,
+                               bool transposed, real *room, mixer m) {
+    const int64_t R = m.R, D = m.D;
+    const bool product = m.form == MIXER_HOUSEHOLDER;
+    real *const gained = room, *const S = gained + D;
+    for (int64_t i = 0; i < R; i++) {
+        const real *const w_i = w + i * D;
+        const real d_i = 2 * mixer_unit(m) * alpha[i];
+        EACH_OF_ROW(n, D) gained[n] = gain[n] * w_i[n];
+        set_one(S + i * R + i, 1 - d_i * dot(gained, w_i, D));
+        for (int64_t j = i + 1; j < R; j++) {
+            const real d_j = 2 * mixer_unit(m) * alpha[j], K = dot(gained, w + j * D, D);
+            const real above = product ? dot(w_i, w + j * D, D) : 0;
+            set_one(S + i * R + j, d_i * ((transposed ? 0 : above) - K));
+            set_one(S + j * R + i, d_j * ((transposed ? above : 0) - K));
+        }
+        set_one(c + i, d_i * dot(w_i, right, D));
+    }
+    EACH_OF_ROW(once, 1) solve_small(S, c, R);
+    join_row();
+}
+
+/* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above. */
+ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
+    const int64_t D = p->m.D, R = p->m.R;
+    const bool low = p->m.form == MIXER_LOW_RANK;
+    const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
+    real *const gain = room, *const right = gain + D, *const c = right + D, *const rest = c + R;
+    EACH_OF_ROW(n, D) {
+        gain[n] = depth_input(lam[n], low ? 1 / lam[n] : 1, p->scaled);
+        if (p->adjoint) {
+            y[n] = later ? scan_step_adjoint(later[n], h[n], x[n]) : x[n];
+            right[n] = gain[n] * y[n];
+        } else {
+            const real from = p->scaled ? h[n] - x[n] : h[n];
+            right[n] = low ? from : lam[n] * from;
+            y[n] = x[n] + right[n];
+        }
+    }
+    direct_correction(c, gain, right, w, p->alpha + t * p->alpha_size, p->adjoint, rest, p->m);
+    zero_row(right, D);
+    for (int64_t i = 0; i < R; i++) add_scaled(right, c[i], w + i * D, D);
+    EACH_OF_ROW(n, D) {
+        if (p->adjoint)
+            y[n] = low ? (y[n] + right[n]) / lam[n] : y[n] + right[n];
+        else
+            y[n] += gain[n] * right[n];
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- tile after tile */
+
+#if ROT_DEVICE
+/* The maxima over the warp's threads, which must all call it. */
+ROT_DEVICE_ONLY spread row_widest(spread s) {
+    for (int d = 16; d; d /= 2) {
+        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
+        widen(&s, other);
+    }
+    return s;
+}
+ROT_ROW void prefetch_token(const depth *p, const real *y, int64_t t, bool down) {}
+ROT_ROW bool walk_stops(const depth *p, int64_t t) { return false; }
+#else
+static inline spread row_widest(spread s) { return s; }
+
+/* Prefetches the row of n numbers at x. The hardware prefetcher does not follow so many streams, and a row's cache
+ * lines must be fetched in the direction of the walk. */
+static inline void prefetch_row(const real *x, int64_t n, bool down) {
+    for (int64_t i = 0; i < n; i += DEPTH_LINE) __builtin_prefetch(x + (down ? n - 1 - i : i));
+}
+
+static inline void prefetch_token(const depth *p, const real *y, int64_t t, bool down) {
+    prefetch_row(y + t * p->m.D, p->m.D, down);
+    prefetch_row(p->x + t * p->m.D, p->m.D, down);
+    if (p->lam_size) prefetch_row(p->lam + t * p->m.D, p->m.D, down);
+    if (p->w_size) prefetch_row(p->w + t * p->w_size, p->w_size, down);
+}
+
+/* Whether the call is to stop, asked now and then. */
+static inline bool walk_stops(const depth *p, int64_t t) { return t % DEPTH_STOP_STEPS == 0 && stopped(p->stop); }
+#endif
+
+/* One application along a walk of tokens, each solved first if `direct`. h is F before the walk, then that of its last
+ * step; `later` as in depth_token, for its first step. F is written to `out`, if there. room: depth_room, and
+ * direct_room if direct. */
+ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *h, const real *later, bool direct,
+                          real s, real *room) {
+    const int64_t D = p->m.D;
+    spread widest = {0, 0};
+    for (int64_t k = 0; k < along.steps && !walk_stops(p, k); k++) {
+        const int64_t t = along.first + k * along.stride;
+        if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
+        if (direct) direct_token(p, t, y + t * D, h, later, room);
+        widen(&widest, depth_token(p, t, y + t * D, h, later, s, room));
+        if (out) copy_row(out + t * D, h, D);
+        later = p->adjoint ? p->lam + t * p->lam_size : NULL;
+    }
+    return row_widest(widest);
+}
+
+/* The rules of rotrnn.nn.fixed_points.iteration.Progress for one sequence: an iteration goes on until the residual is
+ * below tol, `most` times at most; the step size, at first `first`, shrinks after `patience` residuals without a new
+ * lowest one. */
+typedef struct {
+    double tol;
+    real first, shrink;
+    int64_t most, patience;
+} depth_rules;
+
+/* What a sequence needed: the largest number of iterations of a tile, all its tokens' iterations, and the largest
+ * residual (NaN if there was one). */
+typedef struct {
+    int64_t iterations, applied;
+    magnitude residual;
+} depth_report;
+
+/* Iterates y over a tile; h (D) is F before it and stays so; `now` is overwritten. */
+ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, depth_rules r, real *y, const real *h,
+                          const real *later, real *now, real *room) {
+    real s = r.first, residual = 0;
+    double lowest = INFINITY;
+    int64_t count = 0, waited = 0;
+    do {
+        copy_row(now, h, p->m.D);
+        residual = residual_of(depth_walk(p, along, y, NULL, now, later, false, s, room), TINY);
+        count++;
+        waited = residual < lowest ? 0 : waited + 1;
+        if (residual < lowest) lowest = residual;
+        if (waited == r.patience) {
+            s *= r.shrink;
+            waited = 0;
+        }
+    } while (residual >= r.tol && count < r.most && !walk_stops(p, 0)); /* false for NaN, too */
+    report->iterations = most(report->iterations, count);
+    report->applied += count * along.steps;
+    report->residual = larger(report->residual, magnitude_of(residual));
+}
+
+ROT_INLINE int64_t solve_room(mixer m, bool direct) {
+    return 2 * m.D + most(depth_room(m), direct ? direct_room(m) : 0);
+}
+
+/* Solves sequence b of T steps, of which `steps` are valid, by tiles, or by one walk if `direct`. y becomes the last
+ * iterate, and out, if there, F(y), which is also what a tile hands on to the next. h0 (D) or NULL. room: solve_room */
+ROT_ROW depth_report solve_sequence(const depth *p, int64_t b, int64_t T, int64_t steps, int64_t tile, depth_rules r,
+                                    bool direct, real *y, real *out, const real *h0, real *room) {
+    real *const h = room, *const now = h + p->m.D, *const rest = now + p->m.D;
+    depth_report report = {0, 0, 0};
+    copy_or_zero_row(h, h0, p->m.D);
+    for (int64_t i = 0; i < pieces_of(steps, tile) && !walk_stops(p, 0); i++) {
+        const walk along = walk_of(b, i, tile, steps, T, p->adjoint);
+        const real *const later = p->adjoint && i ? p->lam + (along.first + 1) * p->lam_size : NULL;
+        if (!direct) iterate_tile(&report, p, along, r, y, h, later, now, rest);
+        const spread last = depth_walk(p, along, y, out, h, later, direct, 0, rest);
+        if (direct) {
+            report.iterations = 1;
+            report.applied += along.steps;
+            report.residual = larger(report.residual, magnitude_of(residual_of(last, TINY)));
+        }
+    }
+    return report;
+}
+
+#endif
