@@ -19,6 +19,10 @@ TERMS = 2000
 """An iterate of residual TOL is within 4 TOL / (1 - 0.9) of the fixed point where a step brings it closer by 0.9:
 that is 4 TERMS eps, with a little for rounding."""
 
+DIRECT = 500
+"""A direct solution and the reference solve systems of condition (1 + 0.95 K) / (1 - 0.95 K) at most, with gains 1 - lam
+of 0.1 or so: sums of N and R terms times a few, over T steps that do not grow."""
+
 
 def sigmoid(z: Any) -> Any:
     return 1 / (1 + np.exp(-z))
@@ -79,7 +83,7 @@ def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, l
     return y, h
 
 
-def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **settings: Any) -> LayerRow:
     layer = FixedPointRNN(3, **{"d_state": 4, "gradient": "implicit", "tol": TOL, "max_iterations": 2000} | settings)
     return LayerRow(
         name,
@@ -88,7 +92,7 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
         T,
         lengths,
         fixed_point_loop,
-        terms=TERMS,
+        terms=terms,
         linear=(("B", "state"), ("C", "D"), *([] if layer.selective else [("x", "state")])),
     )
 
@@ -104,8 +108,17 @@ FIXED_POINT = [
     row("low rank", 2, 4, mixer="low_rank", rank=2, selective=("lambda", "mixer")),
     row("kronecker", 2, 4, (4, 3), mixer="kronecker", d_state=6, selective=("mixer",)),
     row("unaccelerated", 2, 5, (5, 3), accelerated=False, selective=["mixer"]),
+    *(row(f"tile {tile}", 2, 7, (7, 5), rank=2, tile=tile) for tile in (1, 2, 8)),
+    row("tile 3", 3, 6, (6, 0, 4), selective=("lambda",), mixer="low_rank", rank=2, tile=3),
+    row("tile 3 kronecker", 2, 4, mixer="kronecker", d_state=6, selective=("mixer",), contractive=True, tile=3),
+    row("direct", 3, 7, (7, 0, 5), DIRECT, rank=2, solver="direct"),
+    row("direct constant", 2, 6, terms=DIRECT, rank=3, selective=(), solver="direct"),
+    row("direct dplr", 2, 5, terms=DIRECT, mixer="dplr", rank=3, selective=("mixer",), solver="direct"),
+    row("direct low rank", 2, 5, (5, 3), DIRECT, mixer="low_rank", rank=2, solver="direct"),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),
+    row("tile 2", 2, 0, tile=2),
+    row("direct", 2, 0, solver="direct"),
 ]
 FIXED_POINT_LARGE = [row("", 4, 300, (300, 0, 299, 17), d_state=40, rank=2, tol=1e-6)]
