@@ -198,8 +198,8 @@ ROT_DEVICE_ONLY spread row_widest(spread s) {
     }
     return s;
 }
-ROT_ROW void prefetch_token(const depth *p, const real *y, int64_t t, bool down) {}
-ROT_ROW bool walk_stops(const depth *p, int64_t t) { return false; }
+ROT_ROW void prefetch_token(const depth *, const real *, int64_t, bool) {}
+ROT_ROW bool walk_stops(const depth *, int64_t) { return false; }
 #else
 static inline spread row_widest(spread s) { return s; }
 

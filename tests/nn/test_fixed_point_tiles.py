@@ -1,0 +1,328 @@
+"""Fixed points of FixedPointRNN by tiles of time, and directly: against dense systems, and the rules of the iteration."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases.fixed_point import dense_recurrence
+from rotrnn import _cpu
+from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged, iterate
+from rotrnn.nn.fixed_points.mixer import CONTRACTION
+from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
+from rotrnn.ops.boundary import CheckedLengths
+from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer
+from rotrnn.ops.mixer import DPLR, HOUSEHOLDER, KRONECKER, LOW_RANK
+
+EPS = np.finfo(np.float64).eps
+D, N, T = 5, 12, 50
+DIRECT_FORMS = [("householder", True), ("householder", False), ("dplr", True), ("dplr", False), ("low_rank", True)]
+
+
+def made(layer: FixedPointRNN, seed: int = 0) -> tuple[np.random.Generator, Any]:
+    rng = np.random.default_rng(seed)
+    params = astype(layer.init(rng), np.float64)
+    return rng, {name: value + 0.2 * rng.standard_normal(value.shape) for name, value in params.items()}
+
+
+def adverse(scaled: bool = True, **settings: Any) -> tuple[Any, Any, Any]:
+    """(layer, params, x) with gains alpha of about 0.9 and lam of about 0.1 at every token: there (1 - lam)(I - Q) has
+    an eigenvalue near 0.9 * 2 * 0.9 > 1, so that no iteration contracts, and Q has a negative one. Unscaled, lam of
+    about 0.1 keeps Q^-1 lam small."""
+    layer = FixedPointRNN(D, N, rank=2, scaled=scaled, **{"gradient": "implicit"} | settings)
+    rng, params = made(layer)
+    x = rng.standard_normal((2, T, D))
+    x[..., 0] = 1  # a channel that stands for a bias
+    params["W_alpha"] *= 0.1
+    params["W_alpha"][:, 0], params["b_lambda"] = 2.2, params["b_lambda"] * 0.1 - 2.5
+    return layer, params, x
+
+
+def relative(got: Any, expected: Any) -> float:
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+# ---------------------------------------------------------------------------------------------------------- tiles
+
+
+@pytest.mark.parametrize("tile", [1, 2, 7, T, T + 1])
+def test_tiles_reach_the_dense_recurrence_within_their_tolerance(tile: int) -> None:
+    """With one constant lam for all lanes, F over a tile has |J|_2 <= c = 0.95 (Theorem 3.2), and a token hands its
+    error on times |K lam| <= lam / (1 - c (1 - lam)) <= 1. A tile ends with |y - F|_inf <= tol |F|_inf, so |y - F|_2 <=
+    sqrt(n) tol |F|_inf for its n numbers, and y is within 1 / (1 - c) of that of its fixed point; damped steps and the
+    last application bring it no farther off. Its error adds to those of the tiles before."""
+    tol = 1e-9
+    layer = FixedPointRNN(
+        D, N, rank=2, contractive=True, selective=("mixer", "B"), tol=tol, max_iterations=1000, tile=tile
+    )
+    rng, params = made(layer)
+    params["b_lambda"][:] = 0.3
+    x, state = rng.standard_normal((2, T, D)), rng.standard_normal((2, N))
+    _, saved = layer.forward(params, x, state=state)
+    exact = dense_states(layer, params, x, state)
+    bound = -(-T // tile) * np.sqrt(min(tile, T) * N) * tol / (1 - CONTRACTION) * np.abs(exact).max() * (1 + tol)
+    assert np.linalg.norm(saved.iterate - exact, axis=-1).max() <= bound
+    assert saved.report.converged.all()
+    assert (5 < saved.report.per_step).all()
+    assert (saved.report.per_step <= saved.iterations).all()
+    assert (saved.report.per_step < saved.iterations).all() == (tile < T)
+
+
+@pytest.mark.parametrize("damping", ["adaptive", "none"])
+@pytest.mark.parametrize("tile", [1, 7, T + 1])
+def test_a_tile_follows_the_rules_of_the_iteration(tile: int, damping: str) -> None:
+    """The same iterates, to the bit, as `iterate` over the same tiles: step sizes that shrink, limits, and all."""
+    layer, params, x = adverse(tol=1e-3, max_iterations=40, damping=damping, tile=tile)
+    params["W_alpha"][:, 0] = 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        _, saved = layer.forward(params, x)
+    assert np.isfinite(saved.before).all()
+    assert (saved.iterations > 16).all()  # the step size has shrunk
+    assert saved.iterations.max() == 40
+
+    depth, settings = saved.depth, layer._iteration
+    u, alpha = depth.operands
+    for b in range(len(x)):
+        carry, applied, most = np.zeros((1, N)), 0, 0
+        for lo in range(0, T, tile):
+            one = slice(b, b + 1), slice(lo, lo + tile)
+            v, lam = (np.ascontiguousarray(array[one]) for array in (depth.v, depth.lam))
+            mixer = prepare_mixer(HOUSEHOLDER, 2, u[one], alpha[one], N)
+            y = np.zeros_like(v)
+
+            def step(s: Any, left: Any, y: Any = y, v: Any = v, lam: Any = lam, mixer: Any = mixer) -> Any:
+                return depth_pass(y, v, lam, mixer, carry, s, lengths=left)  # noqa: B023
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConverged)
+                steps = CheckedLengths.of(np.array([y.shape[1]]), 1, y.shape[1])
+                report = iterate(step, steps, y.dtype, settings)
+            assert y.tobytes() == saved.before[one].tobytes()
+            applied += report.iterations[0] * y.shape[1]
+            most = max(most, report.iterations[0])
+            carry = saved.iterate[b : b + 1, min(lo + tile, T) - 1]
+        assert (applied / T, most) == (saved.report.per_step[b], saved.iterations[b])
+
+
+def test_tiles_of_one_step_are_the_stream() -> None:
+    """Step by step, the same iterates; only the products before it, of one row or of many, may round differently, and a
+    difference of rounding is one of the fixed point times (1 + c) / (1 - c) at most, from T steps, or an iteration
+    more, of tol."""
+    tol = 1e-13
+    layer = FixedPointRNN(D, N, rank=2, contractive=True, tol=tol, max_iterations=2000, tile=1)
+    rng, params = made(layer)
+    x = rng.standard_normal((2, T, D))
+    y, saved = layer.forward(params, x)
+    state, rows, prepared = None, [], layer.prepare(params)
+    for t in range(T):
+        y_t, state = layer.step(params, state, x[:, t], prepared)
+        rows.append(y_t)
+    assert relative(np.stack(rows, 1), y) <= T * (1 + CONTRACTION) / (1 - CONTRACTION) * (4 * N * EPS + tol)
+    assert saved.report.converged.all()
+
+
+def test_a_tile_that_fails_does_not_end_the_sequence_but_is_reported() -> None:
+    """A token whose iteration cannot contract, in the middle: the rest is solved from where it ended; NaN goes on."""
+    layer = FixedPointRNN(D, N, tile=1, tol=1e-6, max_iterations=20, damping="none", selective=("mixer",))
+    rng, params = made(layer)
+    params["b_lambda"][:], params["W_alpha"][:], params["W_alpha"][:, 0] = -3, 0, 1
+    x = rng.standard_normal((2, 9, D))
+    x[..., 0] = -3
+    x[0, 4, 0] = 5  # alpha near 1, where |I - Q| (1 - lam) is 1.9
+    with pytest.warns(NotConverged, match="no fixed point for 1 of 2 sequences: residual .* after 20 iterations"):
+        _, saved = layer.forward(params, x)
+    np.testing.assert_array_equal(saved.report.converged, [False, True])
+    assert saved.iterations[0] == 20
+    assert saved.iterations[1] < 20
+    assert np.isfinite(saved.iterate).all()
+    v = saved.depth.v.copy()
+    v[0, 4] = np.nan
+    depth = replace(saved.depth, v=v)
+    with pytest.warns(NotConverged, match="1 not finite"):
+        h, report = depth.solve(np.zeros_like(v), layer._iteration, Context(), site=0)
+    assert np.isnan(report.residual[0])
+    assert np.isnan(h[0, 4:]).all()
+    assert np.isfinite(h[0, :4]).all()
+    assert h[1].tobytes() == saved.iterate[1].tobytes()
+    layer = replace(layer, contractive=True, max_iterations=2)
+    with pytest.raises(ConvergenceError, match="FixedPointRNN: no fixed point .* though it is contractive"):
+        layer.forward(params, x)
+
+
+# --------------------------------------------------------------------------------------------------------- direct
+
+
+def dense_states(layer: FixedPointRNN, params: Any, x: Any, state: Any) -> Any:
+    """The states of the dense recurrence, (B, T, N)."""
+    states = np.zeros((*x.shape[:2], layer.d_state))
+    for b, t in np.ndindex(*x.shape[:2]):
+        A, drive = dense_recurrence(layer, params, x[b, t])
+        states[b, t] = A @ (states[b, t - 1] if t else state[b]) + drive
+    return states
+
+
+@pytest.mark.parametrize(("mixer", "scaled"), DIRECT_FORMS)
+def test_a_direct_solution_is_the_dense_one_where_no_iteration_converges(mixer: str, scaled: bool) -> None:
+    """To rounding: over T steps that do not grow, each with systems of condition below 50, asserted, and some 4 N
+    roundings each in both."""
+    layer, params, x = adverse(scaled, mixer=mixer, solver="direct")
+    state = np.random.default_rng(1).standard_normal((2, N))
+    _, saved = layer.forward(params, x, state=state)
+    exact = dense_states(layer, params, x, state)
+    transitions = [dense_recurrence(layer, params, x_t)[0] for x_t in x.reshape(-1, D)]
+    largest = max(np.linalg.norm(A, 2) for A in transitions)
+    assert relative(saved.iterate, exact) <= T * 50 * 4 * N * EPS
+    assert largest < 50
+    assert saved.report.converged.all()
+    assert saved.residual.max() <= 50 * 4 * N * EPS
+    assert (saved.iterations == 1).all()
+    if mixer != "low_rank":  # whose |I - Q| (1 - lam) is below 1
+        with pytest.warns(NotConverged):
+            replace(layer, solver="iteration", damping="none", max_iterations=300).forward(params, x, state=state)
+
+
+@pytest.mark.parametrize(("mixer", "scaled"), DIRECT_FORMS)
+def test_its_gradient_is_exact_where_no_iteration_converges(mixer: str, scaled: bool) -> None:
+    """Central differences of step 1e-6 err by its square, and by eps / 1e-6 of the loss: 1e-6 in all."""
+    layer, params, x = adverse(scaled, mixer=mixer, solver="direct")
+    rng = np.random.default_rng(1)
+    state, dstate = rng.standard_normal((2, 2, N))
+    dy = rng.standard_normal(x.shape)
+    _, saved = layer.forward(params, x, state=state)
+    dx, dparams, dstate0 = layer.backward(params, saved, dy, dstate)
+
+    def loss(**changed: Any) -> float:
+        p = {name: changed.get(name, params[name]) for name in params}
+        y, after = layer.forward(p, changed.get("x", x), state=changed.get("state", state))
+        return float(np.sum(dy * y) + np.sum(dstate * after.state))
+
+    for name, grad in {**dparams, "x": dx, "state": dstate0}.items():
+        value = {**params, "x": x, "state": state}[name]
+        v = rng.standard_normal(value.shape)
+        numeric = (loss(**{name: value + 1e-6 * v}) - loss(**{name: value - 1e-6 * v})) / 2e-6
+        assert abs(numeric - np.sum(grad * v)) <= 1e-6 * np.linalg.norm(grad) * np.linalg.norm(v) + 1e-6, name
+
+
+@pytest.mark.parametrize(("mixer", "scaled"), DIRECT_FORMS)
+def test_both_directions_are_adjoint(mixer: str, scaled: bool) -> None:
+    """<(I - J)^-1 f, g> = <f, (I - J)^-T g>: with x = 0 and h0 the only source, y = (I - J)^-1 f for f the decay of h0
+    in F(0), and the adjoint's y = w is the scan of (I - J)^-T g, so <y, g> = <h0, lam_0 w_0>."""
+    layer, params, x = adverse(scaled, mixer=mixer, solver="direct")
+    rng = np.random.default_rng(1)
+    depth = layer.forward(params, x)[1].depth
+    mixing = depth.mixer.prepared(depth.operands)
+    h0, g = rng.standard_normal((2, N)), rng.standard_normal((2, T, N))
+    how: dict[str, Any] = {"tile": None, "tol": 0.1, "limit": 1, "scaled": scaled}
+    y, w = np.zeros((2, 2, T, N))
+    depth_solve(y, np.zeros_like(y), depth.lam, mixing, h0, **how)
+    depth_solve(w, g, depth.lam, mixing, None, adjoint=True, **how)
+    left, right = np.sum(y * g), np.sum(h0 * depth.lam[:, 0] * w[:, 0])
+    assert abs(left - right) <= T * 50 * 4 * N * EPS * np.linalg.norm(y) * np.linalg.norm(g)
+    assert abs(left) > 1e-3 * np.linalg.norm(y[:, 0])
+
+
+def test_it_needs_no_gain_and_says_where_there_is_no_solution() -> None:
+    """alpha = 0 leaves the diagonal recurrence, and u = 0 too; unscaled and with alpha = 1/2, Q is singular."""
+    layer = FixedPointRNN(D, N, selective=(), scaled=False, solver="direct")
+    rng, params = made(layer)
+    x = rng.standard_normal((1, T, D))
+    zero = {**params, "u": 0 * params["u"]}
+    got = layer.forward(zero, x)[1]
+    expected = replace(layer, solver="iteration", tol=1e-13, damping="none").forward(zero, x)[1]
+    assert relative(got.iterate, expected.iterate) <= 4 * T * EPS
+    none = layer.forward({**params, "alpha": np.full(1, -1000.0)}, x)[1]
+    assert relative(none.iterate, expected.iterate) <= 4 * T * EPS
+    with pytest.warns(NotConverged, match="FixedPointRNN: no fixed point for 1 of 1 sequence"):
+        layer.forward({**params, "alpha": np.zeros(1)}, x)
+
+
+# ----------------------------------------------------------------------------------------------------------- both
+
+
+@pytest.mark.parametrize("how", [{"tile": 3}, {"tile": 1}, {"solver": "direct"}], ids=str)
+def test_sequences_alone_and_padding_and_threads_change_no_bit(how: dict[str, Any]) -> None:
+    layer = FixedPointRNN(4, 40, rank=2, gradient="implicit", tol=1e-5, **how)
+    rng = np.random.default_rng(2)
+    params = layer.init(rng)
+    lengths = np.array([200, 0, 3, 177])
+    x, dy = rng.standard_normal((2, 4, 200, 4), dtype=np.float32)
+    results, before = [], _cpu.threads()
+    for b, steps in enumerate(lengths):
+        x[b, steps:] = dy[b, steps:] = np.nan
+    try:
+        for threads in (1, 2, 5):
+            _cpu.use_threads(threads)
+            y, saved = layer.forward(params, x, Context(lengths))
+            dx, dparams, _ = layer.backward(params, saved, dy)
+            results.append([one.tobytes() for one in (y, saved.iterate, dx, *dparams.values())])
+    finally:
+        _cpu.use_threads(before)
+    assert results[0] == results[1] == results[2]
+    assert saved.report.converged.all()
+    assert saved.iterations[1] == saved.report.per_step[1] == 0
+    for b, steps in enumerate(lengths):
+        assert not saved.iterate[b, steps:].any()
+        if steps:
+            alone, own = layer.forward(params, x[b : b + 1, :steps])
+            assert own.report.per_step[0] == saved.report.per_step[b]
+            # the products before, of other numbers of rows, may round differently
+            np.testing.assert_allclose(alone[0], y[b, :steps], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
+        ({"solver": "direct", "mixer": "orthogonal"}, "solver='direct' with mixer='orthogonal'.*, expected one of house"),
+        ({"solver": "direct", "mixer": "kronecker"}, "solver='direct' with mixer='kronecker'.*, expected one of house"),
+        ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' .*, and scaled=True for low"),
+        ({"solver": "direct", "tile": 3}, "tile=3 with .*solver='direct', expected solver='iteration'"),
+        ({"tile": 0}, "tile=0, expected a positive integer"),
+        ({"tile": 2.5}, "tile=2.5, expected"),
+        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal'.*, expected a mixer that is applied"),
+        ({"tile": 3, "accelerated": False}, "tile=3 with .*accelerated=False.*, expected accelerated=True"),
+        ({"tile": 3, "stop": "quantile"}, "tile=3 with .*stop='quantile'.*, expected stop='sequence'"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"FixedPointRNN: {message}"):
+        FixedPointRNN(**{"d_model": 3, "d_state": 4, **settings})
+
+
+def test_bad_arguments() -> None:
+    x, lam = np.ones((2, 3, 4)), np.ones(4)
+
+    def call(**changed: Any) -> None:
+        given = {"y": x.copy(), "x": x, "lam": lam, "mixer": mixer(HOUSEHOLDER), "h0": None, "tile": 2, "tol": 0.1}
+        depth_solve(**given | {"limit": 3} | changed)
+
+    def mixer(form: int) -> Any:
+        return prepare_mixer(form, 1, np.ones((1, 4)), np.ones(1), 4)
+
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    kronecker = prepare_mixer(KRONECKER, 2, np.ones(6), np.ones(4), 4)
+    for changed, message in (
+        ({"tile": 0}, "tile is 0, expected a positive integer"),
+        ({"tol": 0.0}, "tol is 0.0, expected a positive number"),
+        ({"limit": 0}, "limit is 0, expected a positive integer"),
+        ({"patience": 0}, "patience is 0, expected a positive integer"),
+        ({"shrink": -1.0}, "shrink is -1.0, expected a nonnegative number"),
+        ({"x": x[:, :2]}, r"x has shape \(2, 2, 4\), expected"),
+        ({"y": read_only}, "y is read-only"),
+        ({"y": x}, "y overlaps an input"),
+        ({"adjoint": 1}, "adjoint is 1, expected True or False"),
+        ({"tile": None, "mixer": kronecker}, "tile is None with a Kronecker mixer, expected a mixer that has a direct"),
+        ({"tile": None, "mixer": mixer(LOW_RANK), "scaled": False}, "tile is None with a low-rank mixer without `scaled`"),
+    ):
+        with pytest.raises(ValueError, match=f"depth_solve: {message}"):
+            call(**changed)
+    with pytest.raises(TypeError, match="depth_solve: mixer is a NoneType, expected a PreparedMixer"):
+        call(mixer=None)
+    call(mixer=mixer(DPLR), tile=2**62)
