@@ -11,7 +11,7 @@ import pytest
 
 from cuda_harness import on_harness
 from rotrnn._cpu import MIXER
-from rotrnn.ops.fixed_point import PreparedMixer, depth_pass, prepare_mixer, relax
+from rotrnn.ops.fixed_point import PreparedMixer, depth_pass, depth_solve, prepare_mixer, relax
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (
     dplr_mix,
@@ -167,6 +167,45 @@ def test_depth_pass(form: str, R: int, varying: bool, scaled: bool, dtype: Any, 
         return depth_pass(y, x, lam, mixer, h0, s, scaled=scaled, adjoint=adjoint, lengths=lengths), y
 
     compare(run, seed, 16 * (D + 4) * (R + 1) + T, u, alpha, y, x, lam, h0, s)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("form", "R", "varying", "scaled", "tile"),
+    [
+        ("householder", 3, True, True, None),
+        ("householder", 2, False, False, None),
+        ("dplr", 2, True, True, None),
+        ("low_rank", 3, True, True, None),
+        ("householder", 2, True, True, 1),
+        ("kronecker", 5, True, True, 4),
+        ("low_rank", 2, False, True, 30),
+    ],
+)
+def test_depth_solve(
+    form: str, R: int, varying: bool, scaled: bool, tile: int | None, dtype: Any, adjoint: bool, seed: int
+) -> None:
+    """70 channels. Gains keep |I - Q| (1 - lam) below 0.6, so systems have a condition of (1 + 0.6) / (1 - 0.6) = 4. Steps
+    of 0.8 leave 0.2 of an error at least, and 0.2^8 is above rounding: no residual is zero, and both count the same."""
+    rng = np.random.default_rng(4)
+    B, T, D = 3, 19, 70
+    u, alpha = mixer_arrays(rng, form, (B, T) if varying else (), R, D, dtype)
+    alpha = np.abs(alpha) % 0.05 if form == "kronecker" else 0.3 / R * np.abs(alpha) / (1 + np.abs(alpha))
+    y, x = (rng.standard_normal((B, T, D)).astype(dtype) for _ in range(2))
+    lam = rng.uniform(0.5, 1, (B, T, D) if varying else (D,)).astype(dtype)
+    h0 = rng.standard_normal((B, D)).astype(dtype)
+    lengths = (T, 0, 11)
+    poison(lengths, y, x, *((lam,) if varying else ()))
+
+    def run(u: Any, alpha: Any, y: Any, x: Any, lam: Any, h0: Any) -> Any:
+        mixer, y = prepare_mixer(MIXER[form], R, u, alpha, D), y.copy()
+        rules: dict[str, Any] = {"tile": tile, "tol": 1e-30, "limit": 8, "first": 0.8, "shrink": 0.9, "patience": 5}
+        found = depth_solve(y, x, lam, mixer, h0, **rules, scaled=scaled, adjoint=adjoint, lengths=lengths)
+        counts = (one.astype(dtype) for one in (found.iterations, found.applied))
+        return y, *(() if adjoint else (found.h,)), *counts
+
+    compare(run, seed, 4 * 16 * (D + 4) * (R + 1) * 8 + T, u, alpha.astype(dtype), y, x, lam, h0)
 
 
 COLUMNS = (Columns(40, "unit"), Columns(0, "linear"), Columns(3, "silu"), Columns(33, "linear"), Columns(2, "softplus"))
