@@ -186,8 +186,9 @@ def test_depth_pass(form: str, R: int, varying: bool, scaled: bool, dtype: Any, 
 def test_depth_solve(
     form: str, R: int, varying: bool, scaled: bool, tile: int | None, dtype: Any, adjoint: bool, seed: int
 ) -> None:
-    """70 channels. Gains keep |I - Q| (1 - lam) below 0.6, so systems have a condition of (1 + 0.6) / (1 - 0.6) = 4. Steps
-    of 0.8 leave 0.2 of an error at least, and 0.2^8 is above rounding: no residual is zero, and both count the same."""
+    """70 channels. Gains keep |I - Q| (1 - lam) below 0.6, so systems have a condition of (1 + 0.6) / (1 - 0.6) = 4.
+    Steps of 0.8 leave 0.2 of an error at least, and 0.2^8 is above rounding: no residual is zero, and both count the
+    same."""
     rng = np.random.default_rng(4)
     B, T, D = 3, 19, 70
     u, alpha = mixer_arrays(rng, form, (B, T) if varying else (), R, D, dtype)

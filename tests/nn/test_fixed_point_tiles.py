@@ -1,4 +1,4 @@
-"""Fixed points of FixedPointRNN by tiles of time, and directly: against dense systems, and the rules of the iteration."""
+"""Fixed points of FixedPointRNN by tiles of time, and directly: against dense systems and the iteration's rules."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_tiles_reach_the_dense_recurrence_within_their_tolerance(tile: int) -> N
     bound = -(-T // tile) * np.sqrt(min(tile, T) * N) * tol / (1 - CONTRACTION) * np.abs(exact).max() * (1 + tol)
     assert np.linalg.norm(saved.iterate - exact, axis=-1).max() <= bound
     assert saved.report.converged.all()
-    assert (5 < saved.report.per_step).all()
+    assert (saved.report.per_step > 5).all()
     assert (saved.report.per_step <= saved.iterations).all()
     assert (saved.report.per_step < saved.iterations).all() == (tile < T)
 
@@ -151,7 +151,7 @@ def test_a_tile_that_fails_does_not_end_the_sequence_but_is_reported() -> None:
     assert np.isfinite(h[0, :4]).all()
     assert h[1].tobytes() == saved.iterate[1].tobytes()
     layer = replace(layer, contractive=True, max_iterations=2)
-    with pytest.raises(ConvergenceError, match="FixedPointRNN: no fixed point .* though it is contractive"):
+    with pytest.raises(ConvergenceError, match=r"FixedPointRNN: no fixed point .* though it is contractive"):
         layer.forward(params, x)
 
 
@@ -279,15 +279,15 @@ def test_sequences_alone_and_padding_and_threads_change_no_bit(how: dict[str, An
     ("settings", "message"),
     [
         ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
-        ({"solver": "direct", "mixer": "orthogonal"}, "solver='direct' with mixer='orthogonal'.*, expected one of house"),
-        ({"solver": "direct", "mixer": "kronecker"}, "solver='direct' with mixer='kronecker'.*, expected one of house"),
-        ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' .*, and scaled=True for low"),
-        ({"solver": "direct", "tile": 3}, "tile=3 with .*solver='direct', expected solver='iteration'"),
+        ({"solver": "direct", "mixer": "orthogonal"}, "solver='direct' with mixer='orthogonal', expected mixer one of"),
+        ({"solver": "direct", "mixer": "kronecker"}, "solver='direct' with mixer='kronecker', expected mixer one of"),
+        ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' with scaled=False, expected"),
+        ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver 'iteration'"),
         ({"tile": 0}, "tile=0, expected a positive integer"),
         ({"tile": 2.5}, "tile=2.5, expected"),
-        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal'.*, expected a mixer that is applied"),
-        ({"tile": 3, "accelerated": False}, "tile=3 with .*accelerated=False.*, expected accelerated=True"),
-        ({"tile": 3, "stop": "quantile"}, "tile=3 with .*stop='quantile'.*, expected stop='sequence'"),
+        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal', expected mixer one that a kernel"),
+        ({"tile": 3, "accelerated": False}, "tile=3 with accelerated=False, expected accelerated True"),
+        ({"tile": 3, "stop": "quantile"}, "tile=3 with stop='quantile', expected stop 'sequence'"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
@@ -319,7 +319,7 @@ def test_bad_arguments() -> None:
         ({"y": x}, "y overlaps an input"),
         ({"adjoint": 1}, "adjoint is 1, expected True or False"),
         ({"tile": None, "mixer": kronecker}, "tile is None with a Kronecker mixer, expected a mixer that has a direct"),
-        ({"tile": None, "mixer": mixer(LOW_RANK), "scaled": False}, "tile is None with a low-rank mixer without `scaled`"),
+        ({"tile": None, "mixer": mixer(LOW_RANK), "scaled": False}, "tile is None with a low-rank mixer without"),
     ):
         with pytest.raises(ValueError, match=f"depth_solve: {message}"):
             call(**changed)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import full_size, report, training
+from benchmarks import full_size, report, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -89,6 +89,25 @@ def test_quick_run_of_pathfinder() -> None:
         assert row["images/s"] == pytest.approx(1 / row["seconds"])
         if "speedup" in row:
             assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
+def test_quick_run_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way has its rows, and finds the same; the table and the picture have them."""
+    monkeypatch.setattr(tiles, "RESULTS", tmp_path)
+    monkeypatch.setattr(tiles, "WEIGHTS", {"initial": tiles.WEIGHTS["initial"]})
+    rows = tiles.rows((4, 9), 0.02)
+    assert [row["path"] for row in rows[:6]] == ["whole", "tile 64", "tile 16", "tile 4", "tile 1", "direct"]
+    assert {row["T"] for row in rows} == {4, 9}
+    for row in rows:
+        assert row["converged"] == 1
+        # the tolerance, 1e-3, of each of 9 tiles at most; lam is below 1 and |I - Q| (1 - lam) below 1/2
+        assert row["apart"] <= 9 * 1e-3
+        assert row["ns/token"] == pytest.approx(1e9 * row["seconds"] / (8 * row["T"]))
+        assert row["iterations"] <= row["most"]
+    tiles.write(rows)
+    assert (tmp_path / "tiles.md").read_text().count("\n| initial | ") == len(rows) == 12
+    assert json.loads((tmp_path / "tiles.json").read_text())["results"] == rows
+    assert (tmp_path / "tiles.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_that_are_not_kept_are_drawn_again(tmp_path: Path) -> None:

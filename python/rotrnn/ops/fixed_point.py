@@ -167,10 +167,10 @@ def depth_pass(
     """
     args = Boundary("depth_pass")
     arrays = _depth_arguments(args, y, x, lam, mixer, h0, s=s)
-    flags = {"scaled": args.flag("scaled", scaled), "adjoint": args.flag("adjoint", adjoint)}
+    scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
     steps = args.lengths(lengths)
     residual = args.empty((y.shape[0],), y.dtype)
-    args.kernels.depth_pass(residual=residual, **arrays, **flags, lengths=steps)
+    args.kernels.depth_pass(residual=residual, **arrays, scaled=scaled, adjoint=adjoint, lengths=steps)
     return residual
 
 
@@ -204,9 +204,10 @@ def depth_solve(
 ) -> DepthSolution:
     """The fixed point ``y = F(y)`` of the vector-state Fixed-Point RNN, with the F of `depth_pass`, in one call.
 
-    With a `tile`, F is iterated over the first `tile` steps of a sequence until ``max |y - F(y)| / max |F(y)|`` of these
-    steps is below `tol`; then over the next ones, which take up F(y) where the first have ended, and so on. F of a step
-    does not depend on later steps, so this is the fixed point of the whole. The steps of `adjoint` go down in time.
+    With a `tile`, F is iterated over the first `tile` steps of a sequence until ``max |y - F(y)| / max |F(y)|`` of
+    these steps is below `tol`; then over the next ones, which take up F(y) where the first have ended, and so on. F of
+    a step does not depend on later steps, so this is the fixed point of the whole. With `adjoint`, steps go down in
+    time.
 
     Without, the fixed point of each step is computed exactly, from that of the step before. ``I - Q_t`` is a matrix of
     rank R, or for low rank a diagonal one and one of rank R, so by Woodbury's identity this takes a system of R
@@ -244,7 +245,7 @@ def depth_solve(
     if tile is None and (mixer.form == MIXER["kronecker"] or (mixer.form == MIXER["low_rank"] and not scaled)):
         which = "a Kronecker mixer" if mixer.form == MIXER["kronecker"] else "a low-rank mixer without `scaled`"
         raise ValueError(f"depth_solve: tile is None with {which}, expected a mixer that has a direct solution")
-    B, T, N = y.shape
+    B, T = y.shape[:2]
     h = None if adjoint else args.out("h", None, y.shape, y.dtype)
     iterations, applied = args.empty((B,), np.int64), args.empty((B,), np.int64)
     residual = args.empty((B,), y.dtype)

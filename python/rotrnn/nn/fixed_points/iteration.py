@@ -260,12 +260,14 @@ class Progress:
     @classmethod
     def at_start(cls, running: Array, dtype: np.dtype[Any], settings: Iteration, ctx: Context) -> Progress:
         """Returns the progress before the first iteration of the sequences that are `running`; it is there, too."""
+
         def all_of(value: float, kind: npt.DTypeLike) -> Array:
             return full(running.shape, value, kind, running)
 
         return cls(
-            settings, ctx.train, settings.least_tol(dtype), s=all_of(settings.first_step, dtype), lowest=all_of(np.inf, float), waited=all_of(0, np.int64),
-            residual=all_of(0, float), iterations=all_of(0, np.int64), running=running,
+            settings, ctx.train, settings.least_tol(dtype), s=all_of(settings.first_step, dtype),
+            lowest=all_of(np.inf, float), waited=all_of(0, np.int64), residual=all_of(0, float),
+            iterations=all_of(0, np.int64), running=running,
         )  # fmt: skip
 
     def add(self, found: Array, going: Array) -> None:

@@ -236,9 +236,10 @@ class FixedPointRNN(Recurrent):
     solver : "iteration" or "direct"
         "direct" computes the fixed point of each token exactly, from that of the token before, by a system of R
         equations (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not
-        the iteration would converge. It needs a mixer with ``I - Q_t`` of low rank: "householder", "dplr", or "low_rank"
-        if scaled. The settings of the iteration are then without meaning, and so is `start`, but the residual is still
-        computed, and one of `tol` or more is a fixed point not reached: the system was nearly singular.
+        the iteration would converge. It needs a mixer with ``I - Q_t`` of low rank: "householder", "dplr", or
+        "low_rank" if scaled. The settings of the iteration are then without meaning, and so is `start`; but the
+        residual is still computed, and one of `tol` or more means that the system was nearly singular, and is reported
+        as a fixed point that was not reached.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
         one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
@@ -303,20 +304,18 @@ class FixedPointRNN(Recurrent):
         _ = self._mixer, self._iteration  # these check their settings
         if self.tile is not None:
             self.check_sizes("tile")
-            self._check_solver("tile", self.mixer != "orthogonal", "a mixer that is applied to one token at a time")
-            self._check_solver("tile", self.accelerated, "accelerated=True, which runs each iteration through time")
-            self._check_solver("tile", self.stop == "sequence", "stop='sequence': each tile ends by its own residual")
-            self._check_solver("tile", self.solver == "iteration", "solver='iteration': the direct one has no tiles")
-        if self.solver == "direct":
-            known = self.mixer in DIRECT and (self.mixer != "low_rank" or self.scaled)
-            self._check_solver("solver", known, f"one of {', '.join(DIRECT)}, and scaled=True for low_rank")
-
-    def _check_solver(self, key: str, good: bool, expected: str) -> None:
-        if not good:
-            got = f"mixer={self.mixer!r}, scaled={self.scaled}, accelerated={self.accelerated}, stop={self.stop!r}"
-            raise ValueError(
-                f"FixedPointRNN: {key}={getattr(self, key)!r} with {got}, solver={self.solver!r}, expected {expected}"
-            )
+        direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
+        for key, fails, by, expected in (
+            ("solver", direct and self.mixer not in DIRECT, "mixer", f"one of {', '.join(DIRECT)}"),
+            ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
+            ("tile", tiled and direct, "solver", "'iteration'"),
+            ("tile", tiled and self.mixer == "orthogonal", "mixer", "one that a kernel applies to single tokens"),
+            ("tile", tiled and not self.accelerated, "accelerated", "True"),
+            ("tile", tiled and self.stop != "sequence", "stop", "'sequence', as each tile ends by its own residual"),
+        ):
+            if fails:
+                values = f"{key}={getattr(self, key)!r} with {by}={getattr(self, by)!r}"
+                raise ValueError(f"FixedPointRNN: {values}, expected {by} {expected}")
 
     @property
     def _mixer(self) -> Mixer:

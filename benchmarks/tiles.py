@@ -1,0 +1,147 @@
+"""Iterations and time of FixedPointRNN by the length of its tiles, beside whole sequences and the direct solver.
+
+    python -m benchmarks.tiles [--json] [--quick]
+
+The tokens are those of the word problem of A5, 60 random elements, each with a random vector; the layer has its initial
+weights, or transitions and gains that make the iteration hard. The tolerance is 1e-3, with 100 iterations at most.
+Times are of forward and exact gradient, on OMP_NUM_THREADS threads, as ratios to the whole sequence in the same window.
+The error of states is that to a direct solution in float64, by the largest. Results are written to
+benchmarks/results/tiles.json, tiles.md and tiles.png.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.measure import RESULTS, arguments, line, origin, row, seconds_in_turn
+from rotrnn import _cpu
+from rotrnn.nn.fixed_points.iteration import NotConverged
+from rotrnn.nn.layer import Params, astype
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
+
+Array = npt.NDArray[Any]
+
+D, N, RANK, B = 64, 128, 4, 8
+WEIGHTS = {
+    "initial": ((0.9, 0.999), 0.0),
+    "lam from 0.2 to 0.9": ((0.2, 0.9), 0.0),
+    "lam from 0.2 to 0.9, alpha near 0.9": ((0.2, 0.9), 2.2),
+}
+"""Range of the initial lam, and what is added to the logit of the gains alpha."""
+TILES = (64, 16, 4, 1)
+LENGTHS = (16, 50, 100, 200, 400)
+
+
+def layer_of(weights: str) -> tuple[FixedPointRNN, Params]:
+    """The layer that iterates over whole sequences, and its parameters; the first input channel is 1, for a bias."""
+    lam, logit = WEIGHTS[weights]
+    layer = FixedPointRNN(D, N, rank=RANK, lambda_init=lam, gradient="implicit", tol=1e-3)
+    params = layer.init(np.random.default_rng(1))
+    params["W_alpha"][:, 0] += np.float32(logit)
+    return layer, params
+
+
+def tokens(T: int) -> Array:
+    """(B, T, D): random elements of A5."""
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((60, D), dtype=np.float32)
+    vectors[:, 0] = 1
+    return vectors[rng.integers(0, 60, (B, T))]
+
+
+def both_ways(layer: FixedPointRNN, params: Params, x: Array) -> Callable[[], Any]:
+    """Forward and exact gradient."""
+
+    def run() -> None:
+        y, saved = layer.forward(params, x)
+        layer.backward(params, saved, y)
+
+    return run
+
+
+def rows(lengths: tuple[int, ...], window: float) -> list[dict[str, Any]]:
+    """One row for each kind of weights, length and way."""
+    found = []
+    for weights in WEIGHTS:
+        layer, params = layer_of(weights)
+        ways = {"whole": layer, **{f"tile {tile}": replace(layer, tile=tile) for tile in TILES}}
+        ways["direct"] = replace(layer, solver="direct")
+        for T in lengths:
+            x = tokens(T)
+            exact = ways["direct"].forward(astype(params, np.float64), x.astype(np.float64))[1].iterate
+            times = seconds_in_turn([both_ways(one, params, x) for one in ways.values()], window=window)
+            for (way, one), seconds in zip(ways.items(), times, strict=True):
+                _, saved = one.forward(params, x)
+                report = saved.report
+                more = {"weights": weights, "path": way, "limit": "whole", "B": B, "T": T, "D": D, "N": N, "rank": RANK}
+                more |= {"ns/token": 1e9 * seconds / (B * T), "iterations": float(report.per_step.mean())}
+                more |= {"most": int(report.iterations.max()), "converged": float(report.converged.mean())}
+                more |= {"apart": float(np.abs(saved.iterate - exact).max() / np.abs(exact).max())}
+                found.append(row(f"{weights}, T {T}", seconds, times[0], **more))
+    return found
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    head = ("weights", "T", "way", "iterations per step", "most", "converged", "error", "time / whole", "us per token")
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    for one in results:
+        numbers = f"{one['iterations']:.1f} | {one['most']} | {100 * one['converged']:.0f} % | {one['apart']:.1e}"
+        times = f"{one['ratio']:.2f} | {one['ns/token'] / 1e3:.1f}"
+        lines.append(f"| {one['weights']} | {one['T']} | {one['path']} | {numbers} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: list[dict[str, Any]], path: Any) -> None:
+    """Draws iterations per step against length, for each kind of weights; hollow where not all sequences converged."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(WEIGHTS), squeeze=False)[0]
+    for axes, weights in zip(panels, WEIGHTS, strict=True):
+        own = [one for one in results if one["weights"] == weights]
+        for number, way in enumerate(dict.fromkeys(one["path"] for one in own)):
+            points = [one for one in own if one["path"] == way]
+            colour = f"C{number}"
+            axes.plot(*zip(*((one["T"], one["iterations"]) for one in points), strict=True), color=colour, label=way)
+            for one in points:
+                face = colour if one["converged"] == 1 else "white"
+                axes.plot(one["T"], one["iterations"], "o", color=colour, markerfacecolor=face)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(weights, fontsize=10)
+        axes.set_xlabel("length of the sequence")
+    panels[0].set_ylabel("iterations per step")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def write(results: list[dict[str, Any]]) -> None:
+    run = {**origin(), "command": "python -m benchmarks.tiles", "results": results}
+    (RESULTS / "tiles.json").write_text(json.dumps(run, indent=1) + "\n")
+    where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
+    about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"
+    (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}")
+    draw(results, RESULTS / "tiles.png")
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    warnings.simplefilter("ignore", NotConverged)
+    results = rows((4, 9), 0.02) if args.quick else rows(LENGTHS, 3.0)
+    for one in results:
+        counts = f"{one['iterations']:6.1f} iterations, {100 * one['converged']:.0f} % converged"
+        print(json.dumps(one) if args.json else f"{line(one)}  {counts}, error {one['apart']:.0e}")
+    if not args.quick:
+        write(results)
+
+
+if __name__ == "__main__":
+    main()
