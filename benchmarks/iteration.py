@@ -4,7 +4,8 @@ of Bedouin, beside one selective scan, one Householder mix and the product with 
     python -m benchmarks.iteration [--json] [--quick]
 
 An iteration mixes, scans, computes the residual and updates the iterate, for a vector state in one pass over memory;
-its adjoint is that of the implicit gradient. The limit is the time of the ops alone, in the same window.
+its adjoint is that of the implicit gradient. A direct solution is such a pass, too, with a small system for each token
+before it. The limit is the time of the ops alone, in the same window.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from benchmarks.measure import arguments, row, seconds_in_turn, show
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.ops.dense import dense
-from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
+from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer, relax
 from rotrnn.ops.mixer import HOUSEHOLDER, householder_mix
 from rotrnn.ops.scan import diagonal_scan
 from rotrnn.ops.selective import selective_scan
+
+WAYS = (("iteration", "forward"), ("iteration", "adjoint"), ("direct", "forward"), ("direct", "adjoint"))
 
 
 def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any]]:
@@ -32,19 +35,25 @@ def rows(B: int, T: int, D: int, rank: int, window: float) -> list[dict[str, Any
     lam = rng.uniform(0.9, 0.999, (B, T, D)).astype(np.float32)
     h0, s = np.zeros((B, D), np.float32), np.full(B, 0.99, np.float32)
     mixer = prepare_mixer(HOUSEHOLDER, rank, u, alpha, D)
-    scan, mix, forward, adjoint = seconds_in_turn(
+
+    def direct(adjoint: bool) -> None:
+        depth_solve(y, x, lam, mixer, h0, tile=None, tol=0.1, limit=1, adjoint=adjoint)
+
+    scan, mix, *times = seconds_in_turn(
         [
             lambda: diagonal_scan(lam, x, h0, out=out),
             lambda: householder_mix(u, alpha, x, out=out),
             lambda: depth_pass(y, x, lam, mixer, h0, s),
             lambda: depth_pass(y, x, lam, mixer, h0, s, adjoint=True),
+            lambda: direct(False),
+            lambda: direct(True),
         ],
         window=window,
     )
     more = {"limit": "scan and mix", "B": B, "T": T, "D": D}
     return [
-        row(f"iteration, {rank} reflections, {name}", seconds, scan + mix, **more)
-        for name, seconds in (("forward", forward), ("adjoint", adjoint))
+        row(f"{solver}, {rank} reflections, {way}", seconds, scan + mix, **more)
+        for (solver, way), seconds in zip(WAYS, times, strict=True)
     ]
 
 

@@ -114,12 +114,15 @@ def draw(results: list[dict[str, Any]], path: Any) -> None:
             for one in points:
                 face = colour if one["converged"] == 1 else "white"
                 axes.plot(one["T"], one["iterations"], "o", color=colour, markerfacecolor=face)
+        lengths = sorted({one["T"] for one in own})
         axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set_xticks(lengths, lengths)
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
         axes.set_title(weights, fontsize=10)
         axes.set_xlabel("length of the sequence")
     panels[0].set_ylabel("iterations per step")
-    panels[0].legend(fontsize=8)
+    panels[0].legend(fontsize=8, loc="center right")
     figure.savefig(path, dpi=110)
 
 

@@ -199,7 +199,7 @@ ROT_DEVICE_ONLY spread row_widest(spread s) {
     return s;
 }
 ROT_ROW void prefetch_token(const depth *, const real *, int64_t, bool) {}
-ROT_ROW bool walk_stops(const depth *, int64_t) { return false; }
+ROT_ROW bool call_stops(const depth *) { return false; }
 #else
 static inline spread row_widest(spread s) { return s; }
 
@@ -216,8 +216,7 @@ static inline void prefetch_token(const depth *p, const real *y, int64_t t, bool
     if (p->w_size) prefetch_row(p->w + t * p->w_size, p->w_size, down);
 }
 
-/* Whether the call is to stop, asked now and then. */
-static inline bool walk_stops(const depth *p, int64_t t) { return t % DEPTH_STOP_STEPS == 0 && stopped(p->stop); }
+static inline bool call_stops(const depth *p) { return stopped(p->stop); }
 #endif
 
 /* One application along a walk of tokens, each solved first if `direct`. h is F before the walk, then that of its last
@@ -227,7 +226,8 @@ ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *
                           real s, real *room) {
     const int64_t D = p->m.D;
     spread widest = {0, 0};
-    for (int64_t k = 0; k < along.steps && !walk_stops(p, k); k++) {
+    for (int64_t k = 0; k < along.steps; k++) {
+        if (k % DEPTH_STOP_STEPS == DEPTH_STOP_STEPS - 1 && call_stops(p)) break;
         const int64_t t = along.first + k * along.stride;
         if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
         if (direct) direct_token(p, t, y + t * D, h, later, room);
@@ -270,7 +270,7 @@ ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, dept
             s *= r.shrink;
             waited = 0;
         }
-    } while (residual >= r.tol && count < r.most && !walk_stops(p, 0)); /* false for NaN, too */
+    } while (residual >= r.tol && count < r.most); /* false for NaN, too */
     report->iterations = most(report->iterations, count);
     report->applied += count * along.steps;
     report->residual = larger(report->residual, magnitude_of(residual));
@@ -287,7 +287,7 @@ ROT_ROW depth_report solve_sequence(const depth *p, int64_t b, int64_t T, int64_
     real *const h = room, *const now = h + p->m.D, *const rest = now + p->m.D;
     depth_report report = {0, 0, 0};
     copy_or_zero_row(h, h0, p->m.D);
-    for (int64_t i = 0; i < pieces_of(steps, tile) && !walk_stops(p, 0); i++) {
+    for (int64_t i = 0; i < pieces_of(steps, tile) && !call_stops(p); i++) {
         const walk along = walk_of(b, i, tile, steps, T, p->adjoint);
         const real *const later = p->adjoint && i ? p->lam + (along.first + 1) * p->lam_size : NULL;
         if (!direct) iterate_tile(&report, p, along, r, y, h, later, now, rest);
