@@ -225,9 +225,10 @@ static inline bool call_stops(const depth *p) { return stopped(p->stop); }
 ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *h, const real *later, bool direct,
                           real s, real *room) {
     const int64_t D = p->m.D;
-    spread widest = {0, 0};
+    const spread none = {0, 0};
+    spread widest = none;
     for (int64_t k = 0; k < along.steps; k++) {
-        if (k % DEPTH_STOP_STEPS == DEPTH_STOP_STEPS - 1 && call_stops(p)) break;
+        if (k % DEPTH_STOP_STEPS == DEPTH_STOP_STEPS - 1 && call_stops(p)) return none; /* ends the iteration, too */
         const int64_t t = along.first + k * along.stride;
         if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
         if (direct) direct_token(p, t, y + t * D, h, later, room);
@@ -270,6 +271,7 @@ ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, dept
             s *= r.shrink;
             waited = 0;
         }
+        if (count % DEPTH_STOP_STEPS == 0 && call_stops(p)) break;
     } while (residual >= r.tol && count < r.most); /* false for NaN, too */
     report->iterations = most(report->iterations, count);
     report->applied += count * along.steps;

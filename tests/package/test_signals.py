@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -60,10 +61,27 @@ def matmul(y: Any) -> None:
     _cpu.kernels.matmul(y=y, **arrays, M=M, d_in=4096, d_out=d_out, transposed=False)
 
 
+def depth(h: Any, tile: int) -> None:
+    """A step size with which 10^9 iterations do not reach the tolerance: rounding stops them."""
+    B, T, D = h.shape
+    sizes = {"B": B, "T": T, "R": 0, "D": D, "tile": tile, "limit": 10**9, "patience": 10**9}
+    counts = {"iterations": np.zeros(B, np.int64), "applied": np.zeros(B, np.int64), "residual": zeros(B)}
+    arrays = {"y": zeros(B, T, D), "x": np.ones_like(h), "lam": zeros(D) + 0.5, "w": zeros(0), "alpha": zeros(0)}
+    flags = dict.fromkeys(("varying", "w_varying", "alpha_varying", "scaled", "adjoint", "direct"), False)
+    rules: dict[str, Any] = {"tol": 1e-4, "first": 1e-4, "shrink": 1.0, "form": _cpu.MIXER["householder"]}
+    _cpu.kernels.depth_solve(h=h, **arrays, **counts, **sizes, **flags, **rules, h0=None, lengths=None)
+
+
 @pytest.mark.parametrize(
     ("kernel", "shape"),
-    [(rnn, (1, 100_000, 512)), (attention, (1, 65_536, 64)), (matmul, (65_536, 4096))],
-    ids=["rnn", "attention", "matmul"],
+    [
+        (rnn, (1, 100_000, 512)),
+        (attention, (1, 65_536, 64)),
+        (matmul, (65_536, 4096)),
+        (functools.partial(depth, tile=1), (1, 100_000, 64)),
+        (functools.partial(depth, tile=100_000), (1, 100_000, 64)),
+    ],
+    ids=["rnn", "attention", "matmul", "tiles", "one tile"],
 )
 def test_a_kernel_of_many_seconds_ends_early(kernel: Callable[[Any], None], shape: tuple[int, ...]) -> None:
     """Its last rows are not written: they are as the caller left them."""
