@@ -18,6 +18,7 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer
 from rotrnn.ops.mixer import DPLR, HOUSEHOLDER, KRONECKER, LOW_RANK
+from rotrnn.ops.recording import NotRecordable, Recording, recorded
 
 EPS = np.finfo(np.float64).eps
 D, N, T = 5, 12, 50
@@ -273,6 +274,15 @@ def test_sequences_alone_and_padding_and_threads_change_no_bit(how: dict[str, An
             assert own.report.per_step[0] == saved.report.per_step[b]
             # the products before, of other numbers of rows, may round differently
             np.testing.assert_allclose(alone[0], y[b, :steps], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", [{"tile": 3}, {"solver": "direct"}], ids=str)
+def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
+    layer = FixedPointRNN(D, N, **how)
+    rng, params = made(layer)
+    x = rng.standard_normal((2, 9, D))
+    with recorded(Recording()), pytest.raises(NotRecordable, match="a fixed point by tiles, or a direct one"):
+        layer.forward(params, x)
 
 
 @pytest.mark.parametrize(
