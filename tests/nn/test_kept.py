@@ -106,3 +106,89 @@ def test_nor_on_any_instruction_set(simd: str) -> None:
                 same(arguments(np.float32, 1, "channel", "full", "few", D=37))
     finally:
         rotrnn._cpu.use_simd(before)
+
+
+# ---- bad input ----
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    args = arguments(np.float32, 1, "row", "full", "one")
+    message = r"residual_block: keep is 'gates', expected one of layer, states, products"
+    with pytest.raises(ValueError, match=message):
+        run(args, ("gates",))
+
+
+@pytest.mark.parametrize("name", KEEPABLE)
+def test_what_was_kept_is_checked(name: str) -> None:
+    args = arguments(np.float32, 1, "row", "full", "one")
+    parts = args["norm"], args["system"], args["gating"]
+    y, _, _, saved = residual_block(args["x"], *parts, args["h0"], keep=KEEPABLE)
+    kept = getattr(saved, name)
+    for other in (kept[..., 1:], kept.astype(np.float64)):
+        with pytest.raises(ValueError, match=rf"residual_block_backward: saved.{name} has shape .* expected"):
+            residual_block_backward(y, *parts, saved._replace(**{name: other}))
+    with rotrnn.precision("bf16"), pytest.raises(ValueError, match=r"saved.layer has .*, expected .* and uint16"):
+        residual_block_backward(y, *parts, saved)
+
+
+@pytest.mark.parametrize("memory", [-1, 1.5, True, "auto"])
+def test_memory_is_a_number_of_bytes(memory: Any) -> None:
+    with pytest.raises(ValueError, match=r"Context: memory is .*, expected an integer from 0"):
+        Context(memory=memory)
+
+
+# ---- which, in so much memory ----
+
+B, T, D = 4, 300, 64
+STACK = ResidualStack(tuple(ResidualBlock(BatchNorm(D), LRU(D, 32), Gate(D)) for _ in range(3)))
+PARAMS = STACK.init(np.random.default_rng(0))
+X = np.random.default_rng(1).standard_normal((B, T, D)).astype(np.float32)
+
+
+def bytes_kept(saved: Any) -> int:
+    arrays, _ = flatten_saved(saved)
+    return sum(one.nbytes for name, one in arrays.items() if name.rsplit(".", 1)[-1] in KEEPABLE)
+
+
+def step(ctx: Context) -> tuple[list[Any], int]:
+    """What a step of the stack returns, and the bytes that it kept."""
+    y, saved = STACK.forward(PARAMS, X, ctx)
+    dx, grads, _ = STACK.backward(PARAMS, saved, np.cos(y))
+    return [y, dx, *(grad for _, grad in flatten(grads))], bytes_kept(saved)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_stack_keeps_as_much_as_memory_holds(precision: str) -> None:
+    ctx, before = Context(train=True), -1
+    with rotrnn.precision(precision):
+        expected, _ = step(replace(ctx, memory=0))
+        for memory in (0, X.nbytes // 2, X.nbytes, 3 * X.nbytes, 5 * X.nbytes, 2**40):
+            arrays, kept = step(replace(ctx, memory=memory))
+            assert before <= kept <= memory
+            before = kept
+            for one, other in zip(arrays, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert before > 0
+
+
+def test_by_default_training_keeps_half_of_its_inputs_and_evaluation_nothing() -> None:
+    assert step(Context(train=True))[1] == 2 * X.nbytes  # of three blocks' inputs, rounded up
+    assert step(Context())[1] == 0
+    assert step(Context(memory=2**40))[1] > 0
+
+
+def test_what_saves_more_for_its_bytes_is_kept_first() -> None:
+    """Layers' outputs save K L products of a number, states and products of the gate D; the last blocks come first."""
+    parts = [block.fusible(Context()) for block in STACK.blocks]
+    found = [one for i, part in enumerate(parts) if part is not None for one in fused.choices(i, part, X)]
+    worth = {(one.block, one.name): one.worth for one in found}
+    assert worth[0, "layer"] == 64 / 4 and worth[0, "states"] == worth[0, "products"] == 64 / 4
+    assert fused.kept_by(parts, X, Context(memory=X.nbytes)) == [(), (), ("layer",)]
+    assert fused.kept_by([None, parts[0]], X, Context(memory=2**40))[0] == ()
+
+
+def test_what_costs_more_than_it_saves_is_never_kept() -> None:
+    """At D 8 a number kept saves some eight multiply-adds, which take less time than to write and read it."""
+    small = ResidualStack((ResidualBlock(BatchNorm(8), LRU(8, 4), Gate(8)),))
+    _, saved = small.forward(small.init(np.random.default_rng(0)), X[:, :, :8], Context(train=True, memory=2**40))
+    assert bytes_kept(saved) == 0
