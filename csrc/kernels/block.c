@@ -393,7 +393,6 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
 }
 
-#ifndef KEEP_COPY
 /* y = x, with stores that pass the caches by: they neither read y's lines first, nor push out what is in use. */
 static void copy_past_caches(real *y, const real *x, int64_t n) {
     int64_t i = 0;
@@ -402,9 +401,6 @@ static void copy_past_caches(real *y, const real *x, int64_t n) {
     for (; i < n; i++) y[i] = x[i];
     end_of_stores_past_caches();
 }
-#else
-static void copy_past_caches(real *y, const real *x, int64_t n) { copy_row(y, x, n); }
-#endif
 
 /* Numbers `from` to from + n - 1 of an array that is kept for backward, exactly or as numbers that bfloat16 holds; none
  * where there is neither. Nothing else reads them before backward: they bypass the caches. */
