@@ -29,7 +29,7 @@
  * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x, which
  * the products that leave out padding do without.
  *
- * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `states_bf16` takes the
+ * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `every_bf16` takes the
  * states. What is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take
  * gradients as they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients
  * are real.
@@ -914,12 +914,13 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
 }
 
 KERNEL(block_forward) {
-    if (b->tile != 1) return ROT_NO_KERNEL;
+    if (b->tile != 1 || out->states || out->states_bf16 || out->products) return ROT_NO_KERNEL;
+    if (out->carries && out->layer_bf16) return ROT_NO_KERNEL;
     if (out->carries) return forward<real>(b, out, out->carries, out->layer);
 #if ROT_DOUBLE
     return ROT_NO_KERNEL;
 #else
-    return forward<bf16>(b, out, (bf16 *)out->states_bf16, (bf16 *)out->layer_bf16);
+    return forward<bf16>(b, out, (bf16 *)out->every_bf16, (bf16 *)out->layer_bf16);
 #endif
 }
 
@@ -1109,6 +1110,6 @@ KERNEL(block_backward) {
 #if ROT_DOUBLE
     return ROT_NO_KERNEL;
 #else
-    return backward<bf16>(b, in, out, (const bf16 *)in->states_bf16, (const bf16 *)in->layer_bf16);
+    return backward<bf16>(b, in, out, (const bf16 *)in->every_bf16, (const bf16 *)in->layer_bf16);
 #endif
 }

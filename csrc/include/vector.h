@@ -4,6 +4,9 @@
 #define ROT_VECTOR_H
 
 #include <string.h>
+#if defined(__AVX2__) && !ROT_DEVICE
+#include <immintrin.h>
+#endif
 
 #include "steps.h"
 
@@ -30,6 +33,21 @@ typedef struct {
 
 ROT_ALWAYS_INLINE vec load(const real *x) { return *(const vec *)x; }
 ROT_ALWAYS_INLINE void store(real *x, vec v) { *(vec *)x = v; }
+
+/* A store to an aligned address that leaves the caches alone, where the processor has one. Other threads see such stores
+ * after end_of_stores_past_caches. */
+#if defined(__AVX512F__)
+ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm512_stream_si512((__m512i *)x, (__m512i)v); }
+#elif defined(__AVX2__)
+ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm256_stream_si256((__m256i *)x, (__m256i)v); }
+#else
+ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { store(x, v); }
+#endif
+#if defined(__AVX2__)
+ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) { _mm_sfence(); }
+#else
+ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) {}
+#endif
 
 /* The sum of the lanes, pairwise. */
 static inline real lane_total(vec lanes) {

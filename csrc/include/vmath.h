@@ -135,19 +135,11 @@ ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
 
 ROT_INLINE real gelu(real x) { return vmath_gated(x < -64 ? -64 : x, x * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * x * x)); }
 
-/* GELU and its derivative together, from one exponential. */
-typedef struct {
-    real value, slope;
-} gelu_parts;
-
-ROT_INLINE gelu_parts gelu_and_slope(real x) {
+ROT_INLINE real gelu_slope(real x) {
     const real low = x < -64 ? -64 : x, c = low > 64 ? 64 : low;
     const sigmoid_parts s = vmath_sigmoid_parts(c * (ROT_GELU_LINEAR + ROT_GELU_CUBIC * c * c));
-    const gelu_parts g = {x * s.on, s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off)};
-    return g;
+    return s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off);
 }
-
-ROT_INLINE real gelu_slope(real x) { return gelu_and_slope(x).slope; }
 
 /* SiLU(x) = x s(x), its slope s(x) (1 + x s(-x)). Beyond |x| = 1000, in either dtype, s(x) is 0 or 1; clamped as GELU,
  * whose limit at -infinity it shares. */

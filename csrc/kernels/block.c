@@ -4,7 +4,9 @@
  *   z = mask GELU(y)     out = x + mask value s(gate),   value = W_v z + b_v,  gate = W_g z + b_g
  *
  * All but the scan is pointwise in time, and the scan needs only its carry, so everything between x and out stays in
- * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile.
+ * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile, less
+ * what the caller had forward keep: the layer's output, the states, the gate's products. A tile keeps them as it leaves
+ * them, and backward reads them where they lay, so results do not depend on what is kept.
  * With two directions, the scan that runs backwards in time comes first, in a pass of its own that saves its carries.
  *
  * With many sequences, each runs tile by tile on one thread. With few, the tiles of a sequence run in parallel and only
@@ -260,13 +262,8 @@ static void gelu_rows(real *restrict z, const real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) z[i] = gelu(y[i]);
 }
 
-/* z = GELU(y), slope = GELU'(y) */
-static void gelu_and_slope_rows(real *restrict z, real *restrict slope, const real *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        const gelu_parts g = gelu_and_slope(y[i]);
-        z[i] = g.value;
-        slope[i] = g.slope;
-    }
+static void gelu_slope_rows(real *restrict slope, const real *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) slope[i] = gelu_slope(y[i]);
 }
 
 /* gate <- value s(gate) */
@@ -366,8 +363,8 @@ static const real *normed(const call *c, tile_of t, const room *r) {
     return c->b->norm ? r->norm : c->b->x + t.first * c->b->D;
 }
 
-/* xn = norm(x),  h[0] = W_in xn */
-static void enter_tile(const call *c, tile_of t, const room *r) {
+/* xn = norm(x) */
+static void normalise(const call *c, tile_of t, const room *r) {
     const block_in *const b = c->b;
     const int64_t D = b->D;
     const real *const x = b->x + t.first * D;
@@ -376,7 +373,12 @@ static void enter_tile(const call *c, tile_of t, const room *r) {
     else if (b->norm == NORM_ROW)
         for (int64_t i = 0; i < t.rows; i++)
             r->moments[i] = layer_norm_row(r->norm + i * D, x + i * D, b->gain, b->offset, D, (real)b->eps);
-    product(r->h[0], b->L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, b->L, c->how);
+}
+
+/* h[0] = W_in xn */
+static void project(const call *c, tile_of t, const room *r) {
+    const int64_t D = c->b->D, L = c->b->L;
+    product(r->h[0], L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, L, c->how);
 }
 
 /* Where in `carries` the state lies that enters a tile in direction k. */
@@ -389,6 +391,37 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
     const block_in *const b = c->b;
     copy_row(r->h[1], r->h[0], t.rows * b->L);
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
+}
+
+/* y = x, with stores that pass the caches by: they neither read y's lines first, nor push out what is in use. */
+static void copy_past_caches(real *y, const real *x, int64_t n) {
+    int64_t i = 0;
+    while (i < n && (uintptr_t)(y + i) % VECTOR_BYTES) y[i] = x[i], i++;
+    for (; i + LANES <= n; i += LANES) store_past_caches(y + i, load(x + i));
+    for (; i < n; i++) y[i] = x[i];
+    end_of_stores_past_caches();
+}
+
+/* Numbers `from` to from + n - 1 of an array that is kept for backward, exactly or as numbers that bfloat16 holds; none
+ * where there is neither. Nothing else reads them before backward: they bypass the caches. */
+static void keep(real *kept, uint16_t *kept_bf16, int64_t from, const real *x, int64_t n) {
+    if (kept) copy_past_caches(kept + from, x, n);
+    if (kept_bf16)
+        for (int64_t i = 0; i < n; i++) kept_bf16[from + i] = (uint16_t)bf16_bits((float)x[i]);
+}
+
+/* x <- the same numbers. Returns false if they were not kept. */
+static bool recall(real *x, const real *kept, const uint16_t *kept_bf16, int64_t from, int64_t n) {
+    if (kept) copy_row(x, kept + from, n);
+    if (kept_bf16)
+        for (int64_t i = 0; i < n; i++) x[i] = (real)bf16_value(kept_bf16[from + i]);
+    return kept || kept_bf16;
+}
+
+/* Where in what is kept the states of a tile in direction k begin, and the product number `which` of its gate. */
+static int64_t states_at(const call *c, int64_t k, tile_of t) { return (k * c->b->B * c->b->T + t.first) * c->b->L; }
+static int64_t product_at(const call *c, int64_t which, tile_of t) {
+    return (which * c->b->B * c->b->T + t.first) * c->b->D;
 }
 
 /* y = W_out h + skip xn; y is written once, as it may not be in cache. */
@@ -419,10 +452,13 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
     }
     real *const layer = out->layer ? out->layer + t.first * D : r->y;
     layer_output(c, t, r, layer);
+    keep(NULL, out->layer_bf16, t.first * D, layer, n);
     gelu_rows(r->z, layer, n);
     drop(c, t, 0, r->z);
     store_rounded(c, r->z, n);
     gate_products(c, t, r);
+    keep(out->products, NULL, product_at(c, 0, t), r->gate, n);
+    if (c->full) keep(out->products, NULL, product_at(c, 1, t), r->value, n);
     const real *const value = b->gate == GATE_FULL ? r->value : b->gate == GATE_HALF1 ? r->z : layer;
     const real *const x = b->x + t.first * D;
     if (c->drop) {
@@ -444,19 +480,22 @@ static const real *incoming(const call *c, tile_of t, const room *r, const block
     return r->dy;
 }
 
-/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. That output was
- * saved (`kept`), or is recomputed from the states. */
-static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const real *kept,
+/* dz <- the gradient of the layer's output, from dy: back through dropout, GLU, dropout and GELU. */
+static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy, const block_adjoint_in *in,
                          const partial *sums) {
     const block_in *const b = c->b;
     const int64_t D = b->D, n = t.rows * D;
-    const real *const layer = kept ? kept + t.first * D : r->dz;
-    if (!kept) layer_output(c, t, r, r->dz);
+    const real *const layer = in->layer ? in->layer + t.first * D : r->dz;
+    if (!in->layer && !recall(r->dz, NULL, in->layer_bf16, t.first * D, n)) layer_output(c, t, r, r->dz);
     if (b->gate == GATE_HALF2) copy_row(r->value, layer, n);
-    gelu_and_slope_rows(r->z, r->y, layer, n);
+    gelu_rows(r->z, layer, n); /* as forward does, whose products with z may be kept */
+    gelu_slope_rows(r->y, layer, n);
     drop(c, t, 0, r->z);
     store_rounded(c, r->z, n);
-    gate_products(c, t, r);
+    if (!recall(r->gate, in->products, NULL, product_at(c, 0, t), n))
+        gate_products(c, t, r);
+    else if (c->full)
+        recall(r->value, in->products, NULL, product_at(c, 1, t), n);
     if (c->drop) {
         copy_row(r->dz, dy, n);
         drop(c, t, 1, r->dz);
@@ -487,7 +526,7 @@ static void enter_adjoint(const call *c, tile_of t, const room *r, const block_a
     const int64_t D = b->D, L = b->L;
     const real *const dy = incoming(c, t, r, in);
     if (b->gate)
-        gate_adjoint(c, t, r, dy, in->layer, sums);
+        gate_adjoint(c, t, r, dy, in, sums);
     else
         copy_row(r->dz, dy, t.rows * D);
     store_rounded(c, r->dz, t.rows * D);
@@ -507,6 +546,18 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
     pack_rounded(r->packed, normed(c, t, r), t.rows, D, D, 1, c->how);
     add_weight_grad(sums->dw_in, r->g, r->packed, t.rows, D, L, c->how);
     product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D, c->how);
+}
+
+/* The states of every direction as they are stored: kept, or made again. For direction 1's pass its own are enough. */
+static void states_again(const call *c, int64_t k, tile_of t, const room *r, const block_adjoint_in *in) {
+    const block_in *const b = c->b;
+    const int64_t n = t.rows * b->L;
+    const bool kept = in->states || in->states_bf16;
+    if (!kept) project(c, t, r);
+    if (!kept && b->directions == 2) reverse_states(c, t, r, in->carries);
+    if (!kept && k == 0) scan_tile(b, r->h[0], in->carries + carry_at(c, 0, t), t.rows, false);
+    for (int64_t j = k; j < b->directions; j++)
+        if (!recall(r->h[j], in->states, in->states_bf16, states_at(c, j, t), n)) store_rounded(c, r->h[j], n);
 }
 
 /* The state before a tile, as others are stored. */
@@ -561,7 +612,8 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
                 pass_turn(&turn, q + 1);
                 continue;
             }
-            enter_tile(c, t, r);
+            normalise(c, t, r);
+            project(c, t, r);
             if (b->directions == 2 && k == 0) reverse_states(c, t, r, out->carries);
             if (b->exact) force_tile(b, r->forced, r->h[0], t.rows, k);
             await(&turn, q);
@@ -573,6 +625,7 @@ static void forward_sequence(const call *c, int64_t sequence, const room *rooms,
             else
                 copy_row(carry, last, b->L);
             pass_turn(&turn, q + 1);
+            keep(out->states, out->states_bf16, states_at(c, k, t), r->h[0], t.rows * b->L);
             if (k == 0) leave_tile(c, t, r, out, moments);
         }
     }
@@ -611,15 +664,12 @@ static void backward_sequence(const call *c, int64_t sequence, const room *rooms
                 pass_turn(&done[own], round + 1);
                 continue;
             }
-            enter_tile(c, t, r);
-            if (b->directions == 2) reverse_states(c, t, r, in->carries);
+            normalise(c, t, r);
+            states_again(c, k, t, r, in);
             if (k == 0) {
-                scan_tile(b, r->h[0], start, t.rows, false);
-                for (int64_t j = 0; j < b->directions; j++) store_rounded(c, r->h[j], t.rows * L);
                 enter_adjoint(c, t, r, in, sums);
             } else {
                 incoming(c, t, r, in);
-                store_rounded(c, r->h[1], t.rows * L);
                 product(r->g, L, NULL, 0, (gemm_view){between, D, 1}, c->w.out_t[1], t.rows, D, L, c->how);
             }
             await(&turn, q);

@@ -37,6 +37,11 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
         const int64_t n = least(columns - first, NR);
         const real *const from = w + first * column;
         if (n < NR) memset(panels, 0, (size_t)(depth * NR) * sizeof(real));
+        if (column == 1 && n == NR) { /* registers: a call of memcpy takes longer than the copy of so few */
+            for (int64_t k = 0; k < depth; k++)
+                for (int v = 0; v < NV; v++) store(panels + k * NR + v * LANES, load(from + k * row + v * LANES));
+            continue;
+        }
         if (column == 1) {
             for (int64_t k = 0; k < depth; k++) memcpy(panels + k * NR, from + k * row, (size_t)n * sizeof(real));
             continue;

@@ -1,7 +1,7 @@
 /* New memory is expensive: the system zeroes each page when it is first touched, which for an array of a training step
  * takes a tenth of the time of the layer that fills it. So large blocks that are freed are kept for the next request of
- * about their size. Memory in use and memory kept together never exceed the most that was in use at any time: keeping
- * never raises a program's memory above its own peak.
+ * about their size. Memory in use and memory kept together never exceed the most that was in use at any time by more
+ * than a sixteenth of it, which is room for workspaces that take turns where a step's memory is at its peak.
  */
 #define _DEFAULT_SOURCE
 #include "pool.h"
@@ -49,10 +49,10 @@ static header *remove_piece(size_t i) {
     return piece;
 }
 
-/* Removes blocks, the oldest first, until those left and the memory in use are within the peak. */
+/* Removes blocks, the oldest first, until those left and the memory in use are within the peak and a sixteenth. */
 static size_t remove_excess(header **removed) {
     size_t n = 0;
-    while (count && in_use + kept_bytes > peak) removed[n++] = remove_piece(0);
+    while (count && in_use + kept_bytes > peak + peak / 16) removed[n++] = remove_piece(0);
     return n;
 }
 

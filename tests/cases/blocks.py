@@ -85,7 +85,7 @@ def block_case(
         return part, system, Gating(form=form, **{w: args[w] for w in weights}, **key)
 
     def run(args: Arrays) -> Any:
-        return residual_block(args["x"], *parts(args), args["h0"], lengths=lengths, keep=keep)
+        return residual_block(args["x"], *parts(args), args["h0"], lengths=lengths, keep=("layer",) * keep)
 
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
         grads = residual_block_backward(doutputs[0], *parts(args), run(args).saved, doutputs[1])

@@ -110,8 +110,8 @@ def test_moments_are_those_of_the_output(parts: Any) -> None:
             close(got, expected)
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_pending_gradient_terms_are_added(parts: Any, keep: bool) -> None:
+@pytest.mark.parametrize("keep", [(), ("layer",)])
+def test_pending_gradient_terms_are_added(parts: Any, keep: tuple[str, ...]) -> None:
     x, norm, system, gating, h0 = parts
     y, _, _, saved = residual_block(x, norm, system, gating, h0, lengths=(50, 0, 33), keep=keep)
     dy = np.cos(np.arange(x.size)).reshape(x.shape)
@@ -366,7 +366,7 @@ def test_what_backward_is_given_must_be_of_its_forward(parts: Any) -> None:
         residual_block_backward(x[:, :-1], norm, system, gating, saved)
     with pytest.raises(ValueError, match=r"residual_block_backward: dhT has shape"):
         residual_block_backward(x, norm, system, gating, saved, h0[:1])
-    kept = residual_block(x, norm, system, gating, h0, lengths=(50, 0, 33), keep=True).saved
+    kept = residual_block(x, norm, system, gating, h0, lengths=(50, 0, 33), keep=("layer",)).saved
     with pytest.raises(ValueError, match=r"residual_block_backward: saved.layer has shape \(1, 50, 4\)"):
         residual_block_backward(x, norm, system, gating, kept._replace(layer=kept.layer[:1]))
     with pytest.raises(ValueError, match=r"residual_block_backward: lengths has shape \(1,\)"):

@@ -185,7 +185,6 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("dropout_backward", "over_time"): lambda flag: rotrnn.dropout_backward(X, 0.1, **key, over_time=flag),
         ("linear_layer", "fused"): lambda flag: rotrnn.linear_layer(SYSTEM, X, fused=flag),
         ("relax", "each_step"): lambda flag: relax(X.copy(), X, np.ones(2), each_step=flag),
-        ("residual_block", "keep"): lambda flag: residual_block(*block, keep=flag),
         ("residual_block", "moments"): lambda flag: residual_block(*block, moments=flag),
         ("rnn", "reverse"): lambda flag: rotrnn.rnn(np.eye(4), X, reverse=flag),
         ("rnn_backward", "reverse"): lambda flag: rotrnn.rnn_backward(X, np.eye(4), X, reverse=flag),

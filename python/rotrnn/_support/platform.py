@@ -1,7 +1,7 @@
 """What differs between operating systems, in this one file. Linux has all of it.
 
-macOS: memory is counted in other units, and files take no room in advance. Windows: no fork, no folder can be synced,
-another kind of lock, and no peak of memory (0). type checkers read this file for each of them (``make lint``).
+macOS: memory is counted in other units, files take no room in advance, and nobody knows what memory is available.
+Windows: that neither, no fork, no folder can be synced, another kind of lock, and no peak of memory (0). type checkers read this file for each of them (``make lint``).
 """
 
 from __future__ import annotations
@@ -32,6 +32,50 @@ def peak_memory() -> int:
     else:  # not after the return: mypy would read it for Windows too
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_memory() -> int | None:
+    """The memory that this process could take now without pushing anything out, in bytes, within the limits of its
+    control groups; None where the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024 * int(fields["MemAvailable"].split()[0])
+        return max(0, min([free, *_left_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup").read_text())]))
+    return None
+
+
+_LIMITS = (("memory.max", "memory.current", "inactive_file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))  # fmt: skip
+"""Files of a control group, of version 2 and 1: its limit, what it uses, and in memory.stat what the system would give
+up of that at once."""
+
+
+def _left_in_groups(root: Path, groups: str) -> list[int]:
+    """What is left in each control group that this process is in and that has a limit. `groups` are the lines
+    "number:controllers:path" of /proc/self/cgroup; the path of version 2 has no controllers."""
+    left = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "memory" if controllers else root
+        here = top / path.lstrip("/")
+        for group in (here, *here.parents):  # a limit also holds for all that is inside
+            left += [one for names in _LIMITS if (one := _left(group, *names)) is not None]
+            if group == top:
+                break
+    return left
+
+
+def _left(group: Path, limit: str, used: str, idle: str) -> int | None:
+    """What is left in a control group, or None if it has no limit or no such files."""
+    try:
+        most, now = (group / limit).read_text().strip(), int((group / used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except OSError:
+        return None
+    return None if most == "max" else int(most) - now + int(stat.get(idle, 0))
 
 
 def cores() -> int:

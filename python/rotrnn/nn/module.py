@@ -65,6 +65,10 @@ class Context:
         Run fusible parts (`rotrnn.nn.blocks.fused`) in one pass, which saves little more than the input for backward.
         If false, run them one by one and save everything, including the states of recurrences. Results agree up to
         rounding.
+    memory : int, optional
+        Bytes in which the fused blocks of a stack keep what backward would make again, the most useful first
+        (`rotrnn.nn.blocks.fused.kept_by`). Results have the same bits. Default: in training half of the bytes of the
+        blocks' inputs, which are saved anyway; else none. 0 is the least memory.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
@@ -74,13 +78,14 @@ class Context:
     places: npt.NDArray[np.int64] | None = None
     gather: Gather | None = None
     fused: bool = True
+    memory: int | None = None
     _checked: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("train", "fused"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"Context: {name} is {getattr(self, name)!r}, expected True or False")
-        for name in ("seed", "step"):
+        for name in ("seed", "step", *(("memory",) if self.memory is not None else ())):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")

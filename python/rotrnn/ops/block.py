@@ -1,20 +1,21 @@
 """A whole residual block in one pass over tiles of time (csrc/kernels/block.c).
 
 ``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)`` and
-``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Nothing between x and out
-is stored; x and the states before each tile are saved for backward.
+``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Of what is between x and out
+only the states before each tile are saved for backward, and what the caller names (`KEEPABLE`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
-from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
-from rotrnn.ops.device import empty_like, is_array
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.device import device_of, empty_like, is_array
 from rotrnn.ops.linear_layer import (
     BF16,
     NO_DROPOUT,
@@ -80,16 +81,24 @@ class Gating(NamedTuple):
     places: Array | None = None
 
 
+KEEPABLE = ("layer", "states", "products")
+"""What a block can keep for backward, which else makes it again: the layer's output (B, T, D), its states (K, B, T, 2N)
+and the gate's products before the sigmoid, W_g z + b_g and in the full form W_v z + b_v, (1 or 2, B, T, D)."""
+
+
 class BlockSaved(NamedTuple):
-    """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and with `keep` the
-    layer's output (B, T, D); on a GPU in the precision "bf16", every state and the output as bfloat16 (`new_states`).
+    """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and what else is kept
+    (`KEEPABLE`). In the precision "bf16" outputs and states are kept as bfloat16; so is, on a GPU, every state
+    (`new_states`).
     """
 
     x: Array
     h0: Array | None
     lengths: npt.NDArray[np.int64] | None
     carries: Array
-    layer: Array | None
+    layer: Array | None = None
+    states: Array | None = None
+    products: Array | None = None
 
 
 class BlockResult(NamedTuple):
@@ -142,7 +151,7 @@ def residual_block(
     *,
     lengths: npt.ArrayLike | None = None,
     moments: bool = False,
-    keep: bool = False,
+    keep: Collection[str] = (),
     exact: Array | None = None,
 ) -> BlockResult:
     """``x + gate(linear_layer(norm(x)))`` (LRU, Orvieto et al. 2023, fig. 1; RotRNN, fig. 1). For the equations see
@@ -159,8 +168,9 @@ def residual_block(
         Number of valid steps of each sequence; beyond them x is never used and y is zero.
     moments : bool
         Also compute the mean and variance of the output, for a batch norm that follows. Needs at least one valid step.
-    keep : bool
-        Save the layer's output, another (B, T, D), so that backward does not recompute it.
+    keep : collection of str
+        What to keep for backward besides the least, of `KEEPABLE`; results are the same. On a GPU, which saves every
+        state, "layer" alone.
     exact : (N,), complex128, optional
         As in `linear_layer`.
 
@@ -170,7 +180,9 @@ def residual_block(
         Wrong dtype, mismatched shapes, a length out of range, or an unknown form.
     """
     args = Boundary("residual_block")
-    moments, keep = args.flag("moments", moments), args.flag("keep", keep)
+    moments = args.flag("moments", moments)
+    for name in keep:
+        args.choice("keep", name, keepable(x))
     ax = args.array("x", x, "B T D")
     checked_system(args, system, ax)  # first, so that h0 is checked against its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
@@ -184,18 +196,36 @@ def residual_block(
     arguments = block_arguments(ax, ready, z0, steps, _norm(args, norm, dtype), _gate(args, gating, dtype), turn)
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
     mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
-    layer = args.empty(ax.shape, BF16 if rounds(ax) else dtype) if keep else None
+    shapes = kept_shapes(ax.shape, ready, gating.form)
+    saved = BlockSaved(ax, z0, steps, carries, **{name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep})
     results: dict[str, Any] = {
         "y": y,
         "hT": planes(hT),
         "mean": mean,
         "var": var,
-        **kept(carries, layer),
+        **kept(*saved[3:]),
     }
     args.kernels.block_forward(**results, **arguments)
     hT = carried(hT, turn, given, z0, steps, ax.shape[1])
     gathered = None if mean is None or var is None else (mean, var)
-    return BlockResult(y, hT, gathered, BlockSaved(ax, z0, steps, carries, layer))
+    return BlockResult(y, hT, gathered, saved)
+
+
+def keepable(x: Array) -> tuple[str, ...]:
+    """Returns those of `KEEPABLE` that the device of x can keep."""
+    return KEEPABLE if device_of(x).tile > 1 else KEEPABLE[:1]
+
+
+def kept_shapes(shape: tuple[int, ...], system: System, form: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of all that a block can keep, for an x of shape (B, T, D)."""
+    B, T, _ = shape
+    K, _, L = system.w_out.shape
+    return {"layer": shape, "states": (K, B, T, L), "products": (2 if form == "full" else 1, *shape)}
+
+
+def kept_dtype(x: Array, name: str) -> np.dtype[Any]:
+    """Returns the dtype of what a block keeps for x, of the dtype of the call."""
+    return BF16 if name != "products" and rounds(x) else x.dtype
 
 
 def residual_block_backward(
@@ -211,7 +241,8 @@ def residual_block_backward(
 
     Goes back through the residual, dropout, GLU, dropout and GELU to dz, the gradient of the layer's output; from
     there, like `linear_layer_backward`, to g, the gradient of the norm's output; ``dx = dy + gain g``, or the adjoint
-    of `layer_norm`. Intermediate values are recomputed tile by tile, from x and the states before each tile.
+    of `layer_norm`. Intermediate values that were not kept are recomputed tile by tile, from x and the states before each
+    tile.
 
     Parameters
     ----------
@@ -235,12 +266,11 @@ def residual_block_backward(
     """
     args = Boundary("residual_block_backward")
     args.one_of("saved", saved, BlockSaved)
-    x, z0, steps, carries, layer = saved
+    x, z0, steps, carries, *others = saved
     ady = args.array("dy", dy, "B T D")
     carries = check_carries(args, carries)
     adhT = args.optional("dhT", dhT, "K B N", kinds=COMPLEX)
-    kinds = (BF16,) if carries.dtype == BF16 else REAL
-    x, layer = args.array("saved.x", x, "B T D"), args.optional("saved.layer", layer, "B T D", kinds=kinds)
+    x = args.array("saved.x", x, "B T D")
     z0 = args.optional("saved.h0", z0, "K B N", kinds=COMPLEX)
     steps = args.lengths(steps)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
@@ -248,7 +278,11 @@ def residual_block_backward(
     check_precision(args, "saved.x", x, dtype)
     x, carries = args.layout(x, dtype), layout_kept(args, carries, ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
-    layer = None if layer is None else layout_kept(args, layer, dtype)
+    shapes = kept_shapes(x.shape, ready, gating.form)
+    others = [
+        _checked_kept(args, name, one, shapes[name], kept_dtype(x, name))
+        for name, one in zip(KEEPABLE, others, strict=True)
+    ]
     adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
     following: dict[str, Any] = NO_LATER
     if later is not None:
@@ -265,11 +299,24 @@ def residual_block_backward(
         **{f"d{name}": grad for name, grad in dweights.items()},
         dy=args.layout(ady, dtype),
         dhT=adhT,
-        **kept(carries, layer),
+        **kept(carries, *others),
         **following,
         **block_arguments(x, ready, z0, steps, _norm(args, norm, dtype), gate),
     )
     return BlockGrads(dx, dsystem, gating._replace(**dweights), dh0, norm_sum, norm_product)
+
+
+def _checked_kept(
+    args: Boundary, name: str, one: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array | None:
+    """Returns what forward kept as the kernel takes it, or None if it was not kept."""
+    if one is None:
+        return None
+    array = args.any_array(f"saved.{name}", one)
+    if array.shape != shape or array.dtype != dtype:
+        got = f"shape {array.shape} and dtype {array.dtype}"
+        raise ValueError(f"{args.op}: saved.{name} has {got}, expected {shape} and {dtype}")
+    return args.layout(array, dtype)
 
 
 def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | None = None) -> Array:

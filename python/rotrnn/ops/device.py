@@ -49,8 +49,7 @@ class Device:
         Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
     rounds : callable
-        Whether float32 calls of this thread save such states, and outputs of layers, in bfloat16: in the precision
-        "bf16", on a device that saves every state.
+        Whether float32 calls of this thread save states and outputs of layers in bfloat16: in the precision "bf16".
     """
 
     name: str
@@ -65,7 +64,9 @@ class Device:
     rounds: Callable[[], bool] = lambda: False
 
 
-HOST = Device("the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray)
+HOST = Device(
+    "the CPU", np.ndarray, _cpu.kernels, _cpu.empty, np.asarray, np.asarray, rounds=lambda: _cpu.precision() == "bf16"
+)
 
 _DEVICES: dict[type, Device] = {np.ndarray: HOST}
 _PLAIN = (np.ndarray, np.generic, list, tuple, dict, int, float, complex, str, type(None))

@@ -171,13 +171,13 @@ def linear_layer(
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Returns uninitialised arrays for the fused kernel: hT (K, B, N), and the states that it saves, `carries`.
 
-    These are complex, (K, B, tiles, N), before each tile. Where the device rounds what it saves, they are the bits of
-    bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N) as (re, im)
-    pairs, and then the final ones, (B, N).
+    These are complex, (K, B, tiles, N), before each tile. Where the device saves every state and rounds it, they are the
+    bits of bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N) as
+    (re, im) pairs, and then the final ones, (B, N).
     """
     (B, T, _), (K, _, _), N, device = u.shape, system.w_out.shape, len(system.a), device_of(u)
     hT = empty((K, B, N), system.a.dtype, like=u)
-    if rounds(u):
+    if device.tile == 1 and rounds(u):
         return hT, empty((K, B * (T + 1), 2 * N), BF16, like=u)
     return hT, empty((K, B, -(-T // device.tile), N), hT.dtype, like=u)
 
@@ -187,11 +187,17 @@ def rounds(x: Array) -> bool:
     return bool(x.dtype == np.float32) and device_of(x).rounds()
 
 
-def kept(carries: Array, layer: Array | None = None) -> dict[str, Any]:
-    """Returns saved states, and the layer's output, as arguments of the fused kernels by name."""
+def kept(
+    carries: Array, layer: Array | None = None, states: Array | None = None, products: Array | None = None
+) -> dict[str, Any]:
+    """Returns what is saved for backward as arguments of the fused kernels by name: the states before each tile, and
+    what else is kept (`rotrnn.ops.residual_block`)."""
+    given = {"layer": layer, "states": states}
+    exact = {name: None if one is None or one.dtype == BF16 else one for name, one in given.items()}
+    rounded = {f"{name}_bf16": one if exact[name] is None else None for name, one in given.items()}
     if carries.dtype == BF16:
-        return {"carries": None, "layer": None, "states_bf16": carries, "layer_bf16": layer}
-    return {"carries": planes(carries), "layer": layer, "states_bf16": None, "layer_bf16": None}
+        return {"carries": None, "every_bf16": carries, "products": products, **exact, **rounded}
+    return {"carries": planes(carries), "every_bf16": None, "products": products, **exact, **rounded}
 
 
 def check_carries(args: Boundary, carries: Array) -> Array:

@@ -25,6 +25,7 @@ from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
 from rotrnn.training.loop import Trainer
+from rotrnn.training.memory import budget
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
@@ -126,7 +127,8 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
     with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:
             recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))
-        trainer = Trainer(recipe, Run(Path(folder)), False, device=place)
+        memory = budget(recipe.training.memory, place)
+        trainer = Trainer(recipe, Run(Path(folder)), False, device=place, memory=memory)
         try:
             state = initial_state(trainer.model, recipe)
             state.move(trainer.device)

@@ -95,8 +95,9 @@ class Work:
         device: Device,
         state: State,
         world: World = ALONE,
+        memory: int | None = None,
     ) -> None:
-        self.recipe, self.model, self.world = recipe, model, world
+        self.recipe, self.model, self.world, self.memory = recipe, model, world, memory
         self.vectors = vectors_of(state, group_of, device)
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
 
@@ -120,7 +121,8 @@ class Work:
         T = inputs["inputs"].shape[self.model.time_axis]
         lengths: Any = RecordedLengths(inputs["lengths"], T) if "lengths" in inputs else None
         gather = self.world.gather if self.world.size > 1 else None
-        return Context(lengths, train=True, seed=self.recipe.training.seed, places=places, gather=gather)
+        seed = self.recipe.training.seed
+        return Context(lengths, train=True, seed=seed, places=places, gather=gather, memory=self.memory)
 
     def run(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Any:
         """Takes a step, and writes its metrics. Returns what forward saved."""
@@ -183,11 +185,12 @@ class Recorder:
         device: Device,
         state: State,
         world: World = ALONE,
+        memory: int | None = None,
     ) -> None:
         import cupy
 
         self.model, self.world = model, world
-        self.work = Work(recipe, model, group_of, device, state, world)
+        self.work = Work(recipe, model, group_of, device, state, world, memory)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.results = Results(self.work.metrics, self.stream)
         self.steps: dict[Any, Step] = {}

@@ -41,6 +41,7 @@ from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, opened, timed
+from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe
@@ -100,7 +101,8 @@ def train(
         `recipe` or `folder` is of another type.
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
-        the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU.
+        the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU; there is
+        less memory than `training.memory` says.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
@@ -136,10 +138,12 @@ def train(
         with precision(recipe.training.precision), ExitStack() as stack:
             if place is not HOST and among.size > 1:
                 among = stack.enter_context(GPUs(among))
-            trainer = Trainer(recipe, run, progress and among.first, among, place)
+            before = run.last_session().get("memory") if among.first and there is not None else None
+            memory = budget(recipe.training.memory, place, among, among.tell(before)[0])
+            trainer = Trainer(recipe, run, progress and among.first, among, place, memory)
             if among.first:
                 run.put(recipe, there)
-                facts = {"processes": among.size, "precision": recipe.training.precision}
+                facts = {"processes": among.size, "precision": recipe.training.precision, "memory": memory}
                 gpu = {} if place is HOST else {"gpu": cuda.describe()}
                 run.add_session({**session(), **facts, **gpu})
             return trainer.train()
@@ -148,7 +152,15 @@ def train(
 class Trainer:
     """One call of `train`: what stays the same while a state moves on."""
 
-    def __init__(self, recipe: Recipe, run: Run, progress: bool, among: World = ALONE, device: Device = HOST) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        progress: bool,
+        among: World = ALONE,
+        device: Device = HOST,
+        memory: int | None = None,
+    ) -> None:
         self.device = device
         self.recipe, self.run, self.progress, self.world = recipe, run, progress, among
         self.training = recipe.training
@@ -160,7 +172,7 @@ class Trainer:
         self.model: Model = recipe.build(self.task)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training, among)
-        self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device)
+        self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device, memory)
         self.checkpoints = Checkpoints(run, recipe, among, device)
 
     # ---- a run ----
@@ -204,7 +216,8 @@ class Trainer:
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
         if self.device is not HOST and isinstance(self.model, SequenceModel) and state.carried is None:
-            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world)
+            memory = self.stepper.memory
+            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
@@ -378,7 +391,8 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
         return
     for (section, old), new in zip(there.tables().items(), recipe.tables().values(), strict=True):
         for key in [*old, *(key for key in new if key not in old)]:
-            if old.get(key) != new.get(key) and section != "source" and not (section == "task" and key in HERE):
+            free = section == "source" or (section, key) == ("training", "memory") or (section == "task" and key in HERE)
+            if old.get(key) != new.get(key) and not free:
                 got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
                 raise ValueError(f"{run.folder}: {section}.{key} is {got}, expected {expected} as in the run's recipe")
     raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")

@@ -57,6 +57,10 @@ class Training:
     precision : str
         How products of float32 matrices round their operands (`rotrnn.precision`): "float32" (not at all), "tf32" or
         "bf16".
+    memory : str or int
+        How much memory the blocks may take to keep what backward would make again: a number of bytes, "least" for none,
+        or "auto" for a share of what is available when the run begins (`rotrnn.training.memory`). It changes no result,
+        and so a run may go on with another.
     """
 
     batch: int
@@ -67,6 +71,7 @@ class Training:
     seed: int = 0
     dtype: str = "float32"
     precision: str = "float32"
+    memory: str | int = "auto"
 
     def __post_init__(self) -> None:
         for key, low, high in (
@@ -79,6 +84,11 @@ class Training:
         ):
             if not low <= getattr(self, key) <= high:
                 raise ValueError(f"{key} is {getattr(self, key)}, expected an integer from {low} to {high}")
+        number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
+        if self.memory not in ("auto", "least") and not number:
+            raise ValueError(
+                f"memory is {self.memory!r}, expected 'auto', 'least' or a number of bytes, an integer from 0"
+            )
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
         if self.precision not in PRECISIONS:
@@ -160,7 +170,7 @@ class Recipe:
         return modules + write_toml(self.tables())
 
     def digest(self) -> str:
-        """Returns a SHA-256 of all settings that influence the run. Of data paths it only includes whether there are
+        """Returns a SHA-256 of all settings that influence its result. Of data paths it only includes whether there are
         any."""
         tables = {name: table for name, table in self.tables().items() if name != "source"}
         task = tables["task"]
@@ -168,8 +178,10 @@ class Recipe:
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
         if not tables["task"].get("carry"):  # nor of this one
             tables["task"] = {key: value for key, value in tables["task"].items() if not key.startswith("carry")}
+        idle = {"memory"}
         if tables["training"].get("precision") == "float32":  # runs from before there was a choice have this digest
-            tables["training"] = {key: value for key, value in tables["training"].items() if key != "precision"}
+            idle.add("precision")
+        tables["training"] = {key: value for key, value in tables["training"].items() if key not in idle}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
 
 

@@ -158,6 +158,11 @@ class Run:
         """Appends to the list in sessions.json."""
         self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
+    def last_session(self) -> dict[str, Any]:
+        """Returns what sessions.json says of the last start; nothing if there was none."""
+        sessions: list[dict[str, Any]] = self.read_json(self.sessions, [])
+        return sessions[-1] if sessions else {}
+
     def read_json(self, path: Path, default: Any = None) -> Any:
         """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged.
 

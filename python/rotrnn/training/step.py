@@ -36,7 +36,7 @@ from rotrnn.training.state import Model, State
 @dataclass(frozen=True)
 class Stepper:
     """Takes steps: what they need that does not change. `group_of` gives a parameter's group by its name; parameters
-    are on `device`, and batches are moved there."""
+    are on `device`, and batches are moved there. `memory` is that of each context (`rotrnn.nn.Context`)."""
 
     recipe: Recipe
     model: Model
@@ -44,6 +44,7 @@ class Stepper:
     group_of: Callable[[str], str]
     world: World
     device: Device = HOST
+    memory: int | None = None
     recorder: Recorder | None = None
 
     def advance(self, state: State) -> list[dict[str, Any]]:
@@ -135,6 +136,7 @@ class Stepper:
                 step=state.step * training.accumulate + k,
                 places=part.places,
                 gather=self.world.gather if self.world.size > 1 else None,
+                memory=self.memory,
             )
             before = () if part.new is None else (begun(state.carried, part.rows, part.new),)
             logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx, *before)

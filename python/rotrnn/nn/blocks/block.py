@@ -28,7 +28,6 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import device_of
 from rotrnn.ops.pointwise import mask_padding
 
 
@@ -66,7 +65,7 @@ class Block(Protocol):
         state: State,
         moments: Moments | None = None,
         gather: bool = False,
-        keep: bool = False,
+        keep: tuple[str, ...] = (),
     ) -> tuple[Array, Any, Moments | None]: ...
 
     def backward_in_stack(
@@ -146,8 +145,13 @@ class ResidualBlock(Module):
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, PartsSaved | FusedSaved]:
-        y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=ctx.train)
+        (keep,) = fused.kept_by([self.fusible(ctx)], x, ctx)
+        y, saved, _ = self.forward_in_stack(params, x, ctx, state, keep=keep)
         return y, saved
+
+    def fusible(self, ctx: Context) -> fused.Parts | None:
+        """Returns the parts of the block if it runs fused, else None."""
+        return fused.parts_of(self.norm, self.layer, self.gate, ctx) if self.prenorm else None
 
     def backward(
         self,
@@ -169,14 +173,13 @@ class ResidualBlock(Module):
         state: State,
         moments: Moments | None = None,
         gather: bool = False,
-        keep: bool = False,
+        keep: tuple[str, ...] = (),
     ) -> tuple[Array, PartsSaved | FusedSaved, Moments | None]:
         """Returns (y, saved, moments). The moments of y are computed only with `gather`, and only if they come at no
-        cost; `moments`, if given, are those of x.
-
-        With `keep` the layer's output is saved, too, which costs memory and saves work in backward.
+        cost; `moments`, if given, are those of x. `keep` names what a fused block keeps so that backward need not make
+        it again (`rotrnn.ops.block.KEEPABLE`).
         """
-        parts = fused.parts_of(self.norm, self.layer, self.gate, ctx) if self.prenorm else None
+        parts = self.fusible(ctx)
         if parts is not None:
             return fused.forward(parts, params, x, ctx, state, moments, gather, keep)
         norm = None
@@ -308,7 +311,7 @@ class FeedForwardBlock(Module):
         state: State,
         moments: Moments | None = None,
         gather: bool = False,
-        keep: bool = False,
+        keep: tuple[str, ...] = (),
     ) -> tuple[Array, FeedForwardSaved, Moments | None]:
         """Like `ResidualBlock.forward_in_stack`, but without moments."""
         x, mixing, _ = self.mixing.forward_in_stack(params, x, ctx, state, moments, False, keep)
@@ -410,12 +413,10 @@ class ResidualStack(Module):
     ) -> tuple[Array, StackSaved]:
         saved: list[Any] = []
         moments = None
-        for i, block in enumerate(self.blocks):
+        fusible = [one.fusible(ctx) if isinstance(one, ResidualBlock) else None for one in self.blocks]
+        for i, (block, keep) in enumerate(zip(self.blocks, fused.kept_by(fusible, x, ctx), strict=True)):
             before = None if state is None else state[i]
             gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
-            # every second block also saves its layer's output, which adds at most half of the memory of the blocks'
-            # inputs and gradients; every block where all states are saved, which are larger
-            keep = ctx.train and ((len(self.blocks) - i) % 2 == 1 or device_of(x).tile == 1)
             x, one, moments = block.forward_in_stack(params[str(i)], x, ctx, before, moments, gather, keep)
             saved.append(one)
         return x, StackSaved(tuple(saved))

@@ -1,7 +1,9 @@
-"""Fused residual blocks (`rotrnn.ops.block`): which blocks can run fused, and their parts as arguments of this op."""
+"""Fused residual blocks (`rotrnn.ops.block`): which blocks can run fused, what they keep for backward, and their parts
+as arguments of this op."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +20,12 @@ from rotrnn.ops.block import (
     Gating,
     Later,
     RowNorm,
+    keepable,
+    kept_dtype,
     residual_block,
     residual_block_backward,
 )
+from rotrnn.ops.device import device_of
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import count_steps
 from rotrnn.ops.recording import recording
@@ -73,6 +78,56 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts 
     return None
 
 
+TRAFFIC = 10.0
+"""Multiply-adds of float32 that take as long as writing a byte that is kept and reading it again, measured on two cores
+of Zen 4. What saves fewer is not kept."""
+
+
+class Choice(NamedTuple):
+    """What a block can keep: the block's index, the name in `rotrnn.ops.block.KEEPABLE`, its size in bytes, and how
+    many multiply-adds of float32 it saves for each byte."""
+
+    block: int
+    name: str
+    size: int
+    worth: float
+
+
+def choices(block: int, parts: Parts, x: Array) -> list[Choice]:
+    """Returns what a block with input x can keep. Multiply-adds of rounded operands count half: they take no longer
+    than that where a processor has instructions for them."""
+    B, T, D = x.shape
+    K, L = 1 + parts.layer.bidirectional, 2 * parts.layer.planes
+    gates = 1 + (parts.gate.form == "full")
+    half = 0.5 if kept_dtype(x, "layer") != x.dtype else 1.0
+    numbers = {"layer": D, "states": K * L, "products": gates * D}
+    saved = {"layer": K * L * D, "states": D * L, "products": gates * D * D}
+    sizes = {name: B * T * numbers[name] * kept_dtype(x, name).itemsize for name in keepable(x)}
+    return [Choice(block, name, size, half * B * T * saved[name] / max(size, 1)) for name, size in sizes.items()]
+
+
+def kept_by(blocks: Sequence[Parts | None], x: Array, ctx: Context) -> list[tuple[str, ...]]:
+    """Returns what each block of a stack keeps of an input like x, None for blocks that do not run fused: what saves
+    most for its bytes first, as much as `Context.memory` holds; the last blocks before others, whose memory is free
+    again first.
+
+    Where a device saves every state anyway, layers' outputs are kept unless a limit is set, as they are smaller.
+    """
+    kept: list[tuple[str, ...]] = [() for _ in blocks]
+    if ctx.memory is None and not ctx.train:
+        return kept
+    found = [one for i, parts in enumerate(blocks) if parts is not None for one in choices(i, parts, x)]
+    saves_all = device_of(x).tile == 1
+    left = ctx.memory
+    if left is None:
+        left = sum(one.size for one in found) if saves_all else -(-len(blocks) // 2) * x.nbytes
+    for one in sorted(found, key=lambda one: (-one.worth, -one.block)):
+        if one.size <= left and (saves_all or one.worth > TRAFFIC):
+            kept[one.block] += (one.name,)
+            left -= one.size
+    return kept
+
+
 def forward(
     parts: Parts,
     params: Params,
@@ -81,7 +136,7 @@ def forward(
     state: State,
     moments: Moments | None,
     gather: bool,
-    keep: bool,
+    keep: tuple[str, ...],
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """Like `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
