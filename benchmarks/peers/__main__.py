@@ -3,8 +3,8 @@
     python -m benchmarks.peers [--task lru] [--json] [--quick]
 
 All get the same numbers (problem.py), and a peer's time counts only if its answer, gradients included, is ours within
-the error bound of its precision. It takes turns with ours, and time is the least of a step, steady state: compilation stands
-beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
+the error bound of its precision. It takes turns with ours, and time is the least of a step, steady state: compilation
+stands beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
 """
 
 from __future__ import annotations

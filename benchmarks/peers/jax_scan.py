@@ -41,7 +41,7 @@ def loop_scan(a: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def chunked_scan(a: jax.Array, x: jax.Array) -> jax.Array:
-    """The same by three steps: a loop within chunks, all at once, a loop over the chunks' ends, and what they carry on."""
+    """The same in three steps: a loop within all chunks at once, one over the chunks' ends, and what they carry on."""
     B, T, N = x.shape
     length = chunk_length(T)
     pieces = x.reshape(B * T // length, length, N)

@@ -113,8 +113,8 @@ def error_bound(size: Size, roundings: float, task: str = "") -> float:
     errors without a common sign (Higham and Mary 2019), the assumption under which a norm is bounded by its parts.
     Both answers err.
 
-    In bf16 a gradient goes through seven products, one after the other: forward those of w_in, w_out and the gate, their
-    three adjoints, and its own. Each rounds two operands, and some their result, by up to 2^-8 of it.
+    In bf16 a gradient goes through seven products, one after the other: forward those of w_in, w_out and the gate,
+    their three adjoints, and its own. Each rounds two operands, and some their result, by up to 2^-8 of it.
     """
     u = 2.0**-24
     lag = 1 / (1 - RADII[1])

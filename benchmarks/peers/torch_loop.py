@@ -1,5 +1,5 @@
-"""PyTorch as one writes it first: a Python loop over time, everything that does not depend on the state hoisted out; and
-the same in all chunks of time at once, whose loops are as short as the root of time."""
+"""PyTorch as one writes it first: a Python loop over time, everything that does not depend on the state hoisted out.
+And the same in all chunks of time at once, whose loops are as short as the root of time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _scan(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _chunked_scan(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The same by three steps: a loop within chunks, all at once, a loop over the chunks' ends, and what they carry on."""
+    """The same in three steps: a loop within all chunks at once, one over the chunks' ends, and what they carry on."""
     B, T, N = x.shape
     length = chunk_length(T)
     within = _scan(a, x.reshape(-1, length, N)).view(B, -1, length, N)
