@@ -18,6 +18,8 @@ typedef SRWLOCK platform_lock;
 #include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
+#endif
+#ifdef ROT_AMX
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -88,14 +90,12 @@ static inline int64_t platform_milliseconds(void) {
 #endif
 }
 
+#ifdef ROT_AMX
 /* Asks that this process may use the registers of AMX, which Linux gives to those that ask; whether it may. */
 static inline bool platform_permits_tiles(void) {
-#if defined(__linux__) && defined(SYS_arch_prctl)
     enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: since Linux 5.16 */
     return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
-#endif
 }
+#endif
 
 #endif
