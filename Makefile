@@ -7,7 +7,7 @@ export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
-LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c)
+LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h)
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main

@@ -38,7 +38,13 @@ STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") els
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
-PAIRS = "avx512_bf16"  # beside avx512, for products of bfloat16; what pairs_supported checks
+# Beside avx512, for products of bfloat16: the file of each, and what bf16_supported checks. A compiler may be older
+# than AMX, and of systems only Linux is asked for its registers (csrc/module/platform.h)
+BF16 = {
+    "avx512_bf16": ("gemm_tile.c", [*AVX512, "-mavx512bf16"], [("ROT_PAIRS", "1")]),
+    "avx512_amx": ("gemm_amx.c", [*AVX512, "-mamx-tile", "-mamx-bf16"], []),
+}
+HAS_AMX = ("ROT_AMX", "1")
 PLAINEST = next(iter(INSTRUCTION_SETS))
 MACROS = [("ROT_X86", "1")] * X86 + [("ROT_NEON", "1")] * ARM
 
@@ -47,6 +53,7 @@ COMPLEX = ("c64", "c128")
 DTYPES_OF = {  # all other files are compiled for real dtypes
     **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
     "products.c": ("f32",),  # cuda/products.cu: tensor cores
+    "gemm_amx.c": (),  # in BF16 alone
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
@@ -80,20 +87,22 @@ def variants(source):
     return [(dtype, isa) for isa in INSTRUCTION_SETS for dtype in DTYPES_OF.get(source.name, REAL)]
 
 
-def all_jobs():
+def all_jobs(amx=False):
     """Every file in every variant, the longest first, so that no core starts a long one at the end."""
+    common = [*MACROS, HAS_AMX] if amx else MACROS
     jobs = []
     sources = [source for source in Path("csrc").glob("*/*.c") if source.parent.name != LIB]
     for source in sorted(sources, key=lambda path: -path.stat().st_size):
         if source.name in PLAIN:
-            jobs.append(Job(str(source), "", [], MACROS))
+            jobs.append(Job(str(source), "", [], common))
             continue
         for dtype, isa in variants(source):
-            macros = [*MACROS, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
+            macros = [*common, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
             jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))
-        if X86 and source.name == "gemm_tile.c":
-            macros = [*MACROS, ("ROT_DTYPE", "f32"), ("ROT_ISA", PAIRS), ("ROT_PAIRS", "1")]
-            jobs.append(Job(str(source), f"f32_{PAIRS}", [*AVX512, "-mavx512bf16"], macros))
+    for isa, (file, flags, more) in BF16.items() if X86 else ():
+        if amx or isa != "avx512_amx":
+            macros = [*common, ("ROT_DTYPE", "f32"), ("ROT_ISA", isa), *more]
+            jobs.append(Job(f"csrc/kernels/{file}", f"f32_{isa}", flags, macros))
     return jobs
 
 
@@ -168,7 +177,8 @@ class BuildVariants(build_ext):
         generate = runpy.run_path("csrc/generate.py")["generate"]
         generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
         include = [*ext.include_dirs, str(made)]
-        jobs = [*all_jobs(), Job(str(made / "list.c"), "", [], MACROS)]
+        amx = X86 and sysconfig.get_platform().startswith("linux") and self.accepts("-mamx-bf16")
+        jobs = [*all_jobs(amx), Job(str(made / "list.c"), "", [], MACROS)]
         openmp = ["-fopenmp"] if self.accepts("-fopenmp") else []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile(job, [*FLAGS, *openmp], include), jobs))

@@ -23,6 +23,7 @@ TASKS = {
     "scan gradient": "scan, forward and backward",
     "lru": "training step of one block, LRU",
     "rotrnn": "training step of one block, RotRNN",
+    "rotrnn bf16": "training step of one block, RotRNN, bf16",
 }
 
 

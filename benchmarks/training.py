@@ -25,11 +25,18 @@ from rotrnn.training.results import Row, collect, duration, find_runs, render
 from rotrnn.training.run import Run
 
 FOLDER = RESULTS / "training"
+PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
+IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
 COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
+    "bf16": (
+        *(f"digits-{name} {PRECISIONS}" for name in IN_BF16),
+        f"listops-rotrnn-small {PRECISIONS}",
+        f"pathfinder-rotrnn-small {PRECISIONS} --steps 1500",
+    ),
     "A5": ("word-problem-small --grid task.group=A5",),
     "A5-lengths-2-to-16": (
         "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "

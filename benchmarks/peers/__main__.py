@@ -3,8 +3,8 @@
     python -m benchmarks.peers [--task lru] [--json] [--quick]
 
 All get the same numbers (problem.py), and a peer's time counts only if its answer, gradients included, is ours within
-the error bound of float32. It takes turns with ours, and time is the least of a step, steady state: compilation stands
-beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
+the error bound of its precision. It takes turns with ours, and time is the least of a step, steady state: compilation
+stands beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
 """
 
 from __future__ import annotations
@@ -62,8 +62,16 @@ TASKS = {
         Peer("rotrnn", "rotrnn", "ours", "training"),
         Peer("JAX lax.scan, products hoisted", "jax", "jax_rotrnn", "loop"),
         Peer("JAX associative_scan, products hoisted", "jax", "jax_rotrnn", "parallel"),
+        Peer("JAX lax.scan in chunks, products hoisted", "jax", "jax_rotrnn", "chunked"),
         Peer("JAX as published (appendix C)", "jax", "jax_rotrnn", "published"),
         Peer("PyTorch loop, products hoisted", "torch", "torch_loop", "training"),
+        Peer("PyTorch loop in chunks, products hoisted", "torch", "torch_loop", "chunked"),
+    ),
+    "rotrnn bf16": (
+        Peer("rotrnn", "rotrnn", "ours", "training"),
+        Peer("JAX lax.scan, products hoisted and cast", "jax", "jax_rotrnn", "loop"),
+        Peer("JAX lax.scan in chunks, products hoisted and cast", "jax", "jax_rotrnn", "chunked"),
+        Peer("PyTorch loop in chunks, products hoisted, autocast", "torch", "torch_loop", "chunked"),
     ),
 }
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "bad_alloc", "out of memory", "allocate")
@@ -146,7 +154,7 @@ def contest(task: str, size: Size, window: float) -> Iterator[dict[str, Any]]:
                 theirs = Process(peer, task, size, window, Path(folder, "theirs.npz"))
                 seconds, our_seconds = in_turn([theirs.turn, ours.turn], window=window)
                 known = theirs.end()
-                bound = error_bound(size, known["roundings"])
+                bound = error_bound(size, known["roundings"], task)
                 difference = compare(theirs.answer, ours.answer, bound)
             except Failed as why:
                 yield {**name, "error": str(why)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 from jax import numpy as jnp
 
-from benchmarks.peers.jax_scan import Scan, associative_scan, loop_scan
-from benchmarks.peers.jax_training import Layer, Params, training, tree_of_angles
+from benchmarks.peers.jax_scan import Scan, associative_scan, chunked_scan, loop_scan
+from benchmarks.peers.jax_training import Layer, Linear, Params, linear, training, tree_of_angles
 from benchmarks.peers.problem import Training, Trial
 
 Element = tuple[jax.Array, jax.Array, jax.Array]
@@ -47,7 +47,7 @@ def published_layer(p: Params, u: jax.Array) -> jax.Array:
     return jax.vmap(one_sequence)(u)
 
 
-def hoisted_layer(scan: Scan) -> Layer:
+def hoisted_layer(scan: Scan, product: Linear) -> Layer:
     """P folded into B and C, all products outside of time, planes as complex numbers."""
 
     def layer(p: Params, u: jax.Array) -> jax.Array:
@@ -55,9 +55,9 @@ def hoisted_layer(scan: Scan) -> Layer:
         w_in = (xi[:, None, None] * (P.transpose(0, 2, 1) @ p["B"])).reshape(-1, u.shape[-1])
         w_out = jnp.einsum("dhw,hwi->dhi", p["C"].reshape(-1, *P.shape[:2]), P).reshape(len(p["C"]), -1)
         a = (gamma[:, None] * jnp.exp(1j * p["theta"])).reshape(-1)
-        v = u @ w_in.T
+        v = product(u, w_in)
         h = scan(a, jax.lax.complex(v[..., 0::2], v[..., 1::2]))
-        return jnp.stack([h.real, h.imag], -1).reshape(v.shape) @ w_out.T + p["D"] * u
+        return product(jnp.stack([h.real, h.imag], -1).reshape(v.shape), w_out) + p["D"] * u
 
     return layer
 
@@ -67,8 +67,12 @@ def published(problem: Training) -> Trial:
 
 
 def loop(problem: Training) -> Trial:
-    return training(problem, hoisted_layer(loop_scan))
+    return training(problem, hoisted_layer(loop_scan, linear(problem.precision)))
 
 
 def parallel(problem: Training) -> Trial:
-    return training(problem, hoisted_layer(associative_scan))
+    return training(problem, hoisted_layer(associative_scan, linear(problem.precision)))
+
+
+def chunked(problem: Training) -> Trial:
+    return training(problem, hoisted_layer(chunked_scan, linear(problem.precision)))

@@ -28,11 +28,37 @@ from rotrnn.nn.layer import is_parameter
 Params = dict[str, jax.Array]
 Layer = Callable[[Params, jax.Array], jax.Array]
 """From parameters and u (B, T, D) to y (B, T, D)."""
+Linear = Callable[[jax.Array, jax.Array], jax.Array]
+"""From x and a matrix w to x w^T."""
+
+
+def linear(precision: str) -> Linear:
+    """Products in a precision; in bf16, of operands that are cast, with sums of float32, and so their adjoints."""
+    if precision == "float32":
+        return lambda x, w: x @ w.T
+
+    def dot(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.matmul(x.astype(jnp.bfloat16), y.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+    @jax.custom_vjp
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        return dot(x, w.T)
+
+    def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return dot(x, w.T), (x.astype(jnp.bfloat16), w)
+
+    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, w = saved
+        return dot(dy, w), dot(dy.reshape(-1, dy.shape[-1]).T, x.reshape(-1, x.shape[-1]))
+
+    product.defvjp(forward, backward)
+    return product
 
 
 def training(problem: Training, layer: Layer, roundings: float = ROUNDINGS) -> Trial:
     """One block with `layer` in it, mean pool, head, cross entropy; the step donates its state, as training does."""
     x, labels = jnp.asarray(problem.x), jnp.asarray(problem.labels)
+    product = linear(problem.precision)
 
     def loss(p: Params, x: jax.Array, labels: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         mean = x.mean((0, 1))
@@ -40,8 +66,8 @@ def training(problem: Training, layer: Layer, roundings: float = ROUNDINGS) -> T
         z = (x - mean) * (p["block.norm.scale"] * jax.lax.rsqrt(var + NORM_EPS)) + p["block.norm.bias"]
         recurrence = {name.rsplit(".", 1)[1]: value for name, value in p.items() if name.startswith("block.layer.")}
         z = jax.nn.gelu(layer(recurrence, z), approximate=True)
-        value = z @ p["block.gate.value.w"].T + p["block.gate.value.bias"]
-        gate = z @ p["block.gate.gate.w"].T + p["block.gate.gate.bias"]
+        value = product(z, p["block.gate.value.w"]) + p["block.gate.value.bias"]
+        gate = product(z, p["block.gate.gate.w"]) + p["block.gate.gate.bias"]
         y = x + value * jax.nn.sigmoid(gate)
         logits = y.mean(1) @ p["head.w"].T + p["head.bias"]
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)

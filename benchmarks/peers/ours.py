@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import rotrnn
 from benchmarks.model import PATHS
 from benchmarks.peers.problem import BETA1, BETA2, DECAY, EPS, LR, Array, Scan, Training, Trial
 from rotrnn.nn.blocks.pool import MeanPool
@@ -31,13 +32,13 @@ def scan_gradient(problem: Scan) -> Trial:
 
 
 def training(problem: Training) -> Trial:
-    block, head, flat, x, labels = problem
+    block, head, flat, x, labels, precision = problem
     ctx, pool = next(iter(PATHS.values())), MeanPool()
     params = unflatten(flat)
     optimiser = AdamW(lr=LR, weight_decay=DECAY, betas=(BETA1, BETA2), eps=EPS, warmup=0)
     moments = optimiser.init(params)
 
-    def step() -> float:
+    def run() -> float:
         y, saved_block = block.forward(params["block"], x, ctx)
         y, saved_pool = pool.forward({}, y, ctx)
         logits, saved_head = head.forward(params["head"], y)
@@ -47,6 +48,10 @@ def training(problem: Training) -> Trial:
         _, dblock, _ = block.backward(params["block"], saved_block, dy)
         optimiser.update(params, {"block": dblock, "head": dhead}, moments, lambda name: "global", 0, 1)
         return loss
+
+    def step() -> float:
+        with rotrnn.precision(precision):
+            return run()
 
     def answer(loss: float) -> dict[str, Array]:
         grads = {name[2:]: m / (1 - BETA1) for name, m in moments.items() if name.startswith("m.")}

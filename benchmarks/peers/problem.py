@@ -5,6 +5,8 @@
 - "rotrnn" and "lru": one whole training step of a residual block (batch norm, layer, GELU, full GLU), mean pool, linear
   head and cross entropy, then AdamW on every parameter. Answer: the loss of the first step, and the gradients, which
   are what AdamW's first moments then hold times 1 / (1 - beta1).
+- "rotrnn bf16": the same in bfloat16. rotrnn runs in its precision bf16; in JAX operands of the block's products are
+  cast by hand, sums are float32; PyTorch runs in autocast.
 """
 
 from __future__ import annotations
@@ -53,13 +55,15 @@ class Scan(NamedTuple):
 
 
 class Training(NamedTuple):
-    """The block and head, their parameters by flattened name ("block.layer.theta"), x (B, T, D), labels (B,)."""
+    """The block and head, their parameters by flattened name ("block.layer.theta"), x (B, T, D), labels (B,), and the
+    precision, float32 or bf16."""
 
     block: ResidualBlock
     head: Dense
     params: dict[str, Array]
     x: Array
     labels: Array
+    precision: str
 
 
 class Trial(NamedTuple):
@@ -82,19 +86,25 @@ def problem(task: str, size: Size) -> Scan | Training:
         x, dh = rng.standard_normal((2, size.B, size.T, size.N), dtype=np.float32)
         return Scan(rng.uniform(*RADII, size.N).astype(np.float32), x, dh)
     D, N = size.D, size.N
+    name, _, precision = task.partition(" ")
     layer = (
         RotRNN(D, N, heads=N // 8, gamma_init=RADII)
-        if task == "rotrnn"
+        if name == "rotrnn"
         else LRU(D, N // 2, r_min=RADII[0], r_max=RADII[1])
     )
     block, head = ResidualBlock(BatchNorm(D, MOMENTUM, NORM_EPS), layer, Gate(D)), Dense(D, CLASSES)
     params = dict(flatten({"block": block.init(rng), "head": head.init(rng)}))
     x = rng.standard_normal((size.B, size.T, D), dtype=np.float32)
-    return Training(block, head, params, x, rng.integers(0, CLASSES, size.B))
+    return Training(block, head, params, x, rng.integers(0, CLASSES, size.B), precision or "float32")
 
 
-def error_bound(size: Size, roundings: float) -> float:
-    """How far two float32 answers may lie apart, |g - g'| / |g| for each array.
+def chunk_length(T: int) -> int:
+    """The largest divisor of T that is not above its root: steps of a chunk, where time is scanned in chunks."""
+    return max(length for length in range(1, math.isqrt(T) + 1) if T % length == 0)
+
+
+def error_bound(size: Size, roundings: float, task: str = "") -> float:
+    """How far two answers of a task may lie apart, |g - g'| / |g| for each array: in float32, if it is not in bf16.
 
     With unit roundoff u, the weight a^L of an input L steps back carries a relative error of `roundings` L u, in a loop
     or a tree. The mean lag is 1 / (1 - 0.99), and twice that where a
@@ -102,7 +112,11 @@ def error_bound(size: Size, roundings: float) -> float:
     adjoint, and the gate after both. Sums over the B T steps and over lanes add u sqrt of their number, for rounding
     errors without a common sign (Higham and Mary 2019), the assumption under which a norm is bounded by its parts.
     Both answers err.
+
+    In bf16 a gradient goes through seven products, one after the other: forward those of w_in, w_out and the gate,
+    their three adjoints, and its own. Each rounds two operands, and some their result, by up to 2^-8 of it.
     """
     u = 2.0**-24
     lag = 1 / (1 - RADII[1])
-    return 2 * u * (3 * 2 * lag * roundings + math.sqrt(size.B * size.T) + math.sqrt(size.N))
+    coarse = 7 * 3 * 2.0**-8 if task.endswith(" bf16") else 0
+    return 2 * (coarse + u * (3 * 2 * lag * roundings + math.sqrt(size.B * size.T) + math.sqrt(size.N)))

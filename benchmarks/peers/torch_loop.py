@@ -1,6 +1,9 @@
-"""PyTorch as one writes it first: a Python loop over time, everything that does not depend on the state hoisted out."""
+"""PyTorch as one writes it first: a Python loop over time, everything that does not depend on the state hoisted out.
+And the same in all chunks of time at once, whose loops are as short as the root of time."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
@@ -17,10 +20,12 @@ from benchmarks.peers.problem import (
     Scan,
     Training,
     Trial,
+    chunk_length,
 )
 from rotrnn.nn.layer import is_parameter
 
 Params = dict[str, torch.Tensor]
+Scanned = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _scan(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -30,6 +35,17 @@ def _scan(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         h = a * h + x_t
         states.append(h)
     return torch.stack(states, 1)
+
+
+def _chunked_scan(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The same in three steps: a loop within all chunks at once, one over the chunks' ends, and what they carry on."""
+    B, T, N = x.shape
+    length = chunk_length(T)
+    within = _scan(a, x.reshape(-1, length, N)).view(B, -1, length, N)
+    powers = a.expand(length, N).cumprod(0)
+    ends = _scan(powers[-1], within[:, :, -1])
+    carried = torch.cat([torch.zeros_like(ends[:, :1]), ends[:, :-1]], 1)
+    return (within + powers * carried[:, :, None]).view(x.shape)
 
 
 def scan(problem: Scan) -> Trial:
@@ -56,28 +72,44 @@ def scan_gradient(problem: Scan) -> Trial:
     return Trial(step, answer)
 
 
-def _lru(p: Params, u: torch.Tensor) -> torch.Tensor:
+def _lru(p: Params, u: torch.Tensor, scan: Scanned) -> torch.Tensor:
     """The LRU of its paper's appendix A, (B, T, D)."""
     lam = torch.exp(torch.complex(-torch.exp(p["nu_log"]), torch.exp(p["theta_log"])))
     gain = torch.exp(p["gamma_log"])[:, None]
     v = torch.complex(u @ (gain * p["B_re"]).T, u @ (gain * p["B_im"]).T)
-    h = _scan(lam, v)
+    h = scan(lam, v)
     return h.real @ p["C_re"].T - h.imag @ p["C_im"].T + p["D"] * u
 
 
-def _rotrnn(p: Params, u: torch.Tensor) -> torch.Tensor:
+def _rotrnn(p: Params, u: torch.Tensor, scan: Scanned) -> torch.Tensor:
     """RotRNN with P folded into B and C, its planes as complex numbers, (B, T, D)."""
+    with torch.autocast("cpu", enabled=False):
+        a, w_in, w_out = _folded(p)
+    v = (u @ w_in.T).float()
+    h = scan(a, torch.view_as_complex(v.unflatten(-1, (-1, 2))))
+    return torch.view_as_real(h).flatten(-2) @ w_out.T + p["D"] * u
+
+
+def _folded(p: Params) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The transition of each plane, and the matrices before and after the scan."""
     gamma = torch.exp(-torch.exp(p["gamma_log"]))
     B, P = p["B"], torch.linalg.matrix_exp(p["M"] - p["M"].mT)
     xi = torch.sqrt((1 - gamma**2) / (B * B).sum((1, 2)))
     w_in = (xi[:, None, None] * P.mT @ B).flatten(0, 1)
     w_out = torch.einsum("dhw,hwi->dhi", p["C"].unflatten(1, P.shape[:2]), P).flatten(1)
     a = torch.polar(gamma[:, None].expand_as(p["theta"]).contiguous(), p["theta"]).flatten()
-    h = _scan(a, torch.view_as_complex((u @ w_in.T).unflatten(-1, (-1, 2))))
-    return torch.view_as_real(h).flatten(-2) @ w_out.T + p["D"] * u
+    return a, w_in, w_out
 
 
 def training(problem: Training) -> Trial:
+    return _training(problem, _scan)
+
+
+def chunked(problem: Training) -> Trial:
+    return _training(problem, _chunked_scan)
+
+
+def _training(problem: Training, scan: Scanned) -> Trial:
     params = {k: torch.from_numpy(v.copy()).requires_grad_() for k, v in problem.params.items() if is_parameter(k)}
     running = [torch.from_numpy(problem.params[f"block.norm.running_{what}"].copy()) for what in ("mean", "var")]
     x, labels = torch.from_numpy(problem.x), torch.from_numpy(problem.labels)
@@ -86,16 +118,20 @@ def training(problem: Training) -> Trial:
     recurrence = {name.removeprefix("layer."): param for name, param in p.items() if name.startswith("layer.")}
     layer = _rotrnn if "theta" in recurrence else _lru
 
-    def step() -> torch.Tensor:
-        optimiser.zero_grad()
+    def loss_of_batch() -> torch.Tensor:
         scale, bias = p["norm.scale"], p["norm.bias"]
         # torch weighs the batch where the field's momentum weighs the past
         z = F.batch_norm(x.flatten(0, 1), *running, scale, bias, training=True, momentum=1 - MOMENTUM, eps=NORM_EPS)
-        z = F.gelu(layer(recurrence, z.view_as(x)), approximate="tanh")
+        z = F.gelu(layer(recurrence, z.view_as(x), scan), approximate="tanh")
         value = F.linear(z, p["gate.value.w"], p["gate.value.bias"])
         gate = F.linear(z, p["gate.gate.w"], p["gate.gate.bias"])
         y = x + value * torch.sigmoid(gate)
-        loss = F.cross_entropy(F.linear(y.mean(1), p["head.w"], p["head.bias"]), labels)
+        return F.cross_entropy(F.linear(y.mean(1), p["head.w"], p["head.bias"]), labels)
+
+    def step() -> torch.Tensor:
+        optimiser.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=problem.precision == "bf16"):
+            loss = loss_of_batch()
         loss.backward()
         optimiser.step()
         return loss.detach()

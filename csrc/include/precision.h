@@ -24,10 +24,13 @@ int precision_of_call(void);
 /* Sets it, and returns the one before. */
 int use_precision(int precision);
 
-/* Whether products of bfloat16 may use the processor's instructions for them (AVX512-BF16), in all threads: not before
- * it is set. use_bf16_pairs returns what was before. */
-bool bf16_pairs(void);
-bool use_bf16_pairs(bool use);
+/* By what the processor multiplies bfloat16, from what each can do to the fastest: as float32, by AVX512-BF16, which
+ * takes pairs, or by AMX, which takes tiles. */
+enum { BF16_BY_FLOAT32, BF16_BY_PAIRS, BF16_BY_TILES, BF16_WAYS };
+
+/* What is in use in all threads: float32 before it is set. use_bf16_by returns what was before. */
+int bf16_by(void);
+int use_bf16_by(int way);
 
 #ifdef __cplusplus
 }

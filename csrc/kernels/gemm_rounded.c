@@ -1,20 +1,34 @@
 /* Products whose operands a precision rounds (gemm_tile.h), by the tile. */
 #include "gemm_tile.h"
 
+typedef GEMM_PRODUCT((*tile_product));
+
 #if defined(ROT_X86) && defined(__AVX512F__) && !ROT_DOUBLE
-enum { HAS_PAIRS = 1 };
-#define PRODUCT_OF_PAIRS gemm_product_f32_avx512_bf16
-GEMM_PRODUCT(PRODUCT_OF_PAIRS);
-#else
-enum { HAS_PAIRS = 0 };
-#define PRODUCT_OF_PAIRS K(gemm_product) /* never called */
+GEMM_PRODUCT(gemm_product_f32_avx512_bf16);
+GEMM_PRODUCT(gemm_product_f32_avx512_amx);
 #endif
+
+/* By which kernel operands are multiplied that `how` rounds; gemm_product also where there is none for pairs. */
+static tile_product product_of(rounding how) {
+#if defined(ROT_X86) && defined(__AVX512F__) && !ROT_DOUBLE
+    if (how == ROUND_BF16_PAIRS) return gemm_product_f32_avx512_bf16;
+#ifdef ROT_AMX
+    if (how == ROUND_BF16_TILES) return gemm_product_f32_avx512_amx;
+#endif
+#endif
+    (void)how;
+    return K(gemm_product);
+}
+
+static bool in_pairs(rounding how) { return how >= ROUND_BF16_PAIRS; }
 
 rounding K(gemm_rounding)(void) {
     static const rounding OF[PRECISIONS] = {
         [PRECISION_FLOAT32] = ROUND_NONE, [PRECISION_TF32] = ROUND_TF32, [PRECISION_BF16] = ROUND_BF16};
-    const rounding how = OF[precision_of_call()];
-    return how == ROUND_BF16 && HAS_PAIRS && bf16_pairs() ? ROUND_BF16_PAIRS : how;
+    static const rounding BF16_BY[] = {
+        [BF16_BY_FLOAT32] = ROUND_BF16, [BF16_BY_PAIRS] = ROUND_BF16_PAIRS, [BF16_BY_TILES] = ROUND_BF16_TILES};
+    const rounding how = OF[precision_of_call()], by = BF16_BY[bf16_by()];
+    return how == ROUND_BF16 && product_of(by) != K(gemm_product) ? by : how;
 }
 
 /* One number of bfloat16, and two, stored where a float32 may be. */
@@ -46,7 +60,7 @@ static void pair_rows(real *y, const real *low, const real *high, int64_t n) {
 }
 
 void K(gemm_round)(real *panels, int64_t depth, int64_t columns, rounding how) {
-    if (how != ROUND_BF16_PAIRS) {
+    if (!in_pairs(how)) {
         round_row(panels, panels, packed_columns(columns) * depth, how);
         return;
     }
@@ -55,24 +69,27 @@ void K(gemm_round)(real *panels, int64_t depth, int64_t columns, rounding how) {
             pair_rows(panels + k / 2 * NR, panels + k * NR, k + 1 < depth ? panels + (k + 1) * NR : NULL, NR);
 }
 
-/* Rows and numbers of x that are rounded at a time: they stay in the first cache beside a panel's rows. */
-enum { ROUNDED_ROWS = 4 * MR, ROUNDED_DEPTH = 128 };
+/* Rows and numbers of x that are rounded at a time: they stay in the first cache beside a panel's rows. Of rows, as
+ * many as are a multiple of what the kernel multiplies at once. */
+enum { ROUNDED_ROWS = 4 * MR, TILED_ROWS = 32, MOST_ROWS = ROUNDED_ROWS > TILED_ROWS ? ROUNDED_ROWS : TILED_ROWS };
+enum { ROUNDED_DEPTH = 128 };
 
-/* x (rows, depth) rounded into `room`, with its consecutive numbers next to each other again. */
-static gemm_view round_left(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
-    const bool pairs = how == ROUND_BF16_PAIRS;
-    if (x.step == 1) {
-        for (int64_t i = 0; i < rows; i++) {
-            if (pairs)
-                pair_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth);
-            else
-                round_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth, how);
-        }
-        return (gemm_view){room, ROUNDED_DEPTH, 1};
+/* x (rows, depth) rounded into `room`, where its consecutive numbers are next to each other too. */
+static gemm_view round_rows(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
+    for (int64_t i = 0; i < rows; i++) {
+        if (in_pairs(how))
+            pair_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth);
+        else
+            round_row(room + i * ROUNDED_DEPTH, x.at + i * x.row, depth, how);
     }
-    for (int64_t k = 0; k < depth; k += pairs ? 2 : 1) {
+    return (gemm_view){room, ROUNDED_DEPTH, 1};
+}
+
+/* The same for x whose consecutive rows are next to each other, as they then are in `room`. */
+static gemm_view round_columns(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
+    for (int64_t k = 0; k < depth; k += in_pairs(how) ? 2 : 1) {
         const real *const one = x.at + k * x.step;
-        if (pairs)
+        if (in_pairs(how))
             pair_rows(room + k / 2 * ROUNDED_ROWS, one, k + 1 < depth ? one + x.step : NULL, rows);
         else
             round_row(room + k * ROUNDED_ROWS, one, rows, how);
@@ -80,12 +97,30 @@ static gemm_view round_left(real *room, gemm_view x, int64_t rows, int64_t depth
     return (gemm_view){room, 1, ROUNDED_ROWS};
 }
 
+/* The same for tiles, which take their rows one by one: columns become rows. */
+static gemm_view tile_columns(real *room, gemm_view x, int64_t rows, int64_t depth) {
+    for (int64_t k = 0; k < depth; k += 2) {
+        const real *const one = x.at + k * x.step;
+        real column[TILED_ROWS];
+        pair_rows(column, one, k + 1 < depth ? one + x.step : NULL, rows);
+        for (int64_t i = 0; i < rows; i++) ((pair *)room)[i * ROUNDED_DEPTH + k / 2] = ((const pair *)column)[i];
+    }
+    return (gemm_view){room, ROUNDED_DEPTH, 1};
+}
+
+static gemm_view round_left(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
+    if (x.step == 1) return round_rows(room, x, rows, depth, how);
+    return how == ROUND_BF16_TILES ? tile_columns(room, x, rows, depth) : round_columns(room, x, rows, depth, how);
+}
+
 void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                              const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how) {
-    const int64_t each = how == ROUND_BF16_PAIRS ? 2 : 1; /* numbers of a word */
-    real room[ROUNDED_ROWS * ROUNDED_DEPTH];
-    for (int64_t i = 0; i < rows; i += ROUNDED_ROWS) {
-        const int64_t n = least(rows - i, ROUNDED_ROWS);
+    const tile_product multiply = product_of(how);
+    const int64_t each = in_pairs(how) ? 2 : 1; /* numbers of a word */
+    const int64_t height = how == ROUND_BF16_TILES ? TILED_ROWS : ROUNDED_ROWS;
+    real room[MOST_ROWS * ROUNDED_DEPTH];
+    for (int64_t i = 0; i < rows; i += height) {
+        const int64_t n = least(rows - i, height);
         real *const to = y + i * y_row;
         const real *from = start ? start + i * start_row : NULL;
         int64_t from_row = start_row;
@@ -93,8 +128,8 @@ void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t 
             const int64_t part = least(depth - k, ROUNDED_DEPTH);
             const gemm_view left =
                 round_left(room, (gemm_view){x.at + i * x.row + k * x.step, x.row, x.step}, n, part, how);
-            (each == 2 ? PRODUCT_OF_PAIRS : K(gemm_product))(to, y_row, from, from_row, left, packed + k / each * NR,
-                                                             depth * NR, n, pieces_of(part, each), columns);
+            multiply(to, y_row, from, from_row, left, packed + k / each * NR, depth * NR, n, pieces_of(part, each),
+                     columns);
         }
     }
 }

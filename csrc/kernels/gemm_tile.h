@@ -4,8 +4,8 @@
  * order of depth, whatever rows and columns are computed together, so results do not depend on the division of work.
  *
  * Where a precision rounds operands (precision.h), w is rounded in its panels, and x a few rows at a time in a buffer.
- * Processors with AVX512-BF16 multiply pairs of bfloat16, for which this kernel has a variant of its own; others
- * multiply the rounded numbers as float32.
+ * Processors with AVX512-BF16 multiply pairs of bfloat16, for which this kernel has a variant of its own; those with
+ * AMX do so by tiles (gemm_amx.c); others multiply the rounded numbers as float32.
  */
 #ifndef ROT_GEMM_TILE_H
 #define ROT_GEMM_TILE_H
@@ -55,8 +55,9 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
 }
 
 /* How products round their operands. With ROUND_BF16_PAIRS, numbers k and k+1 of a row of x, and of a column of w, lie
- * together in one word as large as a float32, the first in its low half; a last one alone has a zero beside it. */
-typedef enum { ROUND_NONE, ROUND_TF32, ROUND_BF16, ROUND_BF16_PAIRS } rounding;
+ * together in one word as large as a float32, the first in its low half; a last one alone has a zero beside it. With
+ * ROUND_BF16_TILES also, and AMX multiplies them. */
+typedef enum { ROUND_NONE, ROUND_TF32, ROUND_BF16, ROUND_BF16_PAIRS, ROUND_BF16_TILES } rounding;
 
 /* That of the calling thread's products in this variant. An entry asks once, since threads that help it have others. */
 rounding K(gemm_rounding)(void);
@@ -88,7 +89,7 @@ typedef struct {
 static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
 /* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y. w is packed, in panels that
- * begin `panel` numbers apart. `start` is y itself, or one row for all (start_row 0), or NULL for zero. In the variant
+ * begin `panel` numbers apart. `start` is y itself, or one row for all (start_row 0), or NULL for zero. In the variants
  * for pairs, x and w hold pairs, and depth counts them. */
 #define GEMM_PRODUCT(name)                                                                                             \
     void name(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *packed,           \

@@ -6,6 +6,9 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#ifdef ROT_AMX
+#include <cpuid.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -58,10 +61,30 @@ static bool simd_supported(int level) {
     return level < SIMD_COUNT;
 }
 
-/* Whether the processor has AVX512-BF16, which products of bfloat16 use beside avx512. */
-static bool pairs_supported(void) {
+#ifdef ROT_AMX
+/* Whether the processor has AMX for bfloat16, the system saves its registers, and this process may use them. */
+static bool amx_supported(void) {
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, TILES_SAVED = 3 << 17 }; /* CPUID 7 EDX, twice; XCR0 */
+    uint32_t eax, ebx, ecx, edx, saved, high;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+    if (!(edx & AMX_BF16) || !(edx & AMX_TILE)) return false;
+    __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    return (saved & TILES_SAVED) == TILES_SAVED && platform_permits_tiles();
+}
+#endif
+
+/* By what products of bfloat16 may be computed beside avx512 (precision.h), in order. */
+static const char *const BF16_NAMES[BF16_WAYS] = {
+    [BF16_BY_FLOAT32] = "float32", [BF16_BY_PAIRS] = "avx512_bf16", [BF16_BY_TILES] = "avx512_amx"};
+
+static bool bf16_supported(int way) {
+    if (way == BF16_BY_FLOAT32) return true;
 #ifdef ROT_X86
-    return simd_supported(2) && __builtin_cpu_supports("avx512bf16");
+    if (!(simd_supported(2) && __builtin_cpu_supports("avx512bf16"))) return false;
+    if (way == BF16_BY_PAIRS) return true;
+#endif
+#ifdef ROT_AMX
+    return amx_supported();
 #else
     return false;
 #endif
@@ -137,6 +160,14 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
     return !w.base.set;
 }
 
+/* Raises ValueError: `function` got a name that is not in the module's tuple `list`. */
+static PyObject *unknown_name(PyObject *module, const char *function, const char *name, const char *list) {
+    PyObject *const available = PyObject_GetAttrString(module, list);
+    if (available) PyErr_Format(PyExc_ValueError, "%s: got '%s', expected one of %R", function, name, available);
+    Py_XDECREF(available);
+    return NULL;
+}
+
 static PyObject *use_simd(PyObject *module, PyObject *argument) {
     module_state *const state = PyModule_GetState(module);
     const char *const name = PyUnicode_AsUTF8(argument);
@@ -146,10 +177,7 @@ static PyObject *use_simd(PyObject *module, PyObject *argument) {
             return PyUnicode_FromString(SIMDS[atomic_exchange(&state->level, level)].name);
         }
     }
-    PyObject *const available = PyObject_GetAttrString(module, "SIMD_AVAILABLE");
-    if (available) PyErr_Format(PyExc_ValueError, "use_simd: got '%s', expected one of %R", name, available);
-    Py_XDECREF(available);
-    return NULL;
+    return unknown_name(module, "use_simd", name, "SIMD_AVAILABLE");
 }
 
 static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
@@ -158,16 +186,20 @@ static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
     return PyUnicode_FromString(SIMDS[state->level].name);
 }
 
-static PyObject *use_pairs(PyObject *module, PyObject *argument) {
-    (void)module;
-    const int use = PyObject_IsTrue(argument);
-    return use < 0 ? NULL : PyBool_FromLong(use_bf16_pairs(use && pairs_supported()));
+static PyObject *use_bf16_by_name(PyObject *module, PyObject *argument) {
+    const char *const name = PyUnicode_AsUTF8(argument);
+    if (!name) return NULL;
+    for (int way = 0; way < BF16_WAYS; way++) {
+        if (strcmp(BF16_NAMES[way], name) == 0 && bf16_supported(way))
+            return PyUnicode_FromString(BF16_NAMES[use_bf16_by(way)]);
+    }
+    return unknown_name(module, "use_bf16_by", name, "BF16_BY_AVAILABLE");
 }
 
-static PyObject *pairs_in_use(PyObject *module, PyObject *ignored) {
+static PyObject *bf16_by_in_use(PyObject *module, PyObject *ignored) {
     (void)ignored;
     const module_state *const state = PyModule_GetState(module);
-    return PyBool_FromLong(state->level >= 2 && bf16_pairs());
+    return PyUnicode_FromString(BF16_NAMES[state->level >= 2 ? bf16_by() : BF16_BY_FLOAT32]);
 }
 
 static PyObject *threads(PyObject *module, PyObject *ignored) {
@@ -258,9 +290,9 @@ static PyMethodDef METHODS[] = {
      "release_memory(): returns memory kept for reuse to the system; how many bytes that was."},
     {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
     {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
-    {"use_bf16_pairs", use_pairs, METH_O,
-     "use_bf16_pairs(flag): whether products of bfloat16 use AVX512-BF16, if the processor has it; returns as before."},
-    {"bf16_pairs", pairs_in_use, METH_NOARGS, "bf16_pairs(): whether the next product of bfloat16 uses AVX512-BF16."},
+    {"use_bf16_by", use_bf16_by_name, METH_O,
+     "use_bf16_by(name): pick by what avx512 multiplies bfloat16, in all threads; returns the name before."},
+    {"bf16_by", bf16_by_in_use, METH_NOARGS, "bf16_by(): by what the next product of bfloat16 is computed."},
     {"precision", precision_in_use, METH_NOARGS, PRECISION_DOC},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
@@ -278,35 +310,40 @@ static unsigned long main_thread(void) {
     return number;
 }
 
+/* Adds the names for which supported(i) as a tuple, and returns the last i, or -1 with an exception set. */
+static int add_names(PyObject *module, const char *list, int count, const char *(*name)(int), bool (*supported)(int)) {
+    PyObject *const available = PyList_New(0);
+    int last = -1;
+    for (int i = 0; available && i < count; i++) {
+        if (!supported(i)) continue;
+        last = i;
+        PyObject *const one = PyUnicode_FromString(name(i));
+        if (!one || PyList_Append(available, one) < 0) last = -1, i = count;
+        Py_XDECREF(one);
+    }
+    PyObject *const tuple = last < 0 ? NULL : PyList_AsTuple(available);
+    if (!tuple || PyModule_AddObjectRef(module, list, tuple) < 0) last = -1;
+    Py_XDECREF(tuple), Py_XDECREF(available);
+    return last;
+}
+
+static const char *simd_name(int level) { return SIMDS[level].name; }
+static const char *bf16_name(int way) { return BF16_NAMES[way]; }
+
 static int exec_module(PyObject *module) {
     import_array1(-1);
-    PyObject *const available = PyList_New(0);
-    if (!available) return -1;
     module_state *const state = PyModule_GetState(module);
     pool_survive_fork();
-    use_bf16_pairs(pairs_supported());
     state->main_thread = main_thread();
-    if (PyErr_Occurred()) goto fail;
+    if (PyErr_Occurred()) return -1;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
-    if (!state->handler) goto fail;
-    if (add_kernels(module) < 0 || add_numbers(module) < 0) goto fail;
-    for (int level = 0; level < SIMD_COUNT; level++) {
-        if (!simd_supported(level)) continue;
-        state->level = level;
-        PyObject *const name = PyUnicode_FromString(SIMDS[level].name);
-        if (!name || PyList_Append(available, name) < 0) {
-            Py_XDECREF(name);
-            goto fail;
-        }
-        Py_DECREF(name);
-    }
-    PyObject *const tuple = PyList_AsTuple(available);
-    if (!tuple || PyModule_AddObjectRef(module, "SIMD_AVAILABLE", tuple) < 0) {
-        Py_XDECREF(tuple);
-        goto fail;
-    }
-    Py_DECREF(tuple);
-    Py_DECREF(available);
+    if (!state->handler) return -1;
+    if (add_kernels(module) < 0 || add_numbers(module) < 0) return -1;
+    const int level = add_names(module, "SIMD_AVAILABLE", SIMD_COUNT, simd_name, simd_supported);
+    const int way = level < 0 ? -1 : add_names(module, "BF16_BY_AVAILABLE", BF16_WAYS, bf16_name, bf16_supported);
+    if (way < 0) return -1;
+    state->level = level;
+    use_bf16_by(way);
 #ifdef _OPENMP
     if (PyModule_AddIntConstant(module, "OPENMP", _OPENMP) < 0) return -1;
 #else
@@ -314,9 +351,6 @@ static int exec_module(PyObject *module) {
 #endif
     if (PyModule_AddIntConstant(module, "KEEPS_MEMORY", pool_keeps()) < 0) return -1;
     return PyModule_AddStringConstant(module, "COMPILER", __VERSION__);
-fail:
-    Py_DECREF(available);
-    return -1;
 }
 
 static void free_module(void *module) {

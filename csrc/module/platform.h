@@ -1,7 +1,8 @@
-/* All differences between operating systems: aligned memory, large pages, a lock, forks, and a clock. */
+/* All differences between operating systems: aligned memory, large pages, a lock, forks, a clock, and a permission. */
 #ifndef ROT_PLATFORM_H
 #define ROT_PLATFORM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,10 @@ typedef SRWLOCK platform_lock;
 #include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
+#endif
+#ifdef ROT_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 typedef pthread_mutex_t platform_lock;
 #define PLATFORM_LOCK_INIT PTHREAD_MUTEX_INITIALIZER
@@ -84,5 +89,13 @@ static inline int64_t platform_milliseconds(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 #endif
 }
+
+#ifdef ROT_AMX
+/* Asks that this process may use the registers of AMX, which Linux gives to those that ask; whether it may. */
+static inline bool platform_permits_tiles(void) {
+    enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: since Linux 5.16 */
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+#endif
 
 #endif

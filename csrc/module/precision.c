@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 
 static _Thread_local int current = PRECISION_FLOAT32;
-static atomic_bool pairs;
+static atomic_int by = BF16_BY_FLOAT32;
 
 int precision_of_call(void) { return current; }
 
@@ -13,6 +13,6 @@ int use_precision(int precision) {
     return before;
 }
 
-bool bf16_pairs(void) { return atomic_load(&pairs); }
+int bf16_by(void) { return atomic_load(&by); }
 
-bool use_bf16_pairs(bool use) { return atomic_exchange(&pairs, use); }
+int use_bf16_by(int way) { return atomic_exchange(&by, way); }

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 __version__ = _version("rotrnn")
 
 if _simd := _os.environ.get("ROTRNN_SIMD"):
-    if _simd not in _cpu.SIMD_AVAILABLE:
-        raise ImportError(f"ROTRNN_SIMD is {_simd!r}, expected one of {', '.join(_cpu.SIMD_AVAILABLE)}")
-    _cpu.use_simd(_simd)
+    _plain, *_bf16 = _cpu.BF16_BY_AVAILABLE
+    if _simd not in (*_cpu.SIMD_AVAILABLE, *_bf16):
+        raise ImportError(f"ROTRNN_SIMD is {_simd!r}, expected one of {', '.join((*_cpu.SIMD_AVAILABLE, *_bf16))}")
+    _cpu.use_simd("avx512" if _simd in _bf16 else _simd)
+    _cpu.use_bf16_by(_simd if _simd in _bf16 else _plain)
 
 # OpenMP's threads do not survive a fork, and a child that waits for them hangs: it goes on with one
 _after_fork_in_child(lambda: _cpu.use_threads(1))

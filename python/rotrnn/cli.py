@@ -322,7 +322,7 @@ def _info(args: argparse.Namespace) -> None:
     rows = {
         "rotrnn": have["rotrnn"] + (f", commit {have['commit']}" if have["commit"] else ""),
         "compiler": have["compiler"],
-        "SIMD": f"{have['simd']} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}",
+        "SIMD": f"{have['simd']} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}; bfloat16 by {_cpu.bf16_by()}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
         "threads": f"{have['threads']} on {plural(have['cores'], 'core')} of {have['processor']}",
         "CUDA": "no",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,24 +23,25 @@ from rotrnn.ops.pointwise import dropout
 from rotrnn.ops.precisions import PRECISIONS
 
 ROUND = {"float32": lambda x: np.asarray(x, np.float64), "tf32": rounded.to_tf32, "bf16": rounded.to_bf16}
-WAYS = [(simd, False) for simd in _cpu.SIMD_AVAILABLE] + [(_cpu.simd(), True)] * _cpu.bf16_pairs()
-"""Instruction sets, and whether products of bfloat16 use the processor's instructions for them."""
+PLAIN, *BF16 = _cpu.BF16_BY_AVAILABLE
+WAYS = [(simd, PLAIN) for simd in _cpu.SIMD_AVAILABLE] + [("avx512", by) for by in BF16]
+"""Instruction sets, and by what products of bfloat16 are computed."""
 
-ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0] + "_bf16" * way[1])
+ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0] if way[1] == PLAIN else way[1])
 rounding = pytest.mark.parametrize("precision", ["tf32", "bf16"])
 
 Arrays = dict[str, Any]
 
 
 @contextlib.contextmanager
-def computing(precision: str, way: tuple[str, bool]) -> Iterator[None]:
-    simd, pairs = _cpu.use_simd(way[0]), _cpu.use_bf16_pairs(way[1])
+def computing(precision: str, way: tuple[str, str]) -> Iterator[None]:
+    simd, by = _cpu.use_simd(way[0]), _cpu.use_bf16_by(way[1])
     try:
         with rotrnn.precision(precision):
             yield
     finally:
         _cpu.use_simd(simd)
-        _cpu.use_bf16_pairs(pairs)
+        _cpu.use_bf16_by(by)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Any:
@@ -122,12 +125,40 @@ def test_each_thread_has_its_own() -> None:
     assert seen == {name: {alone[name]} for name in PRECISIONS}
 
 
+# ---- instruction sets ----
+
+
+def test_products_of_bf16_are_by_what_the_processor_has() -> None:
+    """As Linux lists it: a system that has the tiles of AMX also gives them."""
+    lists = Path("/proc/cpuinfo")
+    flags = set(lists.read_text().split()) if lists.exists() else set()
+    if not flags & {"avx2", "asimd"}:
+        pytest.skip("needs Linux")
+    has = {"avx512_bf16": {"avx512f", "avx512_bf16"}, "avx512_amx": {"avx512_bf16", "amx_tile", "amx_bf16"}}
+    assert PLAIN == "float32"
+    assert "avx512_bf16" in BF16 or not has["avx512_bf16"] <= flags
+    assert all(has[name] <= flags for name in BF16)
+    assert _cpu.bf16_by() == _cpu.BF16_BY_AVAILABLE[-1] or os.environ.get("ROTRNN_SIMD")
+
+
+def test_what_products_of_bf16_are_by_is_named() -> None:
+    with pytest.raises(ValueError, match=r"use_bf16_by: got 'mmx', expected one of \('float32',"):
+        _cpu.use_bf16_by("mmx")
+    before = _cpu.simd(), _cpu.bf16_by()
+    for simd, by in WAYS:
+        with computing("bf16", (simd, by)):
+            assert (_cpu.simd(), _cpu.bf16_by()) == (simd, by)
+        with computing("bf16", ("base" if "base" in _cpu.SIMD_AVAILABLE else simd, by)):
+            assert _cpu.bf16_by() == (by if _cpu.simd() == "avx512" else PLAIN)
+    assert (_cpu.simd(), _cpu.bf16_by()) == before
+
+
 # ---- products ----
 
 
 @ways
 @rounding
-def test_operands_are_rounded_to_nearest(precision: str, way: tuple[str, bool]) -> None:
+def test_operands_are_rounded_to_nearest(precision: str, way: tuple[str, str]) -> None:
     """Products with one: ties, both signs, the largest numbers, infinity and NaN; on either side."""
     bits = np.random.default_rng(0).integers(1 << 23, 0x7F000000, 4001).astype(np.uint32)
     halves = bits & 0xFFFF8000 | 0x8000, bits & 0xFFFFF000 | 0x1000
@@ -147,7 +178,7 @@ SIZES = [(1, 7, 5), (5, 1, 3), (3, 2, 70), (130, 300, 70), (24, 128, 64), (300, 
 @ways
 @rounding
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
-def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, bool]) -> None:
+def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, str]) -> None:
     """Products of rounded numbers have at most 22 bits, and are exact in float32. A sum of n terms, in any order, is
     then within (n - 1) 2^-24 of the sum of magnitudes, to first order; numbers below 2^-126 may be lost in each."""
     rng, r = np.random.default_rng(M + K), ROUND[precision]
@@ -170,7 +201,7 @@ def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, bool])
 
 @ways
 @rounding
-def test_products_of_the_previous_step(precision: str, way: tuple[str, bool]) -> None:
+def test_products_of_the_previous_step(precision: str, way: tuple[str, str]) -> None:
     """base_t + v y_{t-1}; the bound as of `test_products`."""
     rng, r = np.random.default_rng(0), ROUND[precision]
     base, y, v = normal(rng, 2, 70, 9), normal(rng, 2, 70, 5), normal(rng, 9, 5)
@@ -189,7 +220,7 @@ def test_products_of_the_previous_step(precision: str, way: tuple[str, bool]) ->
 
 @ways
 @rounding
-def test_products_and_their_adjoints(precision: str, way: tuple[str, bool]) -> None:
+def test_products_and_their_adjoints(precision: str, way: tuple[str, str]) -> None:
     """<dy, x w^T> = <dy w, x> = <dy^T x, w> for rounded numbers. Each inner product is within 2^-24 times the terms of
     its longest sum of that of magnitudes."""
     rng, r = np.random.default_rng(0), ROUND[precision]
@@ -305,7 +336,7 @@ KINDS = [("channel", "full"), ("channel", "half1"), ("row", "half2"), ("row", "f
 @ways
 @rounding
 @pytest.mark.parametrize(("norm", "form"), KINDS)
-def test_blocks(norm: str, form: str, precision: str, way: tuple[str, bool]) -> None:
+def test_blocks(norm: str, form: str, precision: str, way: tuple[str, str]) -> None:
     """One and both directions, ragged, with dropout and `later`, and with the layer's output kept or computed again."""
     distances = []
     for draw in range(3):
@@ -318,7 +349,7 @@ def test_blocks(norm: str, form: str, precision: str, way: tuple[str, bool]) -> 
 
 @ways
 @pytest.mark.parametrize("lengths", [(230,), (100,) * 17], ids=["few", "many"])
-def test_blocks_of_several_tiles(lengths: tuple[int, ...], way: tuple[str, bool]) -> None:
+def test_blocks_of_several_tiles(lengths: tuple[int, ...], way: tuple[str, str]) -> None:
     """Roundings are the same wherever tiles end. Here some go to another neighbour, but these are few: what is left of
     the distance to results without rounding is less than an eighth."""
     n = numbers(len(lengths), max(lengths), 8, 4, 2, 0)
@@ -357,7 +388,7 @@ def test_blocks_of_any_number_of_threads() -> None:
 
 
 @ways
-def test_padding_is_not_used(way: tuple[str, bool]) -> None:
+def test_padding_is_not_used(way: tuple[str, str]) -> None:
     n, lengths = numbers(3, 9, 8, 2, 2, 0), (9, 0, 4)
     with computing("bf16", way):
         clean = block(n, lengths, "row", "full")
@@ -375,7 +406,7 @@ def test_padding_is_not_used(way: tuple[str, bool]) -> None:
 @ways
 @rounding
 @pytest.mark.parametrize("cell", ["tanh", "lstm"])
-def test_recurrences(cell: str, precision: str, way: tuple[str, bool]) -> None:
+def test_recurrences(cell: str, precision: str, way: tuple[str, str]) -> None:
     B, T, N, lengths, distances = 3, 6, 35, (6, 0, 4), []
     G = 4 if cell == "lstm" else 1
     for draw in range(3):
@@ -414,7 +445,7 @@ MISSING = {"rnn_forward": ("c", "cT", "gates"), "rnn_backward": ("dc0",)}
 
 @ways
 @rounding
-def test_attention(precision: str, way: tuple[str, bool]) -> None:
+def test_attention(precision: str, way: tuple[str, str]) -> None:
     distances = []
     for draw in range(3):
         rng = np.random.default_rng(draw)
@@ -431,7 +462,7 @@ def test_attention(precision: str, way: tuple[str, bool]) -> None:
 
 
 @ways
-def test_attention_of_several_tiles(way: tuple[str, bool]) -> None:
+def test_attention_of_several_tiles(way: tuple[str, str]) -> None:
     """In two heads, beyond a tile's keys and queries. Probabilities are rounded relative to the largest of their tile,
     so roundings differ from the reference's; half of the distance to results without rounding is left at most, and all
     of it would be without."""

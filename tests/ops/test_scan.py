@@ -364,8 +364,11 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_environment_picks_the_instruction_set() -> None:
-    for simd in _cpu.SIMD_AVAILABLE:
-        assert run_python("import rotrnn; print(rotrnn._cpu.simd())", ROTRNN_SIMD=simd).stdout.strip() == simd
+    plain, *bf16 = _cpu.BF16_BY_AVAILABLE
+    wanted = [(simd, simd, plain) for simd in _cpu.SIMD_AVAILABLE] + [(by, "avx512", by) for by in bf16]
+    for name, simd, by in wanted:
+        code = "import rotrnn; print(rotrnn._cpu.simd(), rotrnn._cpu.bf16_by())"
+        assert run_python(code, ROTRNN_SIMD=name).stdout.split() == [simd, by]
     assert "ROTRNN_SIMD is 'sse9', expected one of base" in run_python("import rotrnn", ROTRNN_SIMD="sse9").stderr
 
 

@@ -110,7 +110,9 @@ def checksum(state: State) -> int:
 def arithmetic(recipe: Recipe, processes: int = 1, device: Device = HOST) -> str:
     """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
     on besides its recipe."""
-    simd = _cpu.simd() + "_bf16" * (recipe.training.precision == "bf16" and _cpu.bf16_pairs())
+    simd, by = _cpu.simd(), _cpu.bf16_by()
+    if recipe.training.precision == "bf16" and by != "float32":
+        simd = by
     here = f"{simd} and NumPy {np.__version__}" if device is HOST else cuda.describe()
     return here + f" on {processes} processes" * (processes > 1)
 
