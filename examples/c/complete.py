@@ -68,7 +68,8 @@ def main() -> None:
         if (step + 1) % 250 == 0:
             print(f"step {step + 1}: {loss.mean / np.log(2):.2f} bits per character", flush=True)
 
-    print(f"the text: {bits(model, params, text):.2f} bits per character, held out: {bits(model, params, held_out):.2f}")
+    learnt, other = (bits(model, params, one) for one in (text, held_out))
+    print(f"the text: {learnt:.2f} bits per character, held out: {other:.2f}")
     model.save(args.out, params)
 
 

@@ -19,8 +19,8 @@ PATIENCE = 120.0
 
 
 def chromium() -> str | None:
-    """The browser's program, by the names of Debian, others, and Google."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    """The browser's program; CHROMIUM has its name where that is not Debian's."""
+    return shutil.which(os.environ.get("CHROMIUM", "chromium"))
 
 
 class Page:

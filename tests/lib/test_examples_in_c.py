@@ -1,4 +1,4 @@
-"""The programs of examples/c: what they write is what the Python stream gives, and they refuse what they cannot read."""
+"""The programs of examples/c: they write what the Python stream gives, and refuse what they cannot read."""
 
 from __future__ import annotations
 
@@ -230,7 +230,8 @@ def test_forms_of_wav_files(tmp_path: Path) -> None:
     floats = integers.astype(np.float32) / 2**15
     expected, _ = played(tmp_path, wav(integers))
     odd = struct.pack("<4sI", b"LIST", 3) + b"abc\0"
-    for content in (wav(floats), wav(integers, before=odd), wav(integers, extensible=True), wav(floats, extensible=True)):
+    others = wav(floats), wav(integers, before=odd), wav(integers, extensible=True), wav(floats, extensible=True)
+    for content in others:
         assert np.array_equal(played(tmp_path, content)[0], expected)
     for count in (0, 1, 31, 33):
         assert np.array_equal(played(tmp_path, wav(floats[:count]))[0], expected[:count])
