@@ -1,6 +1,6 @@
 """Trains the model of the program that completes text: two blocks of LRU over the characters of this project's pages.
 
-    python examples/c/complete.py [--steps 2000] [--out examples/c/complete.safetensors]
+    python examples/c/complete.py [--steps 2500] [--out examples/c/complete.safetensors]
 
 The text is README.md, CONTRIBUTING.md, CHANGELOG.md and docs/, some 90 kB; one page is held out. From so little the
 model learns to spell, the words of the pages and the shape of their sentences and tables, not what they mean.
@@ -48,7 +48,7 @@ def bits(model: Any, params: rotrnn.nn.Params, text: Tokens) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".safetensors"))
     args = parser.parse_args()
 

@@ -1,6 +1,6 @@
 """Trains the model of the audio effect: a small LRU that imitates a known nonlinear filter, sample by sample.
 
-    python examples/c/effect.py [--steps 3000] [--out examples/c/effect.safetensors]
+    python examples/c/effect.py [--steps 8000] [--out examples/c/effect.safetensors]
 
 The filter is the Moog ladder of Huovilainen ("Non-linear digital implementation of the Moog ladder filter", DAFx 2004):
 four one-pole low-passes with a tanh each, and feedback around them, driven hard enough to distort. It is computed here
@@ -76,7 +76,7 @@ def error_db(y: Array, target: Array) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".safetensors"))
     args = parser.parse_args()
 
