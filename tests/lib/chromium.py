@@ -4,6 +4,7 @@ browser's file descriptors 3 (to it) and 4 (from it)."""
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -35,17 +36,20 @@ class Page:
         self.read_from, their_answers = os.pipe()
         command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         command += [f"--user-data-dir={self.folder.name}", "--remote-debugging-pipe", "about:blank"]
-        # a shell gives the pipes the numbers that the browser expects; they may not be 3 and 4 themselves here
-        low, high = (os.dup(one) for one in (theirs, their_answers))
-        for one in (theirs, their_answers):
-            os.close(one)
-        shell = f'exec "$@" 3<&{low} 4>&{high}'
-        self.process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *command], pass_fds=(low, high), stderr=subprocess.DEVNULL
-        )
-        for one in (low, high):
+        # a shell gives the pipes the numbers that the browser expects; here they have others, so that none is lost
+        low, high = (fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (theirs, their_answers))
+        shell = ["bash", "-c", f'exec "$@" 3<&{low} 4>&{high}', "bash"]
+        self.process = subprocess.Popen([*shell, *command], pass_fds=(low, high), stderr=subprocess.DEVNULL)
+        for one in (theirs, their_answers, low, high):
             os.close(one)
         self.session: dict[str, Any] = {}
+        try:
+            self._open(path, width, height)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, path: Path, width: int, height: int) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Page", "Runtime", "Log"):
@@ -58,6 +62,9 @@ class Page:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self.write_to)
