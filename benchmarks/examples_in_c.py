@@ -56,10 +56,10 @@ def effect(seconds: int) -> tuple[str, Iterator[str]]:
     """The error on sounds that were not learnt from, half a second each, and the table of the program."""
     names = runpy.run_path(str(SOURCES / "effect.py"))
     rate = names["RATE"]
-    x = names["sounds"](np.random.default_rng(2), 2 * seconds, rate // 2).reshape(1, -1)
-    samples = np.round(32767 * x).astype("<i2")
-    target = names["ladder"](samples / 2**15)
-    linear = names["error_db"](names["best_linear"](samples / 2**15, target), target)
+    samples = np.round(32767 * names["sounds"](np.random.default_rng(2), 2 * seconds, rate // 2)).astype("<i2")
+    x = samples / 2**15
+    wanted = names["ladder"](x.reshape(1, -1)).reshape(x.shape)  # the sounds follow one another
+    linear = names["error_db"](names["best_linear"](x, wanted), wanted)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in.wav"), Path(folder, "out.wav")
         with wave.open(str(source), "wb") as file:
@@ -68,7 +68,7 @@ def effect(seconds: int) -> tuple[str, Iterator[str]]:
         command = [PROGRAMS / "effect", SOURCES / "effect.safetensors", source, target]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         y = np.frombuffer(target.read_bytes()[44:], "<f4")
-    error = names["error_db"](y, target[0])
+    error = names["error_db"](y, wanted.ravel())
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     head = ["samples", "they last, us", "median, us", "worst, us", "took longer than they last"]
     facts = f"{error:.1f} dB on {seconds} s of other sounds at {rate} Hz (the best linear filter: {linear:.1f} dB)"

@@ -80,8 +80,8 @@ def best_linear(x: Array, target: Array, taps: int = 200) -> Array:
     padded = np.pad(x, ((0, 0), (taps - 1, 0)))
     past = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=1)  # (B, T, taps)
     squares = sum(one.T @ one for one in past) + 1e-9 * np.eye(taps)
-    y: Array = past @ np.linalg.solve(squares, sum(one.T @ wanted for one, wanted in zip(past, target, strict=True)))
-    return y
+    response = np.linalg.solve(squares, sum(one.T @ wanted for one, wanted in zip(past, target, strict=True)))
+    return np.stack([one @ response for one in past])
 
 
 def main() -> None:
