@@ -7,7 +7,7 @@ export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
-LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h)
+LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h examples/c/*.[ch])
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
+.PHONY: lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -43,6 +43,7 @@ help:
 	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
 	@echo "make lib         the C library for inference, in build/lib; make install-lib PREFIX=/usr/local (docs/c.md)"
+	@echo "make examples    the programs in C and the page for browsers, in build/examples, and their tests (docs/c.md)"
 	@echo "make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
 	@echo "make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
@@ -78,6 +79,13 @@ harness: .venv/installed
 lib install-lib:
 	@$(MAKE) -f csrc/lib/Makefile $@
 
+# The tests would leave out what they do not find
+examples: .venv/installed
+	@for tool in clang wasm-ld llvm-ar $${CHROMIUM:-chromium}; do command -v $$tool > /dev/null || { \
+		echo "make examples needs $$tool; Debian: clang lld llvm wasi-libc libclang-rt-dev-wasm32 chromium" >&2; exit 1; }; done
+	@$(MAKE) -s -f examples/c/Makefile programs page
+	@$(PYTEST) tests/lib/test_examples_in_c.py tests/lib/test_digits_page.py
+
 resources: .venv/installed
 	@$(BIN)/python tests/cuda/resources.py
 
@@ -108,10 +116,12 @@ lint-source: .venv/linters
 lint-gcc: .venv/installed
 	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_BUILD=build/lint-gcc/lib LIB_CFLAGS="$(WARNINGS)"
+	$(MAKE) -s -f examples/c/Makefile programs CC=gcc LIB_BUILD=build/lint-gcc/lib EXAMPLES=build/lint-gcc/examples LIB_CFLAGS="$(WARNINGS)"
 
 lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=clang LIB_BUILD=build/lint-clang/lib LIB_CFLAGS="$(WARNINGS)"
+	$(MAKE) -s -f examples/c/Makefile programs CC=clang LIB_BUILD=build/lint-clang/lib EXAMPLES=build/lint-clang/examples LIB_CFLAGS="$(WARNINGS)"
 
 # Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run
 strict:

@@ -9,6 +9,7 @@ import pytest
 WHOLE = {
     "cuda/test_gpus_on_harness.py",
     "cuda/test_harness.py",
+    "lib/test_digits_page.py",
     "package/test_benchmarks.py",
     "package/test_cli.py",
     "package/test_lru_figures.py",
@@ -24,6 +25,8 @@ is that which tests of ops, layers, tasks and the training loop reach, so the sa
 
 SLOW = {
     "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",
+    "lib/test_examples_in_c.py::test_digits_are_those_of_the_python_stream",
+    "lib/test_examples_in_c.py::test_the_script_makes_a_model_of_that_form",
     "lib/test_lib.py::test_a_model_that_was_saved_here_on_aarch64",
     "lib/test_lib.py::test_cmake_finds_the_package",
     "lib/test_lib.py::test_other_instruction_sets",

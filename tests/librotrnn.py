@@ -46,15 +46,15 @@ class LibraryError(Exception):
         self.status, self.text = status, text
 
 
-def make(*targets: str, folder: str = FOLDER, **variables: str) -> Path:
-    """Runs the library's Makefile. Returns the folder of what it built."""
+def make(*targets: str, makefile: str = "csrc/lib/Makefile", folder: str = FOLDER, **variables: str) -> Path:
+    """Runs the library's Makefile, or another one that builds the library first. Returns the library's folder."""
     env = os.environ.copy()
     env.pop("LD_PRELOAD", None)  # a sanitizer is for the tests, not for compilers
     (ROOT / folder).mkdir(parents=True, exist_ok=True)
     settings = [f"{name}={value}" for name, value in {"LIB_BUILD": folder, **variables}.items()]
     with open(ROOT / folder / "lock", "w") as lock:  # test processes wait for one that builds
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = ["make", "-s", "-j2", "-f", "csrc/lib/Makefile", *targets, *settings]
+        command = ["make", "-s", "-j2", "-f", makefile, *targets, *settings]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / folder

@@ -15,8 +15,8 @@ typedef struct arena_block {
 
 void *arena_take(arena *a, int64_t count, size_t size) {
     size_t bytes;
-    if (count < 0 || __builtin_mul_overflow((size_t)count, size, &bytes)) return NULL;
-    if (__builtin_add_overflow(bytes, (size_t)2 * LINE, &bytes)) return NULL; /* a line for the list, one to spare */
+    if (count < 0 || __builtin_mul_overflow(count, size, &bytes)) return NULL; /* size_t may have 32 bits */
+    if (__builtin_add_overflow(bytes, (size_t)2 * LINE, &bytes)) return NULL;  /* a line for the list, one to spare */
     arena_block *const block = calloc(1, bytes); /* what is large is not touched until it is used */
     if (!block) return NULL;
     block->before = a->last;

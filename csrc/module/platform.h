@@ -13,7 +13,6 @@
 typedef SRWLOCK platform_lock;
 #define PLATFORM_LOCK_INIT SRWLOCK_INIT
 #else
-#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 #ifdef __linux__
@@ -23,8 +22,14 @@ typedef SRWLOCK platform_lock;
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#ifdef __wasi__ /* WebAssembly: one thread, and no forks */
+typedef char platform_lock;
+#define PLATFORM_LOCK_INIT 0
+#else
+#include <pthread.h>
 typedef pthread_mutex_t platform_lock;
 #define PLATFORM_LOCK_INIT PTHREAD_MUTEX_INITIALIZER
+#endif
 #endif
 
 /* `bytes` of memory at a multiple of `alignment`, a power of two; NULL if there is none. Free it by platform_free. */
@@ -57,6 +62,8 @@ static inline void platform_large_pages(void *memory, size_t bytes) {
 static inline void platform_take(platform_lock *lock) {
 #ifdef _WIN32
     AcquireSRWLockExclusive(lock);
+#elif defined(__wasi__)
+    (void)lock;
 #else
     (void)pthread_mutex_lock(lock);
 #endif
@@ -65,14 +72,17 @@ static inline void platform_take(platform_lock *lock) {
 static inline void platform_release(platform_lock *lock) {
 #ifdef _WIN32
     ReleaseSRWLockExclusive(lock);
+#elif defined(__wasi__)
+    (void)lock;
 #else
     (void)pthread_mutex_unlock(lock);
 #endif
 }
 
-/* Registers `before` to be called before each fork, and `after` after it in both processes. Windows has no fork. */
+/* Registers `before` to be called before each fork, and `after` after it in both processes. Windows and WebAssembly
+ * have no fork. */
 static inline void platform_around_forks(void (*before)(void), void (*after)(void)) {
-#ifdef _WIN32
+#if defined(_WIN32) || defined(__wasi__)
     (void)before, (void)after;
 #else
     (void)pthread_atfork(before, after, after);
