@@ -28,7 +28,7 @@ from rotrnn._support.text import nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
 from rotrnn.ops.recording import recording
-from rotrnn.ops.split import Split
+from rotrnn.ops.split import Ranks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,7 +61,7 @@ class Context:
         All-gather for a batch that is distributed over several processes: ``gather(x)`` returns the x (n, ...) of each
         process, in their order. n may differ between processes; dtype and other sizes must be equal, and every process
         must make the same number of calls. It is used for values of the whole batch (batch norm, quantiles of
-        residuals). None if the batch is not distributed. If it has an attribute `time`, a `rotrnn.ops.Split`, the
+        residuals). None if the batch is not distributed. If it has an attribute `time`, a `rotrnn.ops.Ranks`, the
         sequences are split as well, and inputs, lengths and outputs are this process's piece of time
         (`rotrnn.training.parallel.Grid`).
     fused : bool
@@ -93,7 +93,7 @@ class Context:
             raise TypeError(f"Context: gather is a {type(self.gather).__name__}, expected a function or None")
 
     @property
-    def split(self) -> Split | None:
+    def split(self) -> Ranks | None:
         """The processes that share each sequence; None if sequences are not split."""
         return split_by(self.gather)
 
@@ -102,9 +102,9 @@ class Context:
         return replace(self, lengths=lengths, _checked=True)
 
 
-def split_by(gather: Gather | None) -> Split | None:
+def split_by(gather: Gather | None) -> Ranks | None:
     """Returns the processes that share each sequence, if a context's `gather` says that sequences are split."""
-    split: Split | None = getattr(gather, "time", None)
+    split: Ranks | None = getattr(gather, "time", None)
     return split
 
 

@@ -19,7 +19,7 @@ from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
-from rotrnn.ops.split import Inputs, Split, map_of, on_this_host, pass_on
+from rotrnn.ops.split import Inputs, Ranks, map_of, on_this_host, pass_on
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
 
 __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
@@ -83,7 +83,7 @@ def linear_layer(
     window: int | None = None,
     exact: Array | None = None,
     fused: bool = True,
-    split: Split | None = None,
+    split: Ranks | None = None,
 ) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
 
@@ -113,7 +113,7 @@ def linear_layer(
         If true, one pass over tiles of time: states are not stored, and backward recomputes them from the states before
         each tile. If false, products and scans run one after the other and every state is stored. The results agree up
         to rounding. With a window the layer always runs unfused.
-    split : Split, optional
+    split : Ranks, optional
         The processes that share each sequence. Then u is this process's piece of time, as in `split_start`, and so are
         `lengths` and y; h0 is for the first piece of each direction only, and hT is the state after this piece. A state
         is passed on once for each direction, after a pass over u that computes the last state alone; if fused, that
@@ -305,7 +305,7 @@ def exact_system(
 
 
 def starts(
-    args: Boundary, split: Split, a: Array, inputs: list[Inputs], given: Array | None, lengths: Array | None, *,
+    args: Boundary, split: Ranks, a: Array, inputs: list[Inputs], given: Array | None, lengths: Array | None, *,
     adjoint: bool = False,
 ) -> Array:  # fmt: skip
     """Returns the states (K, B, N) in double precision that this process's piece starts from, with the `inputs` of the
@@ -341,7 +341,7 @@ def linear_layer_backward(
     saved: LinearLayerSaved | LinearLayerStates,
     dhT: npt.ArrayLike | None = None,
     *,
-    split: Split | None = None,
+    split: Ranks | None = None,
 ) -> LinearLayerGrads:
     """Adjoint of `linear_layer`, by the adjoints of its products and scans. All results are new arrays.
 
@@ -356,7 +356,7 @@ def linear_layer_backward(
         As given to and returned by `linear_layer`.
     dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
-    split : Split, optional
+    split : Ranks, optional
         As given to `linear_layer`. Then dy, du and dh0 are those of this process's piece, `dhT` is for the last piece
         of each direction only, and the gradients of the system over all processes add up to those of the whole.
 

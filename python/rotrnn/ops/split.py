@@ -19,7 +19,7 @@ from rotrnn.ops.device import HOST
 from rotrnn.ops.scan import LANES, Planes, diagonal_scan, flat
 
 __all__ = [
-    "Split",
+    "Ranks",
     "split_end",
     "split_lengths",
     "split_rotation_end",
@@ -33,7 +33,7 @@ CHUNK = 1 << 17
 """Numbers of a piece that are scanned at a time for its map, so that their states stay in cache."""
 
 
-class Split(Protocol):
+class Ranks(Protocol):
     """The processes that share a sequence, in the order of their pieces: a `rotrnn.training.parallel.World` is one."""
 
     @property
@@ -103,7 +103,7 @@ def _map_of_chunk(
     return Affine(power, a * last if adjoint and a.ndim == 1 else last)
 
 
-def pass_on(op: str, name: str, split: Split, own: Affine, given: Array | None, *, reverse: bool) -> Array | None:
+def pass_on(op: str, name: str, split: Ranks, own: Affine, given: Array | None, *, reverse: bool) -> Array | None:
     """Returns the state (B, N) that this process's piece starts from, in double precision; None if that is zero.
 
     The processes send their maps in one message: `FORM` bytes, the power and the last state. `given` is the state
@@ -148,7 +148,7 @@ def split_start(
     x: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
-    split: Split,
+    split: Ranks,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array | None:
@@ -175,7 +175,7 @@ def split_start(
     h0 : (B, N), optional
         Initial state of the whole sequence. Only for the process whose piece comes first (the last process if
         `reverse`).
-    split : Split
+    split : Ranks
         The processes in the order of their pieces, such as ``rotrnn.training.parallel.world()``. All must make the same
         call. If one may fail before, call within ``with world.together()``, by which the others learn of it.
 
@@ -205,7 +205,7 @@ def split_end(
     a: npt.ArrayLike,
     dhT: npt.ArrayLike | None = None,
     *,
-    split: Split,
+    split: Ranks,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array | None:
@@ -241,7 +241,7 @@ def split_end(
 
 
 def _passed(
-    args: Boundary, name: str, split: Split, a: Array, x: Array, given: Array | None, lengths: Any, *, reverse: bool,
+    args: Boundary, name: str, split: Ranks, a: Array, x: Array, given: Array | None, lengths: Any, *, reverse: bool,
     adjoint: bool,
 ) -> Array | None:  # fmt: skip
     on_this_host(args)
@@ -257,7 +257,7 @@ def split_rotation_start(
     x: npt.ArrayLike,
     h0: npt.ArrayLike | None = None,
     *,
-    split: Split,
+    split: Ranks,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array | None:
@@ -286,7 +286,7 @@ def split_rotation_end(
     gamma: npt.ArrayLike | None,
     dhT: npt.ArrayLike | None = None,
     *,
-    split: Split,
+    split: Ranks,
     reverse: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array | None:
@@ -312,7 +312,7 @@ def split_rotation_end(
 
 
 def _passed_rotation(
-    args: Boundary, theta: Any, gamma: Any, x: Array, name: str, given: Any, split: Split, reverse: bool, lengths: Any,
+    args: Boundary, theta: Any, gamma: Any, x: Array, name: str, given: Any, split: Ranks, reverse: bool, lengths: Any,
     adjoint: bool,
 ) -> Array | None:  # fmt: skip
     reverse = args.flag("reverse", reverse)
@@ -327,7 +327,7 @@ def _passed_rotation(
     return None if state is None else planes.to_real(state)
 
 
-def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Split) -> npt.NDArray[np.int64]:
+def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Ranks) -> npt.NDArray[np.int64]:
     """Number of valid steps (B,) in this process's piece of each sequence. Padding is at the end of the whole.
 
     Parameters
@@ -336,7 +336,7 @@ def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Split) -> npt.
         Number of valid steps of each whole sequence.
     seq_len : int
         T_r, the number of steps in this process's piece.
-    split : Split
+    split : Ranks
         The processes in the order of their pieces; they tell each other their T_r.
 
     Raises

@@ -183,7 +183,7 @@ ALONE = World()
 
 
 class Row:
-    """The processes that share sequences, in the order of their pieces (`rotrnn.ops.Split`).
+    """The processes that share sequences, in the order of their pieces (`rotrnn.ops.Ranks`).
 
     Each of their calls first exchanges the status of all processes, also of those in other rows: where one failed, all
     learn of it.

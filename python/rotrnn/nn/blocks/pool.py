@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Module, Params, State, StateArray, split_by, trusted
 from rotrnn.ops.device import beside
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
-from rotrnn.ops.split import Split
+from rotrnn.ops.split import Ranks
 
 
 class PoolSaved(NamedTuple):
@@ -22,7 +22,7 @@ class PoolSaved(NamedTuple):
     share: Array | None = None
 
 
-def _sum_of(split: Split, x: Array) -> Array:
+def _sum_of(split: Ranks, x: Array) -> Array:
     """Returns the sum of x over the processes that share a sequence, in their order."""
     total: Array = np.sum(np.stack(split.gather(x)), 0)
     return total
