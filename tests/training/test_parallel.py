@@ -626,9 +626,9 @@ def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tm
     assert json.loads(lines[-1])["step"] == step
 
 
-@pytest.mark.parametrize("command", [["sweep", "digits-lru"], ["eval", "runs/digits"]])
-def test_only_train_is_a_program_of_several(monkeypatch, capsys, command):
+@pytest.mark.parametrize("command", [["estimate", "digits-lru"], ["eval", "runs/digits"]])
+def test_only_train_and_sweep_are_programs_of_several(monkeypatch, capsys, command):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     assert main(command) == 2
-    assert "MPI started 2 processes, expected one: only train runs on several" in capsys.readouterr().err
+    assert "MPI started 2 processes, expected one: only train and sweep run on several" in capsys.readouterr().err
