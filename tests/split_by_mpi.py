@@ -1,6 +1,6 @@
 """Runs a model on sequences split over the processes of MPI, and compares with one process.
 
-    mpiexec -n PROCESSES python split_by_mpi.py TIME [fail]
+mpiexec -n PROCESSES python split_by_mpi.py TIME [fail]
 """
 
 from __future__ import annotations

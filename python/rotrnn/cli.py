@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
             if args.command not in (_train, _sweep) and (processes := started()[1]) > 1:
-                raise ValueError(f"MPI started {processes} processes, expected one: only train and sweep run on several")
+                raise ValueError(
+                    f"MPI started {processes} processes, expected one: only train and sweep run on several"
+                )
             args.command(args)
     except Interrupted as error:
         return _report(str(error), INTERRUPTED)
@@ -487,8 +489,8 @@ rotrnn sweep listops-lru --seeds 0..4 --launcher slurm --slurm-option time=12:00
         "--jobs",
         type=_positive,
         metavar="N",
-        help="number of runs at a time, which share the cores (default: 1); under mpirun in each process; with Slurm at "
-        "most so many tasks of the array (default: no limit)",
+        help="number of runs at a time, which share the cores (default: 1); under mpirun in each process; with Slurm "
+        "the most tasks of the array at a time (default: no limit)",
     )
     one.add_argument("--retry", action="store_true", help="resume failed runs too")
     one.add_argument(

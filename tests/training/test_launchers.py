@@ -15,6 +15,7 @@ import pytest
 
 import toy
 from rotrnn.cli import main
+from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.slurm import check_options, script
@@ -182,7 +183,11 @@ def test_an_array_job_trains_every_run_and_the_same_command_resumes(tmp_path, sb
     names = [f"{name},seed=0" for name in ("nan", "crash", "fine")]
     assert [Run(folder / name).status() for name in names] == ["failed", "unfinished", "done"]
     assert "the loss is nan" in (folder / "slurm-71_0.log").read_text()
-    assert (folder / "slurm-71_2.log").read_text().endswith("done: fine,seed=0; install matplotlib for rotrnn plot fine,seed=0\n")
+    assert (
+        (folder / "slurm-71_2.log")
+        .read_text()
+        .endswith("done: fine,seed=0; install matplotlib for rotrnn plot fine,seed=0\n")
+    )
     assert main(command) == 0  # the crashed run is the only unfinished one
     assert "submitted 1 run as job 71" in capsys.readouterr().out
     assert "#SBATCH --array=0-0\n" in (folder / "sweep.sbatch").read_text()
@@ -212,8 +217,6 @@ def test_a_task_that_was_cut_off_resumes_to_the_same_bytes(tmp_path, sbatch, mon
     assert Run(folder / "seed=0").status() == "unfinished"
     assert subprocess.run(["/bin/sh", "sweep.sbatch"], cwd=folder, env=env, capture_output=True).returncode == 0
     recipe = load_recipe(folder / "seed=0" / "recipe.toml")
-    from rotrnn.training.loop import train
-
     train(recipe, tmp_path / "straight", progress=False)
     assert contents(folder / "seed=0") == contents(tmp_path / "straight")
 
@@ -223,10 +226,15 @@ def test_an_sbatch_that_is_missing_or_fails(tmp_path, sbatch, capsys, monkeypatc
     sbatch("#!/bin/sh\necho 'sbatch: error: invalid partition specified: none' >&2\nexit 1\n")
     assert main(command) == 2
     error = "sbatch failed with exit code 1: sbatch: error: invalid partition specified: none"
-    assert f"rotrnn: error: --launcher slurm: {tmp_path}/sweep/sweep.sbatch is written, but {error}\n" in capsys.readouterr().err
+    assert (
+        f"rotrnn: error: --launcher slurm: {tmp_path}/sweep/sweep.sbatch is written, but {error}\n"
+        in capsys.readouterr().err
+    )
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert main(command) == 2
-    assert "sweep.sbatch is written, but there is no sbatch on the PATH, expected that of Slurm" in capsys.readouterr().err
+    assert (
+        "sweep.sbatch is written, but there is no sbatch on the PATH, expected that of Slurm" in capsys.readouterr().err
+    )
     assert Run(tmp_path / "sweep" / "seed=0").status() == "unfinished"
 
 
@@ -241,13 +249,15 @@ def test_launchers_and_options_that_there_are_not(tmp_path, capsys):
         with pytest.raises(ValueError, match=r"--slurm-option .*: expected an option of sbatch without dashes"):
             check_options([option])
     for option in ("array=0-3", "chdir=/"):
-        with pytest.raises(ValueError, match=rf"--slurm-option {option}: the sweep sets --{option.partition('=')[0]} its"):
+        with pytest.raises(
+            ValueError, match=rf"--slurm-option {option}: the sweep sets --{option.partition('=')[0]} its"
+        ):
             check_options([option])
     assert not (tmp_path / "sweep").exists()
 
 
 def test_a_script_quotes_what_a_shell_would_read():
-    text = script("my sweep $HOME", list(plan("digits-lru", seeds=[0, 1])) + ["a=b;c'd"], None, "cuda", ())
+    text = script("my sweep $HOME", [*plan("digits-lru", seeds=[0, 1]), "a=b;c'd"], None, "cuda", ())
     assert "#SBATCH --job-name=my_sweep_HOME\n#SBATCH --array=0-2\n" in text
     assert """set -- seed=0 seed=1 'a=b;c'"'"'d'\n""" in text
     assert text.endswith('train --resume "$1" --device cuda\n')

@@ -6,6 +6,7 @@ The processes are threads of this one (worlds.py); the last tests start processe
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -96,7 +97,12 @@ def test_the_pieces_of_a_diagonal_scan_are_those_of_the_whole(dtype, varying, le
     rng = np.random.default_rng(0)
     a = draw(rng, dtype, *((B, T, N) if varying else (N,)))
     a /= np.abs(a)
-    x, dh, h0, dhT = draw(rng, dtype, B, T, N), draw(rng, dtype, B, T, N), draw(rng, dtype, B, N), draw(rng, dtype, B, N)
+    x, dh, h0, dhT = (
+        draw(rng, dtype, B, T, N),
+        draw(rng, dtype, B, T, N),
+        draw(rng, dtype, B, N),
+        draw(rng, dtype, B, N),
+    )
     if lengths is not None:
         padding = np.arange(T) >= lengths[:, None]
         x[padding] = dh[padding] = np.nan
@@ -159,9 +165,7 @@ def test_the_pieces_of_a_rotation_scan(varying, odd, reverse):
     close(parts[first].dh0, grads.dh0, steep, 8 * T + 8)
     for name in ("dtheta", "dgamma"):
         own = [getattr(one, name) for one in parts]
-        close(
-            joined(own) if varying else sum(own), getattr(grads, name), B * T * lanes * large * steep, 16 * T + B * T
-        )
+        close(joined(own) if varying else sum(own), getattr(grads, name), B * T * lanes * large * steep, 16 * T + B * T)
 
 
 def test_the_sizes_of_messages():
@@ -197,9 +201,7 @@ def test_the_pieces_of_a_linear_layer(K, fused):
     sums over B T more."""
     rng = np.random.default_rng(2)
     a = np.exp(1j * rng.uniform(0, 6, N))
-    system = System(
-        rng.standard_normal((2 * N, D)), a, rng.standard_normal((K, D, 2 * N)), rng.standard_normal(D)
-    )
+    system = System(rng.standard_normal((2 * N, D)), a, rng.standard_normal((K, D, 2 * N)), rng.standard_normal(D))
     u, dy = rng.standard_normal((2, B, T, D))
     padding = np.arange(T) >= LENGTHS[:, None]
     u[padding] = dy[padding] = np.nan
@@ -298,7 +300,9 @@ def test_a_classifier_on_a_grid_of_two_by_two(settings, fused):
     bound = 3 * (2 * 5 * 13 + 6 * D + 8 * 4 + 10 * 13) * np.finfo(np.float64).eps
     for row in (0, 1):
         for rank in (2 * row, 2 * row + 1):
-            np.testing.assert_allclose(found[rank][0], expected[shares[row]], rtol=0, atol=bound * np.abs(expected).max())
+            np.testing.assert_allclose(
+                found[rank][0], expected[shares[row]], rtol=0, atol=bound * np.abs(expected).max()
+            )
     largest = max(np.abs(grad).max() for grad in grads.values())
     for name, grad in grads.items():
         np.testing.assert_allclose(found[0][1][name], grad, rtol=0, atol=bound * largest, err_msg=name)
@@ -348,9 +352,13 @@ def test_processes_that_differ_are_refused_in_all():
 
     def run(world):
         other = x.astype(np.float32) if world.rank == 1 else x
-        with pytest.raises(ValueError, match=r"^process 1 calls split_start with B=2, N=5, float64, expected split_sta"):
+        with pytest.raises(
+            ValueError, match=r"^process 1 calls split_start with B=2, N=5, float64, expected split_sta"
+        ):
             ops.split_start(a, x[: 3 - world.rank], split=world)
-        with pytest.raises(ValueError, match=r"^process 1 calls split_end with B=3, N=5, complex128, expected split_end"):
+        with pytest.raises(
+            ValueError, match=r"^process 1 calls split_end with B=3, N=5, complex128, expected split_end"
+        ):
             ops.split_end(other + 0j if world.rank else x, a, split=world)
         return True
 
@@ -383,7 +391,9 @@ def test_states_belong_to_the_ends():
             (ops.split_end, (x, a, h), False, 1, "dhT"),
             (ops.split_end, (x, a, h), True, 0, "dhT"),
         ):
-            expected = rf"{name} was given to process {1 - rank} of 2, expected only by process {rank}, where time begins"
+            expected = (
+                rf"{name} was given to process {1 - rank} of 2, expected only by process {rank}, where time begins"
+            )
             try:
                 with world.together():
                     call(*given, split=world, reverse=reverse)
@@ -398,15 +408,21 @@ def test_states_belong_to_the_ends():
     assert all(among(2, run))
 
 
-@pytest.mark.parametrize("layer", [S4D(D, 4), MinGRU(D, 4), Bidirectional(D, LRU(D, 4))], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "layer", [S4D(D, 4), MinGRU(D, 4), Bidirectional(D, LRU(D, 4))], ids=lambda one: type(one).__name__
+)
 def test_layers_that_cannot_be_split_say_so(layer):
     grid = ALONE.grid(1)
     params = layer.init(np.random.default_rng(0))
     kind = type(layer).__name__
-    with pytest.raises(ValueError, match=rf"{kind}\.forward: sequences are split over processes, which {kind} does not "):
+    with pytest.raises(
+        ValueError, match=rf"{kind}\.forward: sequences are split over processes, which {kind} does not "
+    ):
         layer.forward(params, np.zeros((1, 3, D), np.float32), Context(gather=grid))
     block = ResidualBlock(LayerNorm(D), layer, Dropout(0.0))
-    with pytest.raises(ValueError, match=rf"ResidualBlock\.forward: sequences are split .* which {kind} does not support"):
+    with pytest.raises(
+        ValueError, match=rf"ResidualBlock\.forward: sequences are split .* which {kind} does not support"
+    ):
         block.forward(block.init(np.random.default_rng(0)), np.zeros((1, 3, D), np.float32), Context(gather=grid))
 
 
@@ -424,13 +440,15 @@ def test_settings_that_cannot_be_split_say_so():
     with pytest.raises(ValueError, match=r"LastPool\.forward: sequences are split over processes, expected MeanPool"):
         LastPool().forward({}, x, ctx)
     _, saved = MeanPool().forward({}, x, ctx)
-    with pytest.raises(ValueError, match=r"MeanPool\.backward: gather is without processes that share sequences"):
+    with pytest.raises(ValueError, match=r"MeanPool\.backward: gather is None, expected that of forward"):
         MeanPool().backward({}, saved, x[:, 0])
     layer = RopeMemory(D, 4, length=8)
     _, kept = layer.forward(layer.init(rng), x, ctx)
     with pytest.raises(ValueError, match=r"split is None, expected that of forward"):
         layer.backward(layer.init(rng), kept, x)
-    with pytest.raises(NotImplementedError, match=r"split_start: split sequences are not supported on the strict device, only on cpu"):
+    with pytest.raises(
+        NotImplementedError, match=r"split_start: split sequences are not supported on the strict device, only on cpu"
+    ):
         ops.split_start(strict.STRICT.asarray(np.ones(D)), strict.STRICT.asarray(x + 0.0), split=ALONE)
 
 
@@ -440,7 +458,9 @@ def test_arguments_of_grids_and_lengths():
             world.grid(2)
         with pytest.raises(ValueError, match=r"grid: time is 3 in process 1, expected 1 as in process 0"):
             world.grid(3 if world.rank == 1 else 1)
-        with pytest.raises(ValueError, match=r"lengths\[1\] is 7, expected an integer from 0 to T=6, the sum of the pieces"):
+        with pytest.raises(
+            ValueError, match=r"lengths\[1\] is 7, expected an integer from 0 to T=6, the sum of the pieces"
+        ):
             ops.split_lengths([6, 7], 2, split=world)
         with pytest.raises(TypeError, match=r"split_lengths: lengths has dtype float64, expected an integer dtype"):
             ops.split_lengths([6.0], 2, split=world)
@@ -462,6 +482,28 @@ def test_processes_of_mpi_equal_one(processes, time):
     done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{processes} processes, {time} pieces: equal\n"
+
+
+def test_processes_of_mpi_run_the_documented_example(tmp_path):
+    """The first example of docs/processes.md, and that its gradients are those of one process."""
+    page = Path(__file__).parents[2] / "docs" / "processes.md"
+    (tmp_path / "this.py").write_text(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)[0] + PRINT)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    command = [str(MPIEXEC), "-n", "4", sys.executable, str(tmp_path / "this.py")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    # float32: sums of 6 * 100 steps after some 10 * 100 roundings of a recurrence, and tens of the block's
+    assert float(done.stdout) < 2000 * np.finfo(np.float32).eps
+
+
+PRINT = """
+if everyone.first:
+    x = np.random.default_rng(1).standard_normal((6, 100, 8), np.float32)
+    params = block.init(np.random.default_rng(0))
+    y, saved = block.forward(params, x, rotrnn.Context(np.array([100, 70, 30] * 2), train=True))
+    whole = dict(rotrnn.nn.flatten(block.backward(params, saved, y)[1]))
+    print(max(np.abs(dparams[name] - one).max() / np.abs(one).max() for name, one in whole.items()))
+"""
 
 
 def test_a_process_of_mpi_that_fails_does_not_hang_the_others():

@@ -149,7 +149,7 @@ def linear_layer(
     steps = args.lengths(lengths)
     au = args.layout(au, dtype)
     if split is not None and fused:
-        inputs: list[Inputs] = [lambda part: dense(au[:, part], w_in).view(complex_of(dtype))] * len(w_out)
+        inputs = [_projected(au, w_in, dtype)] * len(w_out)
         z0 = starts(args, split, a if turn is None else turn, inputs, z0, steps)
     given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     if fused and L is None:
@@ -304,6 +304,11 @@ def exact_system(
     return *checked_system(args, system, *others, h0), None
 
 
+def _projected(u: Array, w: Array, dtype: np.dtype[Any]) -> Inputs:
+    """Returns the inputs of a scan, ``w u`` as complex numbers, of any steps."""
+    return lambda part: dense(u[:, part], w).view(complex_of(dtype))
+
+
 def starts(
     args: Boundary, split: Ranks, a: Array, inputs: list[Inputs], given: Array | None, lengths: Array | None, *,
     adjoint: bool = False,
@@ -380,8 +385,7 @@ def linear_layer_backward(
     if saved.split != (split is not None):
         raise ValueError(f"{args.op}: split is {split!r}, expected that of forward")
     if split is not None:
-        back = [np.ascontiguousarray(out.T) for out in ready.w_out]
-        ends: list[Inputs] = [lambda part, w=w: dense(dy[:, part], w).view(complex_of(dtype)) for w in back]
+        ends = [_projected(dy, np.ascontiguousarray(out.T), dtype) for out in ready.w_out]
         dhT = starts(args, split, ready.a, ends, dhT, steps, adjoint=True)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):

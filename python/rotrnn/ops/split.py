@@ -88,9 +88,7 @@ def map_of(
     return found
 
 
-def _map_of_chunk(
-    a: Array, x: Array, lengths: Array | None, valid: Array, back: bool, adjoint: bool
-) -> Affine:
+def _map_of_chunk(a: Array, x: Array, lengths: Array | None, valid: Array, back: bool, adjoint: bool) -> Affine:
     if adjoint:
         a = a.conj()
     if a.ndim == 3:
@@ -320,10 +318,9 @@ def _passed_rotation(
     planes = Planes(args, theta, gamma, x.shape[-1], lengths)
     dtype = np.result_type(*(one for one in (x, given, planes.theta, planes.gamma) if one is not None))
     _, a = planes.transition(dtype)
-    zx, zgiven = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in (x, given))
-    state = _passed(
-        args, name, split, flat(a), zx, zgiven, planes.lengths, reverse=reverse, adjoint=adjoint
-    )
+    zx = planes.to_complex(args.layout(x, dtype))
+    zgiven = None if given is None else planes.to_complex(args.layout(given, dtype))
+    state = _passed(args, name, split, flat(a), zx, zgiven, planes.lengths, reverse=reverse, adjoint=adjoint)
     return None if state is None else planes.to_real(state)
 
 

@@ -11,7 +11,6 @@ import socket
 import time
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rotrnn.training.parallel import MPIWorld, World
@@ -34,7 +33,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for rank in self.ranks:
             self.tell(rank, "leave")
 
@@ -45,7 +44,8 @@ class Crew:
 
     def places(self, jobs: int, device: str) -> list[Place]:
         """Returns the places for runs, `jobs` in each process, in the order in which they are to be filled."""
-        return [here(jobs * self.beside, device), *(partial(Remote, self, rank, jobs, device) for rank in self.ranks)] * jobs
+        own = here(jobs * self.beside, device)
+        return [own, *(partial(Remote, self, rank, jobs, device) for rank in self.ranks)] * jobs
 
     def tell(self, rank: int, what: str, *more: Any) -> None:
         assert self.comm is not None

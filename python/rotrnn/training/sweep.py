@@ -372,7 +372,7 @@ def run_sweep(
     return every
 
 
-def here(share: int, device: str) -> Place:
+def here(share: int, device: str) -> Callable[[Run], Worker]:
     """Returns this process as a place, one of `share` that share the cores."""
     return partial(Worker.start, threads=max(1, cores() // share) if share > 1 else None, device=device)
 

@@ -56,7 +56,7 @@ class MeanPool(Module):
         """Returns (dx, {}). `gather` must be that of forward's context."""
         if saved.share is not None:
             if (split := split_by(gather)) is None:
-                raise ValueError("MeanPool.backward: gather is without processes that share sequences, expected forward's")
+                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected that of forward")
             dy = _sum_of(split, dy) * saved.share
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 

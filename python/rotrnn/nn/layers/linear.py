@@ -130,8 +130,10 @@ class LinearRecurrence(Recurrent):
     def backward(
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `gather` must be that
-        of forward's context."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
+
+        `gather` must be that of forward's context.
+        """
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate)
         dhT = None if dstate is None else dstate[None]
