@@ -17,7 +17,10 @@ WHOLE = {
     "package/test_plots.py",
     "package/test_readme.py::test_a_layer_and_a_task_of_ones_own",
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
+    "training/test_launchers.py",
     "training/test_parallel.py",
+    "training/test_split.py::test_a_process_of_mpi",
+    "training/test_split.py::test_processes_of_mpi",
     "training/test_sweep.py",
 }
 """These drive whole programs: commands, notebooks, benchmarks, pictures, several processes. The C code that they reach

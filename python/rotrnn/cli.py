@@ -27,14 +27,16 @@ from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
+from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
-from rotrnn.training.parallel import Fallen, started, world
+from rotrnn.training.parallel import Fallen, MPIWorld, started, world
 from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
+from rotrnn.training.slurm import launch
 from rotrnn.training.state import initial_state
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 
@@ -54,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
-            if args.command is not _train and (processes := started()[1]) > 1:
-                raise ValueError(f"MPI started {processes} processes, expected one: only train runs on several")
+            if args.command not in (_train, _sweep) and (processes := started()[1]) > 1:
+                raise ValueError(
+                    f"MPI started {processes} processes, expected one: only train and sweep run on several"
+                )
             args.command(args)
     except Interrupted as error:
         return _report(str(error), INTERRUPTED)
@@ -119,16 +123,38 @@ def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
 
 
 def _sweep(args: argparse.Namespace) -> None:
-    _check_out(args.out)
-    runs = plan(
-        args.recipe,
-        seeds=parse_seeds(args.seeds) if args.seeds else (),
-        grid=[parse_grid(one) for one in args.grid],
-        variants=args.variant,
-        overrides=_overrides(args, "steps"),
-    )
-    folder = args.out or Path("sweeps", Path(args.recipe).stem)
-    ended = run_sweep(runs, folder, jobs=args.jobs, retry=args.retry, say=tqdm.write, device=args.device)
+    among = world()
+    if isinstance(among, MPIWorld) and not among.first:
+        serve(among)
+        return
+    with Crew(among) as crew:
+        _check_out(args.out)
+        runs = plan(
+            args.recipe,
+            seeds=parse_seeds(args.seeds) if args.seeds else (),
+            grid=[parse_grid(one) for one in args.grid],
+            variants=args.variant,
+            overrides=_overrides(args, "steps"),
+        )
+        folder = args.out or Path("sweeps", Path(args.recipe).stem)
+        how: dict[str, Any] = {"retry": args.retry, "say": tqdm.write, "device": args.device}
+        if args.slurm_option and not args.launcher:
+            raise ValueError(f"--slurm-option {args.slurm_option[0]}: expected --launcher slurm with it")
+        if args.launcher:
+            if among.size > 1:
+                raise ValueError(f"--launcher {args.launcher}: MPI started {among.size} processes, expected one")
+            if launch(runs, folder, jobs=args.jobs, options=args.slurm_option, **how):
+                return
+            ended = [Run(folder / name) for name in runs]
+        else:
+            if among.size > 1 and args.device != "cpu":
+                raise ValueError(f"sweep: --device {args.device} with {among.size} processes of MPI, expected cpu")
+            ended = run_sweep(runs, folder, places=crew.places(args.jobs or 1, args.device), **how)
+    _conclude(ended)
+
+
+def _conclude(ended: list[Run]) -> None:
+    """Prints the table of a sweep. ValueError if some of its runs failed."""
     outcomes, unreadable = read_runs(ended)
     print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
@@ -434,11 +460,20 @@ below DIR, named after the settings that distinguish it. The options replace or 
 
 After any interruption (Ctrl-C, kill -9, power failure), the same command resumes the unfinished runs and does not touch
 the finished ones. A run that fails or crashes is recorded and counted, and the others continue. At the end the command
-prints a table of these runs; `rotrnn results DIR` prints a table of all runs below DIR, including earlier sweeps.""",
+prints a table of these runs; `rotrnn results DIR` prints a table of all runs below DIR, including earlier sweeps.
+
+Under mpirun, with the extra "mpi", process 0 hands out the runs, and each process trains one at a time (or --jobs). All
+processes must see DIR. Ctrl-C stops all runs after their step.
+
+With --launcher slurm the command submits an array job and returns. Each of its tasks trains one run, as by
+`rotrnn train --resume`. A minute before its time limit a run saves and ends; to resume, repeat the command when the job
+has ended: only unfinished runs are submitted. What a task prints is in DIR/slurm-JOB_TASK.log.""",
         """\
 rotrnn sweep digits-lru --seeds 0..2 --jobs 2
 rotrnn sweep digits-lru --seeds 0,3,5 --grid layer.r_max=0.9,0.99 --grid layer.d_state=16,32 --out sweeps/radii
-rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
+rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000
+OMP_NUM_THREADS=1 mpirun -n 8 rotrnn sweep digits-lru --seeds 0..7
+rotrnn sweep listops-lru --seeds 0..4 --launcher slurm --slurm-option time=12:00:00 --slurm-option cpus-per-task=8""",
     )
     one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the recipe's")
@@ -453,11 +488,23 @@ rotrnn sweep my-ablation.toml --variant full --variant plain --steps 1000""",
     one.add_argument(
         "--jobs",
         type=_positive,
-        default=1,
         metavar="N",
-        help="number of runs at a time, which share the cores (default: 1)",
+        help="number of runs at a time, which share the cores (default: 1); under mpirun in each process; with Slurm "
+        "the most tasks of the array at a time (default: no limit)",
     )
     one.add_argument("--retry", action="store_true", help="resume failed runs too")
+    one.add_argument(
+        "--launcher",
+        choices=("slurm",),
+        help="slurm: write DIR/sweep.sbatch, an array job with a task for each unfinished run, and submit it by sbatch",
+    )
+    one.add_argument(
+        "--slurm-option",
+        action="append",
+        default=[],
+        metavar="option=value",
+        help="an option of sbatch without its dashes, such as time=2:00:00 or gres=gpu:1; may be repeated",
+    )
 
 
 def _results_parser(commands: Any) -> None:

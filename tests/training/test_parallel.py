@@ -11,9 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,40 +38,9 @@ from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import load_recipe, read_recipe
 from rotrnn.training.state import initial_state
 from rotrnn.training.step import Stepper
+from worlds import among
 
 EPS = 2.0**-52
-PATIENCE = 60  # seconds after which a thread that waits in vain fails its test
-
-
-class Threads(World):
-    """A rank of a world whose ranks are threads of this process."""
-
-    def __init__(self, rank: int, table: list, barrier: threading.Barrier) -> None:
-        self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
-
-    def _all(self, x):
-        self.table[self.rank] = x.copy()
-        self.barrier.wait(PATIENCE)
-        found = list(self.table)
-        self.barrier.wait(PATIENCE)
-        return found
-
-    def _gather(self, x):
-        return np.stack(self._all(x))
-
-    def _exchange(self, x):
-        return np.stack([one[self.rank] for one in self._all(x)])
-
-    def _copy(self, x):
-        x[...] = self._all(x)[0]
-
-
-def among(size, run):
-    """Returns the results of `run(world)` in the threads of a world, one for each rank."""
-    table, barrier = [None] * size, threading.Barrier(size)
-    with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(run, Threads(rank, table, barrier)) for rank in range(size)]
-    return [future.result() for future in futures]
 
 
 # ---- worlds ----
@@ -659,9 +626,9 @@ def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tm
     assert json.loads(lines[-1])["step"] == step
 
 
-@pytest.mark.parametrize("command", [["sweep", "digits-lru"], ["eval", "runs/digits"]])
-def test_only_train_is_a_program_of_several(monkeypatch, capsys, command):
+@pytest.mark.parametrize("command", [["estimate", "digits-lru"], ["eval", "runs/digits"]])
+def test_only_train_and_sweep_are_programs_of_several(monkeypatch, capsys, command):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     assert main(command) == 2
-    assert "MPI started 2 processes, expected one: only train runs on several" in capsys.readouterr().err
+    assert "MPI started 2 processes, expected one: only train and sweep run on several" in capsys.readouterr().err

@@ -7,8 +7,8 @@ from typing import Any
 
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.dense import Dense
-from rotrnn.nn.blocks.pool import LastPool, MeanPool
-from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, StateForm, trusted
+from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
+from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, StateForm, trusted
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,12 @@ class SequenceClassifier(SequenceModel):
         logits, head = self.head.forward(params["head"], x, TRUSTED)
         return logits, (pool, head)
 
-    def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
+    def head_backward(
+        self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
         pool, head = saved
         dpooled, dhead = trusted(self.head.backward)(params["head"], head, dlogits)
-        return trusted(self.pool.backward)({}, pool, dpooled)[0], {"head": dhead}
+        return pool_backward(self.pool, pool, dpooled, gather), {"head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns logits (B, C) of the sequences read so far."""

@@ -96,8 +96,10 @@ class SequenceModel(Module, ABC):
         """Returns (logits, saved) from the last block's output (B, T, D)."""
 
     @abstractmethod
-    def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
-        """Returns (dx, gradients of the head's parameters)."""
+    def head_backward(
+        self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
+        """Returns (dx, gradients of the head's parameters). `gather` is that of forward's context."""
 
     @abstractmethod
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
@@ -176,7 +178,7 @@ class SequenceModel(Module, ABC):
         grads: Params = {}
 
         def below_head() -> Array:
-            dx, dhead = self.head_backward(params, saved.head, dlogits)
+            dx, dhead = self.head_backward(params, saved.head, dlogits, gather)
             grads.update(dhead)
             if self.norm is not None:
                 dx, grads["norm"] = norm_backward(self.norm, params["norm"], saved.norm, dx, gather)

@@ -12,8 +12,8 @@ from rotrnn.models.model import ModelSaved, SequenceModel
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.gate import GELU
-from rotrnn.nn.blocks.pool import LastPool, MeanPool
-from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
+from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
+from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.ops.boundary import Boundary, on_host
 from rotrnn.ops.recording import RecordedLengths
 
@@ -77,14 +77,16 @@ class Retrieval(SequenceModel):
         logits, head = self.head.forward(params["head"], z, TRUSTED)
         return logits, (pool, u, v, hidden, gelu, head)
 
-    def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
+    def head_backward(
+        self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
         pool, u, v, hidden, gelu, head = saved
         dz, dhead = trusted(self.head.backward)(params["head"], head, dlogits)
         dz, _ = trusted(GELU().backward)({}, gelu, dz)
         dfeatures, dhidden = trusted(self.hidden.backward)(params["hidden"], hidden, dz)
         du, dv, ddifference, dproduct = np.split(dfeatures, 4, axis=1)
         dpooled = np.concatenate([du + ddifference + dproduct * v, dv - ddifference + dproduct * u])
-        return trusted(self.pool.backward)({}, pool, dpooled)[0], {"hidden": dhidden, "head": dhead}
+        return pool_backward(self.pool, pool, dpooled, gather), {"hidden": dhidden, "head": dhead}
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         raise ValueError("Retrieval.read: a model of pairs does not support streaming inference")

@@ -10,7 +10,7 @@ import numpy as np
 from rotrnn._cpu import MOST_STEPS
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
-from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, trusted
+from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
 
@@ -34,7 +34,9 @@ class Tagger(SequenceModel):
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         return self.head.forward(params["head"], x, ctx)
 
-    def head_backward(self, params: Params, saved: Any, dlogits: Array) -> tuple[Array, Params]:
+    def head_backward(
+        self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
         dx, dhead = trusted(self.head.backward)(params["head"], saved, dlogits)
         return dx, {"head": dhead}
 

@@ -45,6 +45,7 @@ from rotrnn.nn.module import Params as Params
 from rotrnn.nn.module import State as State
 from rotrnn.nn.module import StateArray as StateArray
 from rotrnn.nn.module import StateForm as StateForm
+from rotrnn.nn.module import split_by as split_by
 from rotrnn.nn.module import trusted as trusted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.device import Device, to_host
@@ -132,6 +133,12 @@ class Recurrent(Module, ABC):
         leaves = (form,) if isinstance(form, StateArray) else form or ()
         lanes = [one.lanes for one in leaves if one.kind != "integer"]
         return sum(one for one in lanes if one is not None) if lanes and None not in lanes else None
+
+    def check_split(self, args: Boundary) -> None:
+        raise ValueError(
+            f"{args.op}: sequences are split over processes, which {type(self).__name__} does not support, "
+            "expected LRU, RotRNN, S5 or RopeMemory"
+        )
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         if state is not None and getattr(self, "bidirectional", False):

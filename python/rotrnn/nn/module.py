@@ -28,6 +28,7 @@ from rotrnn._support.text import nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
 from rotrnn.ops.recording import recording
+from rotrnn.ops.split import Ranks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +61,9 @@ class Context:
         All-gather for a batch that is distributed over several processes: ``gather(x)`` returns the x (n, ...) of each
         process, in their order. n may differ between processes; dtype and other sizes must be equal, and every process
         must make the same number of calls. It is used for values of the whole batch (batch norm, quantiles of
-        residuals). None if the batch is not distributed.
+        residuals). None if the batch is not distributed. If it has an attribute `time`, a `rotrnn.ops.Ranks`, the
+        sequences are split as well, and inputs, lengths and outputs are this process's piece of time
+        (`rotrnn.training.parallel.Grid`).
     fused : bool
         Run fusible parts (`rotrnn.nn.blocks.fused`) in one pass, which saves little more than the input for backward.
         If false, run them one by one and save everything, including the states of recurrences. Results agree up to
@@ -94,9 +97,20 @@ class Context:
         if self.gather is not None and not callable(self.gather):
             raise TypeError(f"Context: gather is a {type(self.gather).__name__}, expected a function or None")
 
+    @property
+    def split(self) -> Ranks | None:
+        """The processes that share each sequence; None if sequences are not split."""
+        return split_by(self.gather)
+
     def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
         """Returns this context with checked lengths and marked as checked, for inner calls."""
         return replace(self, lengths=lengths, _checked=True)
+
+
+def split_by(gather: Gather | None) -> Ranks | None:
+    """Returns the processes that share each sequence, if a context's `gather` says that sequences are split."""
+    split: Ranks | None = getattr(gather, "time", None)
+    return split
 
 
 EVALUATION = Context()
@@ -291,7 +305,15 @@ class Module:
         """Returns the context with checked lengths, for inner calls."""
         if ctx.lengths is not None and "T" not in args.size:
             raise ValueError(f"{args.op}: lengths were given for an input without a time axis")
+        if ctx.split is not None:
+            self.check_split(args)
         return TRUSTED if ctx is EVALUATION else ctx.checked(args.lengths(ctx.lengths))
+
+    def check_split(self, args: Boundary) -> None:
+        """Checks that the module can run on split sequences. One that acts on each step on its own can."""
+        for module in self.modules.values():
+            if isinstance(module, Module):
+                module.check_split(args)
 
     def check_streams(self, args: Boundary) -> None:
         """Checks that the module can run step by step (streaming inference)."""

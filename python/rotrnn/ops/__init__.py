@@ -29,6 +29,8 @@ from rotrnn.ops.scan import *  # noqa: F403
 from rotrnn.ops.scan import __all__ as _scan
 from rotrnn.ops.selective import *  # noqa: F403
 from rotrnn.ops.selective import __all__ as _selective
+from rotrnn.ops.split import *  # noqa: F403
+from rotrnn.ops.split import __all__ as _split
 from rotrnn.ops.window import *  # noqa: F403
 from rotrnn.ops.window import __all__ as _window
 
@@ -46,6 +48,7 @@ __all__ = [
     *_rnn,
     *_scan,
     *_selective,
+    *_split,
     *_window,
 ]
 

@@ -19,6 +19,7 @@ from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+from rotrnn.ops.split import Inputs, Ranks, map_of, on_this_host, pass_on
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
 
 __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
@@ -40,18 +41,20 @@ class System(NamedTuple):
 
 
 class LinearLayerSaved(NamedTuple):
-    """Saved for backward by the fused forward: input, h0, lengths, and states (`new_states`)."""
+    """Saved for backward by the fused forward: input, the state that it starts from, lengths, states (`new_states`),
+    and whether sequences are split over processes."""
 
     u: Array
     h0: Array | None
     lengths: npt.NDArray[np.int64] | None
     carries: Array
+    split: bool = False
 
 
 class LinearLayerStates(NamedTuple):
     """Saved for backward by the unfused forward: input (padding zeroed), h0, lengths, and all states, (K, B, T, N).
 
-    With a window also the input of the scan, W_in u (B, T, N).
+    With a window also the input of the scan, W_in u (B, T, N). `split` is as in `LinearLayerSaved`.
     """
 
     u: Array
@@ -60,6 +63,7 @@ class LinearLayerStates(NamedTuple):
     h: Array
     window: int | None = None
     v: Array | None = None
+    split: bool = False
 
 
 class LinearLayerGrads(NamedTuple):
@@ -79,6 +83,7 @@ def linear_layer(
     window: int | None = None,
     exact: Array | None = None,
     fused: bool = True,
+    split: Ranks | None = None,
 ) -> tuple[Array, Array, LinearLayerSaved | LinearLayerStates]:
     """Linear recurrent layer with a constant diagonal transition.
 
@@ -108,6 +113,11 @@ def linear_layer(
         If true, one pass over tiles of time: states are not stored, and backward recomputes them from the states before
         each tile. If false, products and scans run one after the other and every state is stored. The results agree up
         to rounding. With a window the layer always runs unfused.
+    split : Ranks, optional
+        The processes that share each sequence. Then u is this process's piece of time, as in `split_start`, and so are
+        `lengths` and y; h0 is for the first piece of each direction only, and hT is the state after this piece. A state
+        is passed on once for each direction, after a pass over u that computes the last state alone; if fused, that
+        repeats the product with W_in. Not with a window.
 
     Returns
     -------
@@ -128,6 +138,8 @@ def linear_layer(
     checked_system(args, system, au)  # first, so that h0 is checked against its directions
     L = args.window(window)
     rows = 0 if L is None else L + 1
+    if split is not None and L is not None:
+        raise ValueError(f"linear_layer: window={window}, expected None: windows of split sequences are not supported")
     if L is not None:
         args.check_size("the window's state", (rows, len(au), args.size["N"]), au.dtype)
     args.bind("rows", rows, f"window={window}")
@@ -136,6 +148,9 @@ def linear_layer(
     w_in, a, w_out, skip = ready
     steps = args.lengths(lengths)
     au = args.layout(au, dtype)
+    if split is not None and fused:
+        inputs = [_projected(au, w_in, dtype)] * len(w_out)
+        z0 = starts(args, split, a if turn is None else turn, inputs, z0, steps)
     given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     if fused and L is None:
         y = empty_like(au)
@@ -149,9 +164,12 @@ def linear_layer(
         }
         args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps, exact=turn))
         hT = carried(hT, turn, given, z0, steps, au.shape[1])
-        return y, hT, LinearLayerSaved(au, z0, steps, carries)
+        return y, hT, LinearLayerSaved(au, z0, steps, carries, split is not None)
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
+    if split is not None:
+        given = starts(args, split, a if turn is None else turn, [lambda part: v[:, part]] * len(w_out), given, steps)
+        z0 = None if given is None else args.layout(given, v.dtype)
     h = args.empty((len(w_out), *v.shape), v.dtype)
     hT = args.empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
     y = skip * au
@@ -165,7 +183,7 @@ def linear_layer(
             hT[k] = latest(start, v, rows, steps, reverse=k == 1)
         y += dense(h[k].view(dtype), out)
     hT = carried(hT, turn, given, z0, steps, au.shape[1])
-    return y, hT, LinearLayerStates(au, z0, steps, h, L, None if L is None else v)
+    return y, hT, LinearLayerStates(au, z0, steps, h, L, None if L is None else v, split is not None)
 
 
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
@@ -292,6 +310,28 @@ def exact_system(
     return *checked_system(args, system, *others, h0), None
 
 
+def _projected(u: Array, w: Array, dtype: np.dtype[Any]) -> Inputs:
+    """Returns the inputs of a scan, ``w u`` as complex numbers, of any steps."""
+    return lambda part: dense(u[:, part], w).view(complex_of(dtype))
+
+
+def starts(
+    args: Boundary, split: Ranks, a: Array, inputs: list[Inputs], given: Array | None, lengths: Array | None, *,
+    adjoint: bool = False,
+) -> Array:  # fmt: skip
+    """Returns the states (K, B, N) in double precision that this process's piece starts from, with the `inputs` of the
+    scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are those of the whole."""
+    on_this_host(args)
+    B, T, N = args.size["B"], args.size["T"], len(a)
+    found = np.zeros((len(inputs), B, N), np.complex128)
+    for k, one in enumerate(inputs):
+        own = map_of(a, one, (B, T), lengths, reverse=k == 1, adjoint=adjoint)
+        first = None if given is None else given[k]
+        state = pass_on(args.op, "dhT" if adjoint else "h0", split, own, first, reverse=(k == 1) != adjoint)
+        found[k] = 0 if state is None else state
+    return found
+
+
 def carried(
     hT: Array, exact: Array | None, given: Array | None, h0: Array | None, lengths: Array | None, T: int
 ) -> Array:
@@ -311,6 +351,8 @@ def linear_layer_backward(
     system: System,
     saved: LinearLayerSaved | LinearLayerStates,
     dhT: npt.ArrayLike | None = None,
+    *,
+    split: Ranks | None = None,
 ) -> LinearLayerGrads:
     """Adjoint of `linear_layer`, by the adjoints of its products and scans. All results are new arrays.
 
@@ -325,6 +367,9 @@ def linear_layer_backward(
         As given to and returned by `linear_layer`.
     dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
+    split : Ranks, optional
+        As given to `linear_layer`. Then dy, du and dh0 are those of this process's piece, `dhT` is for the last piece
+        of each direction only, and the gradients of the system over all processes add up to those of the whole.
 
     Raises
     ------
@@ -342,12 +387,18 @@ def linear_layer_backward(
     saved = saved._replace(u=args.array("saved.u", saved.u, "B T D"))
     ready, dtype = checked_system(args, system, saved.u)
     dy = args.layout(dy, dtype)
+    steps = args.lengths(saved.lengths)
+    if saved.split != (split is not None):
+        raise ValueError(f"{args.op}: split is {split!r}, expected that of forward")
+    if split is not None:
+        ends = [_projected(dy, np.ascontiguousarray(out.T), dtype) for out in ready.w_out]
+        dhT = starts(args, split, ready.a, ends, dhT, steps, adjoint=True)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
         whole = complex_of(dtype)
         saved = saved._replace(
             u=args.layout(saved.u, dtype),
-            lengths=args.lengths(saved.lengths),
+            lengths=steps,
             h=args.layout(args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX), whole),
             v=None if L is None else args.layout(args.array("saved.v", saved.v, "B T N", kinds=COMPLEX), whole),  # type: ignore[arg-type]  # not None here
         )
@@ -355,7 +406,6 @@ def linear_layer_backward(
     check_precision(args, "saved.u", saved.u, dtype)
     u, carries = args.layout(saved.u, dtype), layout_kept(args, check_carries(args, saved.carries), ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
-    steps = args.lengths(saved.lengths)
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
     nothing: dict[str, Any] = dict.fromkeys(("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS)))
@@ -372,7 +422,7 @@ def linear_layer_backward(
 
 
 def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
-    (w_in, a, w_out, skip), (u, z0, steps, h, L, v) = system, saved
+    (w_in, a, w_out, skip), (u, z0, steps, h, L, v, _) = system, saved
     dy = mask_padding(dy, steps)
     rows = () if L is None else (L + 1,)
     dw_out, dh0 = empty_like(w_out), np.zeros((len(h), len(u), *rows, len(a)), h.dtype, like=h)

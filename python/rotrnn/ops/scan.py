@@ -196,7 +196,7 @@ class RotationScanGrads(NamedTuple):
     dh0: Array
 
 
-class _Planes:
+class Planes:
     """Real heads as complex planes: lanes (2i, 2i+1) of a head are one complex number.
 
     If the head width is odd, the last lane is not rotated (angle 0) and is padded with a zero lane.
@@ -253,7 +253,7 @@ class _Planes:
         return x
 
 
-def _flat(a: Array) -> Array:
+def flat(a: Array) -> Array:
     """Merges the head and plane axes of a transition."""
     return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
 
@@ -310,12 +310,12 @@ def rotation_scan(
     reverse, return_state = args.flag("reverse", reverse), args.flag("return_state", return_state)
     ax = args.array("x", x, "B T N")
     ah0 = args.optional("h0", h0, "B N" if args.window(window) is None else "B W N")
-    planes = _Planes(args, theta, gamma, ax.shape[-1], lengths)
+    planes = Planes(args, theta, gamma, ax.shape[-1], lengths)
     dtype = np.result_type(*(one for one in (ax, ah0, planes.theta, planes.gamma) if one is not None))
     _, a = planes.transition(dtype)
     zx = planes.to_complex(args.layout(ax, dtype))
     z0 = None if ah0 is None else planes.to_complex(args.layout(ah0, dtype))
-    result = diagonal_scan(_flat(a), zx, z0, window=window, reverse=reverse, lengths=lengths, return_state=return_state)
+    result = diagonal_scan(flat(a), zx, z0, window=window, reverse=reverse, lengths=lengths, return_state=return_state)
     if isinstance(result, tuple):
         return planes.to_real(result[0]), planes.to_real(result[1])
     return planes.to_real(result)
@@ -371,14 +371,14 @@ def rotation_scan_backward(
     ah, ax = args.optional("h", h, "B T N"), args.optional("x", x, "B T N")
     ah0 = args.optional("h0", h0, "B N" if L is None else "B W N")
     adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N")
-    planes = _Planes(args, theta, gamma, adh.shape[-1], lengths)
+    planes = Planes(args, theta, gamma, adh.shape[-1], lengths)
     given = [adh, ah, ax, ah0, adhT]
     dtype = np.result_type(*(one for one in (*given, planes.theta, planes.gamma) if one is not None))
     unit, a = planes.transition(dtype)
     zdh, zh, zx, z0, zdhT = (None if one is None else planes.to_complex(args.layout(one, dtype)) for one in given)
     assert zdh is not None
     grads = diagonal_scan_backward(
-        zdh, _flat(a), zh, z0, x=zx, dhT=zdhT, window=window, reverse=reverse, lengths=lengths
+        zdh, flat(a), zh, z0, x=zx, dhT=zdhT, window=window, reverse=reverse, lengths=lengths
     )
     da = grads.da.reshape(a.shape)
     dgamma = None

@@ -87,6 +87,9 @@ class GPUs(World):
     def _copy(self, x: Array) -> None:
         self.among._copy(x)
 
+    def _part(self, group: int) -> World:
+        return self.among._part(group)
+
     def hurry(self) -> None:
         self.among.hurry()
 

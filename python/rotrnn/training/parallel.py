@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ PACKET = 4096
 """Bytes of the first message of a collective call; longer payloads take a second one."""
 
 _HEAD = 24
-_GATHER, _TOTAL, _TELL, _SHARE, _END = range(5)
+_GATHER, _TOTAL, _TELL, _SHARE, _END, _ROW = range(6)
 
 
 class Fallen(RuntimeError):
@@ -44,7 +45,7 @@ class World:
 
     All processes must call the same methods in the same order. If one raises an exception within `together`, the others
     raise `Fallen`. A subclass implements three collective operations on arrays, which are C-contiguous and have equal
-    dtypes and shapes in all processes.
+    dtypes and shapes in all processes, and a division of the processes into groups.
     """
 
     rank = 0
@@ -64,6 +65,10 @@ class World:
 
     def _copy(self, x: Array) -> None:
         """Broadcast: overwrites x with that of process 0."""
+
+    def _part(self, group: int) -> World:
+        """Returns the world of the processes that give the same `group`, in their order."""
+        return self
 
     def hurry(self) -> None:
         """Called when this process is asked to end: from then on it waits for others only for `GRACE` seconds."""
@@ -121,6 +126,16 @@ class World:
             if one != first:
                 raise ValueError(f"{what} is {one!r} in process {rank}, expected {first!r} as in process 0")
 
+    def grid(self, time: int) -> Grid:
+        """Returns these processes as a grid whose rows of `time` neighbours share sequences.
+
+        ValueError, in all processes, if they differ in `time` or it does not divide their number.
+        """
+        self.agree("grid: time", time)
+        if time < 1 or self.size % time:
+            raise ValueError(f"grid: time={time}, expected a divisor of the number of processes, {self.size}")
+        return Grid(self, Row(self, self._part(self.rank // time)))
+
     def share(self, arrays: Mapping[str, Array]) -> None:
         """Broadcast: overwrites the arrays with those of process 0."""
         self._meet(_SHARE, str(sum(array.size for array in arrays.values())).encode())
@@ -167,6 +182,48 @@ class World:
 ALONE = World()
 
 
+class Row:
+    """The processes that share sequences, in the order of their pieces (`rotrnn.ops.Ranks`).
+
+    Each of their calls first exchanges the status of all processes, also of those in other rows: where one failed, all
+    learn of it.
+    """
+
+    def __init__(self, everyone: World, own: World) -> None:
+        self._everyone, self._own, self.rank, self.size = everyone, own, own.rank, own.size
+
+    def gather(self, x: Array) -> list[Array]:
+        """As that of `World`, of the processes in this row."""
+        self._everyone._meet(_ROW)
+        return self._own.gather(x)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Processes as a grid: each row has a share of the batch, and in a row each has a piece of time.
+
+    It is a `gather` for `rotrnn.nn.Context`, which splits sequences: see docs/processes.md. In evaluation mode, too,
+    all processes must make the same calls.
+    """
+
+    everyone: World
+    time: Row
+
+    @property
+    def rows(self) -> int:
+        """The number of shares of the batch."""
+        return self.everyone.size // self.time.size
+
+    @property
+    def row(self) -> int:
+        """The share of the batch that is this process's."""
+        return self.everyone.rank // self.time.size
+
+    def __call__(self, x: Array) -> list[Array]:
+        """All-gather over all processes."""
+        return self.everyone.gather(x)
+
+
 class MPIWorld(World):
     """The processes of an MPI communicator. While it waits, Python handles signals and other processes can run."""
 
@@ -186,6 +243,9 @@ class MPIWorld(World):
 
     def _copy(self, x: Array) -> None:
         self._wait(self.comm.Ibcast(x))
+
+    def _part(self, group: int) -> World:
+        return MPIWorld(self.comm.Split(group, self.rank))
 
     def hurry(self) -> None:
         self._deadline = time.monotonic() + GRACE

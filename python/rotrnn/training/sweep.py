@@ -19,16 +19,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rotrnn._support.files import locked
 from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.text import plural
 from rotrnn.ops.device import named
 from rotrnn.training.loop import Interrupted, check_same
+from rotrnn.training.parallel import LAUNCHERS
 from rotrnn.training.recipe import (
     NO_SECTIONS,
     Recipe,
@@ -244,6 +246,26 @@ def _file_name(label: str) -> str:
 # ---- running ----
 
 
+class Working(Protocol):
+    """A run that is being trained, here or on another machine."""
+
+    run: Run
+
+    def has_ended(self) -> bool: ...
+
+    def ask_to_stop(self) -> None:
+        """Lets the run finish its step and save."""
+
+    def end(self) -> tuple[str, list[str]]:
+        """Returns the outcome of a run that has ended ("done", "failed" or "stopped"), and its warnings."""
+
+    def kill(self) -> None: ...
+
+
+Place = Callable[[Run], Working]
+"""Where one run at a time is trained: starts it."""
+
+
 @dataclass
 class Worker:
     """The process of a run. It stops as if by Ctrl-C when its standard input is closed: when this process asks it to
@@ -252,11 +274,12 @@ class Worker:
     run: Run
     process: subprocess.Popen[bytes]
     output: Any
-    started: float
 
     @classmethod
     def start(cls, run: Run, threads: int | None, device: str) -> Worker:
         environment = {"OMP_WAIT_POLICY": "passive", "PYTHONFAULTHANDLER": "1", **os.environ}
+        for rank in LAUNCHERS:  # this process may be one of MPI's; a run of its own is not
+            environment.pop(rank, None)
         if threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         output = tempfile.TemporaryFile()  # noqa: SIM115
@@ -268,7 +291,14 @@ class Worker:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches only this process, which then asks the worker to stop
         )
-        return cls(run, process, output, time.monotonic())
+        return cls(run, process, output)
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def ask_to_stop(self) -> None:
         assert self.process.stdin is not None
@@ -281,8 +311,7 @@ class Worker:
         return str(self.output.read().decode(errors="replace"))
 
     def end(self) -> tuple[str, list[str]]:
-        """Records the outcome of an ended process. Returns it ("done", "failed" or "stopped") and the process's
-        warnings."""
+        """Records the outcome of an ended process, and returns it."""
         code, tail = self.process.wait(), self.stderr_tail()
         self.ask_to_stop()
         self.output.close()
@@ -319,12 +348,14 @@ def run_sweep(
     retry: bool = False,
     say: Any = print,
     device: str = "cpu",
+    places: Sequence[Place] = (),
 ) -> list[Run]:
     """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
 
     Finished runs are not touched, and neither are failed ones unless `retry` is True. The others are resumed. A run
     that fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
-    unless that variable is set. `device` is that of `train`.
+    unless that variable is set. `device` is that of `train`. If there are `places`, runs are trained there instead of
+    `jobs` at a time here.
 
     Raises
     ------
@@ -336,6 +367,22 @@ def run_sweep(
         After Ctrl-C, when every run has saved its state. A second Ctrl-C kills the runs, and unsaved steps are lost.
     """
     named("sweep", device)
+    with prepared(runs, folder, retry, say) as (every, todo):
+        _work(todo, places or [here(jobs, device)] * jobs, say)
+    return every
+
+
+def here(share: int, device: str) -> Callable[[Run], Worker]:
+    """Returns this process as a place, one of `share` that share the cores."""
+    return partial(Worker.start, threads=max(1, cores() // share) if share > 1 else None, device=device)
+
+
+@contextlib.contextmanager
+def prepared(
+    runs: dict[str, Recipe], folder: str | os.PathLike[str], retry: bool, say: Any
+) -> Iterator[tuple[list[Run], list[Run]]]:
+    """Creates the folders of the runs of a sweep, and locks the sweep within the block. Yields all runs, and those that
+    are to be trained."""
     top = Path(folder)
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
@@ -345,8 +392,7 @@ def run_sweep(
             _put(run, recipe)
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
         say(f"{plural(len(every), 'run')} in {top}, ended: {len(every) - len(todo)}")
-        _work(todo, jobs, max(1, cores() // jobs) if jobs > 1 else None, device, say)
-    return every
+        yield every, todo
 
 
 def _put(run: Run, recipe: Recipe) -> None:
@@ -364,20 +410,22 @@ def _put(run: Run, recipe: Recipe) -> None:
         run.put(recipe)
 
 
-def _work(todo: list[Run], jobs: int, threads: int | None, device: str, say: Any) -> None:
-    waiting, working, ended = list(todo), list[Worker](), 0
+def _work(todo: list[Run], places: Sequence[Place], say: Any) -> None:
+    waiting, working, ended = list(todo), list[_Started](), 0
+    free = list(places)
     try:
         while waiting or working:
             for run in waiting[:]:
-                if len(working) < jobs and _free(run):
+                if free and _free(run):
                     waiting.remove(run)
-                    working += [Worker.start(run, threads, device)] if run.status() != "done" else []
+                    working += [_Started(free.pop(0), run)] if run.status() != "done" else []
             time.sleep(POLL)
-            for worker in _ended(working):
+            for one in _ended(working):
                 ended += 1
-                took = time.monotonic() - worker.started
-                how, warned = worker.end()
-                say(f"[{ended}/{len(todo)}] {worker.run.folder.name}: {how} after {took:.0f} s{_outcome(worker.run)}")
+                free.append(one.place)
+                how, warned = one.work.end()
+                run, took = one.work.run, time.monotonic() - one.at
+                say(f"[{ended}/{len(todo)}] {run.folder.name}: {how} after {took:.0f} s{_outcome(run)}")
                 for line in warned:
                     say(f"    {line}")
     except KeyboardInterrupt as error:
@@ -385,9 +433,15 @@ def _work(todo: list[Run], jobs: int, threads: int | None, device: str, say: Any
         _stop(working)
         raise Interrupted("stopped, every run is saved; to resume, repeat the same command") from error
     finally:
-        for worker in working:
-            worker.process.kill()
-            worker.process.wait()
+        for one in working:
+            one.work.kill()
+
+
+class _Started:
+    """A run that was started at a place."""
+
+    def __init__(self, place: Place, run: Run) -> None:
+        self.place, self.work, self.at = place, place(run), time.monotonic()
 
 
 def _outcome(run: Run) -> str:
@@ -405,17 +459,17 @@ def _free(run: Run) -> bool:
     return False
 
 
-def _ended(working: list[Worker]) -> Iterator[Worker]:
-    """Removes the workers that have ended from the list, and yields them."""
-    for worker in [worker for worker in working if worker.process.poll() is not None]:
-        working.remove(worker)
-        yield worker
+def _ended(working: list[_Started]) -> Iterator[_Started]:
+    """Removes the runs that have ended from the list, and yields them."""
+    for one in [one for one in working if one.work.has_ended()]:
+        working.remove(one)
+        yield one
 
 
-def _stop(working: list[Worker]) -> None:
-    for worker in working:
-        worker.ask_to_stop()
+def _stop(working: list[_Started]) -> None:
+    for one in working:
+        one.work.ask_to_stop()
     while working:
-        for worker in _ended(working):
-            worker.end()
+        for one in _ended(working):
+            one.work.end()
         time.sleep(POLL)

@@ -24,6 +24,7 @@ from rotrnn.nn.layer import (
     Recurrent,
     State,
     StateForm,
+    split_by,
     trusted,
 )
 from rotrnn.ops.block import Later, settle
@@ -210,7 +211,9 @@ class ResidualBlock(Module):
         if not self.prenorm:
             dy, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dy, gather)
         dz, dgate = trusted(self.gate.backward)(params.get("gate", {}), saved.gate, dy)
-        dz, dlayer, dstate0 = trusted(self.layer.backward)(params["layer"], saved.layer, dz, dstate)
+        # only layers of split sequences take `gather`, and others refuse these
+        more = () if split_by(gather) is None else (gather,)
+        dz, dlayer, dstate0 = trusted(self.layer.backward)(params["layer"], saved.layer, dz, dstate, *more)
         if self.prenorm:
             dz, dnorm = norm_backward(self.norm, params["norm"], saved.norm, dz, gather)
         dx = dz + mask_padding(dy, saved.lengths)

@@ -84,6 +84,11 @@ class Dropout(Module):
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Mask | None]:
         if not (ctx.train and self.rate):
             return x, None
+        if ctx.split is not None and not self.over_time:  # every piece would have the mask of the first
+            raise ValueError(
+                f"Dropout: rate={self.rate} with over_time=False, expected rate=0 or over_time=True, because sequences "
+                "are split over processes"
+            )
         y = self._with(dropout, x, ctx.seed, ctx.step, ctx.places, ctx.lengths)
         return y, Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths)
 

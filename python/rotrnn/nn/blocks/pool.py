@@ -8,21 +8,33 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, State, StateArray
+from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Module, Params, State, StateArray, split_by, trusted
 from rotrnn.ops.device import beside
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
+from rotrnn.ops.split import Ranks
 
 
 class PoolSaved(NamedTuple):
-    """T and lengths."""
+    """T, lengths and, of a split sequence, the share (B, 1) of its valid steps that are in this piece."""
 
     seq_len: int
     lengths: npt.NDArray[np.int64] | None
+    share: Array | None = None
+
+
+def _sum_of(split: Ranks, x: Array) -> Array:
+    """Returns the sum of x over the processes that share a sequence, in their order."""
+    total: Array = np.sum(np.stack(split.gather(x)), 0)
+    return total
 
 
 @dataclass(frozen=True)
 class MeanPool(Module):
-    """Mean over valid steps; zero for a sequence without steps. No params."""
+    """Mean over valid steps; zero for a sequence without steps. No params.
+
+    Of sequences that are split over processes, every process returns the mean over the whole. The loss is then the sum
+    of what each process makes of it: let each weigh its own by 1 / (number of processes).
+    """
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
@@ -30,9 +42,22 @@ class MeanPool(Module):
         return {}
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
-        return mean_pool(x, lengths=ctx.lengths), PoolSaved(x.shape[1], ctx.lengths)
+        y = mean_pool(x, lengths=ctx.lengths)
+        if ctx.split is None:
+            return y, PoolSaved(x.shape[1], ctx.lengths)
+        steps = np.full(len(x), x.shape[1]) if ctx.lengths is None else ctx.lengths
+        (total,) = _sum_of(ctx.split, steps.astype(x.dtype)[None])
+        share = (steps / np.maximum(total, 1)).astype(x.dtype)[:, None]
+        return _sum_of(ctx.split, share * y), PoolSaved(x.shape[1], ctx.lengths, share)
 
-    def backward(self, params: Params, saved: PoolSaved, dy: Array) -> tuple[Array, Params]:
+    def backward(
+        self, params: Params, saved: PoolSaved, dy: Array, gather: Gather | None = None
+    ) -> tuple[Array, Params]:
+        """Returns (dx, {}). `gather` must be that of forward's context."""
+        if saved.share is not None:
+            if (split := split_by(gather)) is None:
+                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected that of forward")
+            dy = _sum_of(split, dy) * saved.share
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 
     def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
@@ -62,6 +87,8 @@ class LastPool(Module):
         return {}
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
+        if ctx.split is not None:
+            raise ValueError("LastPool.forward: sequences are split over processes, expected MeanPool there")
         return last_pool(x, lengths=ctx.lengths), PoolSaved(x.shape[1], ctx.lengths)
 
     def backward(self, params: Params, saved: PoolSaved, dy: Array) -> tuple[Array, Params]:
@@ -79,6 +106,13 @@ class LastPool(Module):
     def stream_form(self, width: int) -> StateArray:
         """Returns the form of the state of `extend`."""
         return StateArray("last", (width,))
+
+
+def pool_backward(pool: MeanPool | LastPool, saved: PoolSaved, dy: Array, gather: Gather | None) -> Array:
+    """Returns dx of a pool without checks, with forward's `gather` if the pool takes it."""
+    more = (gather,) if isinstance(pool, MeanPool) else ()
+    dx: Array = trusted(pool.backward)({}, saved, dy, *more)[0]
+    return dx
 
 
 POOLS: dict[str, type[MeanPool] | type[LastPool]] = {"mean": MeanPool, "last": LastPool}

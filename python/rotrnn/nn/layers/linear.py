@@ -9,7 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Gather,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    split_by,
+    trusted,
+)
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import (
@@ -74,6 +86,15 @@ class LinearRecurrence(Recurrent):
         """The transition (N,) in complex128, where states do not decay and its rounding would add up; else None."""
         return None
 
+    def check_split(self, args: Boundary) -> None:
+        if type(self).forward is not LinearRecurrence.forward or type(self).backward is not LinearRecurrence.backward:
+            super().check_split(args)  # which refuses
+        if self.window is not None:
+            raise ValueError(
+                f"{args.op}: {type(self).__name__} has window={self.window}, expected None: sequences are split over "
+                "processes, and windows are not supported there"
+            )
+
     @property
     def state_form(self) -> StateForm:
         N, L = self.planes, self.window
@@ -101,17 +122,22 @@ class LinearRecurrence(Recurrent):
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
         start = None if state is None else state[None]
-        y, hT, layer = linear_layer(folded.weights, x, start, lengths=ctx.lengths, exact=self.exact, fused=ctx.fused)
+        y, hT, layer = linear_layer(
+            folded.weights, x, start, lengths=ctx.lengths, exact=self.exact, fused=ctx.fused, split=ctx.split
+        )
         return y, LinearSaved(folded, layer, None if self.bidirectional else hT[0])
 
     def backward(
-        self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
+
+        `gather` must be that of forward's context.
+        """
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate)
         dhT = None if dstate is None else dstate[None]
-        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT)
+        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT, split=split_by(gather))
         dparams = self.fold_backward(params, saved.folded, grads.system)
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 

@@ -1,0 +1,113 @@
+"""Sweeps on the processes of MPI: process 0 hands out the runs, and each process trains its own, one after the other.
+
+A run is a program of its own wherever it is trained (`sweep.Worker`), so one that crashes takes no process of MPI with
+it. Process 0 alone answers to Ctrl-C, and tells the others. All must see the folder of the sweep.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rotrnn.training.parallel import MPIWorld, World
+from rotrnn.training.run import Run
+from rotrnn.training.sweep import POLL, Place, Worker, here
+
+
+class Crew:
+    """The other processes of a world, in process 0. At the end of a `with` block they are dismissed.
+
+    They are told (what, folder, more): to "start" the run in a folder, to "stop" it after its step, or to "leave". They
+    answer (folder, outcome, warnings) when a run has ended.
+    """
+
+    def __init__(self, among: World) -> None:
+        self.comm = among.comm if isinstance(among, MPIWorld) else None
+        self.beside = _beside(among)
+        self.ended: dict[str, tuple[str, list[str]]] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for rank in self.ranks:
+            self.tell(rank, "leave")
+
+    @property
+    def ranks(self) -> range:
+        """The numbers of the other processes."""
+        return range(1, 1 if self.comm is None else self.comm.Get_size())
+
+    def places(self, jobs: int, device: str) -> list[Place]:
+        """Returns the places for runs, `jobs` in each process, in the order in which they are to be filled."""
+        own = here(jobs * self.beside, device)
+        return [own, *(partial(Remote, self, rank, jobs, device) for rank in self.ranks)] * jobs
+
+    def tell(self, rank: int, what: str, *more: Any) -> None:
+        assert self.comm is not None
+        self.comm.send((what, *more), dest=rank)
+
+    def listen(self) -> None:
+        """Takes the answers that have come."""
+        while self.comm is not None and self.comm.iprobe():
+            folder, *outcome = self.comm.recv()
+            self.ended[folder] = tuple(outcome)
+
+
+class Remote:
+    """A run that another process trains."""
+
+    def __init__(self, crew: Crew, rank: int, jobs: int, device: str, run: Run) -> None:
+        self.crew, self.rank, self.run = crew, rank, run
+        self.name = str(run.folder.absolute())
+        crew.tell(rank, "start", self.name, jobs, device)
+
+    def has_ended(self) -> bool:
+        self.crew.listen()
+        return self.name in self.crew.ended
+
+    def ask_to_stop(self) -> None:
+        self.crew.tell(self.rank, "stop", self.name)
+
+    def end(self) -> tuple[str, list[str]]:
+        return self.crew.ended.pop(self.name)
+
+    def kill(self) -> None:
+        """Nothing: a process that is dismissed kills its runs."""
+
+
+def serve(among: MPIWorld) -> None:
+    """Trains the runs that process 0 hands out, until it says that there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    comm, beside = among.comm, _beside(among)
+    working: dict[str, Worker] = {}
+    while True:
+        while comm.iprobe(source=0):
+            what, *more = comm.recv(source=0)
+            if what == "leave":
+                for worker in working.values():
+                    worker.kill()
+                return
+            folder = more[0]
+            if what == "stop" and folder in working:
+                working[folder].ask_to_stop()
+            elif what == "start":
+                _, jobs, device = more
+                try:
+                    working[folder] = here(jobs * beside, device)(Run(Path(folder)))
+                except OSError as error:
+                    Run(Path(folder)).fail(str(error))
+                    comm.send((folder, "failed", []), dest=0)
+        for folder in [name for name, worker in working.items() if worker.has_ended()]:
+            comm.send((folder, *working.pop(folder).end()), dest=0)
+        time.sleep(POLL)
+
+
+def _beside(among: World) -> int:
+    """Returns the number of processes on this machine, which share its cores."""
+    machines = among.tell(socket.gethostname())
+    return machines.count(machines[among.rank])
