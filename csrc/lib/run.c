@@ -5,24 +5,37 @@
  */
 #include "run.h"
 
+#include "../module/float_mode.h"
 #include "exact.h"
-#include "gemm_tile.h"
 #include "kernels.h"
 #include "rows.h"
 
-static real *rows_of(const frame *f, rows r) { return (real *)f->scratch + r.place * f->room; }
-static void *state_of(const frame *f, int64_t b, int64_t place) {
-    return (char *)f->state + b * f->state_bytes + place;
-}
-
-/* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
-#define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
-
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
+enum { PIECE = 48, SERIAL = 1 << 20 }; /* rows of a thread's turn, and products that one thread makes alone */
+
+/* The rows from r on, at most `count` of them. */
+static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
+    const int64_t out = o->y.width, in = o->x.width;
+    unrounded_product(rows_of(f, o->y) + r * out, out, o->w[1], 0, (gemm_view){rows_of(f, o->x) + r * in, in, 1},
+                      o->w[0], least(count, f->B * f->n - r), o->count, out);
+}
+
+/* In the Python module, which has OpenMP, threads share the rows of a chunk. Theirs is the mode of the push, too. */
 static void run_dense(const op *o, const frame *f) {
-    unrounded_product(rows_of(f, o->y), o->y.width, o->w[1], 0, (gemm_view){rows_of(f, o->x), o->x.width, 1}, o->w[0],
-                      f->B * f->n, o->count, o->y.width);
+    const int64_t rows = f->B * f->n;
+    if (rows * o->count * o->y.width <= SERIAL) {
+        dense_rows(o, f, 0, rows);
+        return;
+    }
+    const float_mode mode = float_mode_now();
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r += PIECE) {
+        const float_mode before = float_mode_now();
+        float_mode_set(mode);
+        dense_rows(o, f, r, PIECE);
+        float_mode_set(before);
+    }
 }
 
 static void run_affine(const op *o, const frame *f) {
@@ -120,7 +133,7 @@ static void run_window_scan(const op *o, const frame *f) {
     const int64_t width = o->y.width, L = o->window;
     EACH_STEP(f, b, t) {
         real *const read = state_of(f, b, o->state), *const next = read + width, *const ring = next + width;
-        const int64_t k = f->before + t;
+        const int64_t k = *steps_read(f, b) + t;
         window_row(read, next, ring + k % (L + 1) * width, rows_of(f, o->y) + (b * f->n + t) * width,
                    ring + (k + 1) % (L + 1) * width, o->w[0], o->w[1], width / 2);
         if ((k + 1) % L) continue;
@@ -176,7 +189,7 @@ static void run_rotary(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
         for (int64_t i = 0; i < pairs; i++) {
-            const double angle = (double)(f->before + t) * frequencies[i];
+            const double angle = (double)(*steps_read(f, b) + t) * frequencies[i];
             const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
             for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
                 const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
@@ -213,7 +226,7 @@ static void attend(const op *o, real *restrict q, real *restrict mean, const rea
 static void run_attention(const op *o, const frame *f) {
     const int64_t D = o->y.width, width = D / o->count;
     EACH_STEP(f, b, t) {
-        const int64_t row = (b * f->n + t) * D, k = f->before + t;
+        const int64_t row = (b * f->n + t) * D, k = *steps_read(f, b) + t;
         real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * D;
         copy_row(at, rows_of(f, o->x) + row, D);
         copy_row(at + D, rows_of(f, o->z) + row, D);
@@ -243,7 +256,7 @@ static void add_turned(real *restrict y, const real *restrict h, cplx turn, int6
 static void run_wrope(const op *o, const frame *f) {
     const int64_t N = o->y.width / 2, width = 2 * N + 2;
     EACH_STEP(f, b, t) {
-        const int64_t k = f->before + t;
+        const int64_t k = *steps_read(f, b) + t;
         real *const y = rows_of(f, o->y) + (b * f->n + t) * 2 * N, *const kept = history_of(o, f, b);
         copy_row(kept + kept_row(o, k) * width, y, 2 * N);
         if (!o->window || k < o->window) {
@@ -305,17 +318,10 @@ static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t 
     copy_row(h, y, N);
 }
 
-/* z += w h for step t of all sequences at once, z (B n, width) */
-static void add_recurrence(const op *o, const frame *f, rows z, int64_t t, int64_t N) {
-    real *const at = rows_of(f, z) + t * z.width;
-    const int64_t row = f->n * z.width, states = f->state_bytes / (int64_t)sizeof(real);
-    unrounded_product(at, row, at, row, (gemm_view){state_of(f, 0, o->state), states, 1}, o->w[0], f->B, N, z.width);
-}
-
 static void run_rnn(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(o, f, o->y, t, N);
+        add_recurrence(f, o->y, 0, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++)
             activate_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * N, N, o->choice);
     }
@@ -333,7 +339,7 @@ static void lstm_row(real *restrict h, real *restrict c, real *restrict y, const
 static void run_lstm(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(o, f, o->x, t, N);
+        add_recurrence(f, o->x, 0, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++) {
             const int64_t at = b * f->n + t;
             real *const h = state_of(f, b, o->state); /* and the cell behind it */
@@ -388,8 +394,6 @@ static void run_selective(const op *o, const frame *f) {
 
 /* ------------------------------------------------------------------------------------------------------- a push */
 
-typedef void instruction(const op *o, const frame *f);
-
 static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
@@ -414,6 +418,10 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
+#if LIB_FIXED_POINTS
+    [OP_FIXED_POINT] = K(rot_run_fixed_point),
+    [OP_MATRIX_FIXED_POINT] = K(rot_run_matrix_fixed_point),
+#endif
 };
 
 /* Steps first .. first+n-1 of each sequence through the encoder. */
@@ -458,7 +466,8 @@ static void read_pool(const program *p, const frame *f, real *output) {
         real *const x = rows_of(f, p->last) + b * D;
         const double *const sum = state_of(f, b, p->pool_state);
         if (p->pool == POOL_LAST) copy_row(x, state_of(f, b, p->pool_state), D);
-        for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / (double)most(f->before, 1));
+        const double steps = (double)most(*steps_read(f, b), 1);
+        for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / steps);
     }
     read_out(p, output, rows_of(f, p->last), f->B);
 }
@@ -470,7 +479,7 @@ static void push(const program *p, frame *f, const pushed *call) {
         f->n = least(chunk, call->n - first);
         encode(p, f, call, first);
         for (int64_t i = 0; i < p->count; i++) INSTRUCTIONS[p->ops[i].kind](p->ops + i, f);
-        f->before += f->n;
+        for (int64_t b = 0; b < f->B; b++) *steps_read(f, b) += f->n;
         if (p->pool) {
             extend_pool(p, f);
             continue;

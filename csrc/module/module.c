@@ -13,14 +13,17 @@
 #include <omp.h>
 #endif
 
+#include "../lib/choose.h"
 #include "float_mode.h"
 #include "platform.h"
 #include "pool.h"
 #include "precision.h"
 #include "stop.h"
+#include "stream.h"
 
 #define TABLES(isa)                                                                                                    \
-    extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[];
+    extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[]; \
+    extern const implementation rot_run_f32_##isa, rot_run_f64_##isa;
 #ifdef ROT_NEON
 TABLES(neon)
 #else
@@ -35,18 +38,25 @@ extern const rot_call ROT_ONCE[];
 typedef struct {
     const char *name;
     const rot_call *calls[DTYPES];
+    const implementation *streams[2]; /* of float and double */
 } simd;
+
+#define SIMD(isa)                                                                                                      \
+    {                                                                                                                  \
+#isa, {rot_calls_f32_##isa, rot_calls_f64_##isa, rot_calls_c64_##isa, rot_calls_c128_##isa },                  \
+               {&rot_run_f32_##isa, &rot_run_f64_##isa },                                                              \
+    }
 
 /* From the baseline to the fastest. */
 static const simd SIMDS[] = {
 #ifdef ROT_NEON
-    {"neon", {rot_calls_f32_neon, rot_calls_f64_neon, rot_calls_c64_neon, rot_calls_c128_neon}},
+    SIMD(neon),
 #else
-    {"base", {rot_calls_f32_base, rot_calls_f64_base, rot_calls_c64_base, rot_calls_c128_base}},
+    SIMD(base),
 #endif
 #ifdef ROT_X86
-    {"avx2", {rot_calls_f32_avx2, rot_calls_f64_avx2, rot_calls_c64_avx2, rot_calls_c128_avx2}},
-    {"avx512", {rot_calls_f32_avx512, rot_calls_f64_avx512, rot_calls_c64_avx512, rot_calls_c128_avx512}},
+    SIMD(avx2),
+    SIMD(avx512),
 #endif
 };
 enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0] };
@@ -90,15 +100,18 @@ static bool bf16_supported(int way) {
 #endif
 }
 
+static atomic_int level_in_use; /* the instruction set; any thread may change it between two calls */
+
+const implementation *choose(bool is_double) { return SIMDS[level_in_use].streams[is_double]; }
+
 typedef struct {
-    atomic_int level;          /* the instruction set in use; any thread may change it between two calls */
     unsigned long main_thread; /* the thread in which Python handles signals */
     PyObject *handler;         /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
 rot_call find_call(PyObject *module, int place, int dtype) {
-    const module_state *const state = PyModule_GetState(module);
-    const rot_call call = SIMDS[state->level].calls[dtype][place];
+    (void)module;
+    const rot_call call = SIMDS[level_in_use].calls[dtype][place];
     return call ? call : ROT_ONCE[place];
 }
 
@@ -169,21 +182,19 @@ static PyObject *unknown_name(PyObject *module, const char *function, const char
 }
 
 static PyObject *use_simd(PyObject *module, PyObject *argument) {
-    module_state *const state = PyModule_GetState(module);
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
-            return PyUnicode_FromString(SIMDS[atomic_exchange(&state->level, level)].name);
+            return PyUnicode_FromString(SIMDS[atomic_exchange(&level_in_use, level)].name);
         }
     }
     return unknown_name(module, "use_simd", name, "SIMD_AVAILABLE");
 }
 
 static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
-    (void)ignored;
-    const module_state *const state = PyModule_GetState(module);
-    return PyUnicode_FromString(SIMDS[state->level].name);
+    (void)module, (void)ignored;
+    return PyUnicode_FromString(SIMDS[level_in_use].name);
 }
 
 static PyObject *use_bf16_by_name(PyObject *module, PyObject *argument) {
@@ -197,9 +208,8 @@ static PyObject *use_bf16_by_name(PyObject *module, PyObject *argument) {
 }
 
 static PyObject *bf16_by_in_use(PyObject *module, PyObject *ignored) {
-    (void)ignored;
-    const module_state *const state = PyModule_GetState(module);
-    return PyUnicode_FromString(BF16_NAMES[state->level >= 2 ? bf16_by() : BF16_BY_FLOAT32]);
+    (void)module, (void)ignored;
+    return PyUnicode_FromString(BF16_NAMES[level_in_use >= 2 ? bf16_by() : BF16_BY_FLOAT32]);
 }
 
 static PyObject *threads(PyObject *module, PyObject *ignored) {
@@ -338,11 +348,11 @@ static int exec_module(PyObject *module) {
     if (PyErr_Occurred()) return -1;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) return -1;
-    if (add_kernels(module) < 0 || add_numbers(module) < 0) return -1;
+    if (add_kernels(module) < 0 || add_numbers(module) < 0 || add_stream(module) < 0) return -1;
     const int level = add_names(module, "SIMD_AVAILABLE", SIMD_COUNT, simd_name, simd_supported);
     const int way = level < 0 ? -1 : add_names(module, "BF16_BY_AVAILABLE", BF16_WAYS, bf16_name, bf16_supported);
     if (way < 0) return -1;
-    state->level = level;
+    level_in_use = level;
     use_bf16_by(way);
 #ifdef _OPENMP
     if (PyModule_AddIntConstant(module, "OPENMP", _OPENMP) < 0) return -1;
@@ -364,7 +374,7 @@ static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level` */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level_in_use` */
 #endif
     {0, NULL},
 };
