@@ -19,6 +19,7 @@
 
 #if ROT_DOUBLE
 typedef uint64_t real_bits;
+typedef int64_t real_order;
 #define ROT_ABS      fabs
 #define ROT_SQRT     sqrt
 #define ROT_COPYSIGN copysign
@@ -29,8 +30,13 @@ typedef uint64_t real_bits;
 #define ROT_LOG2E    0x1.71547652b82fep0
 #define ROT_LN2_HIGH 0x1.62e42fefa2p-1 /* short enough that n times it is exact */
 #define ROT_LN2_LOW  0x1.9ef35793c7673p-41
+#define ROT_LN2      0x1.62e42fefa39efp-1
+#define ROT_SHIFT    (0x1.8p52 + 1023) /* as ROT_ROUND, biased for 2^n, and its bits at n = -1023 */
+#define ROT_LEAST    INT64_C(0x4338000000000000)
+#define ROT_MOST     (ROT_LEAST + 2047)
 #else
 typedef uint32_t real_bits;
+typedef int32_t real_order; /* bits of a number as an integer, in the order of positive numbers */
 #define ROT_ABS      fabsf
 #define ROT_SQRT     sqrtf
 #define ROT_COPYSIGN copysignf
@@ -41,6 +47,10 @@ typedef uint32_t real_bits;
 #define ROT_LOG2E    0x1.715476p0f
 #define ROT_LN2_HIGH 0x1.62e4p-1f
 #define ROT_LN2_LOW  0x1.7f7d1cp-20f
+#define ROT_LN2      0x1.62e430p-1f
+#define ROT_SHIFT    (0x1.8p23f + 127)
+#define ROT_LEAST    0x4B400000
+#define ROT_MOST     (ROT_LEAST + 255)
 #endif
 
 ROT_INLINE real vmath_q(real r) {
@@ -87,6 +97,20 @@ ROT_INLINE exp_parts vmath_parts(real x) {
 ROT_INLINE real vmath_exp(real x) {
     const exp_parts e = vmath_parts(x);
     return 2 * (e.half + e.half * e.p);
+}
+
+/* 2^x = 2^n e^r with n = round(x) and r = (x - n) ln 2, in two thirds of the time of e^x, to a few units in the last
+ * place. Infinite from 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5, NaN for infinite x.
+ * The clamp is one of integers, which compilers turn into a min and a max instruction. */
+ROT_INLINE real vmath_exp2(real x) {
+    const real shifted = x + ROT_SHIFT, r = (x - (shifted - ROT_SHIFT)) * ROT_LN2;
+    real_order n;
+    real power;
+    memcpy(&n, &shifted, sizeof n);
+    const real_order low = n < ROT_LEAST ? ROT_LEAST : n, clamped = low > ROT_MOST ? ROT_MOST : low;
+    const real_bits bits = (real_bits)clamped << ROT_MANTISSA;
+    memcpy(&power, &bits, sizeof power);
+    return power * (1 + r * (1 + r * vmath_q(r)));
 }
 
 /* tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */

@@ -18,8 +18,10 @@
 #include "workspace.h"
 
 enum {
-    VECTORS = 2,             /* registers of a block */
-    WIDTH = VECTORS * LANES, /* its channels */
+    VECTORS = 64 / VECTOR_BYTES, /* registers of a block, a cache line: its tiles fit in level 1 cache */
+    WIDTH = VECTORS * LANES,     /* its channels */
+    FORWARD = 4,                 /* states that run together: each recurrence alone would wait for its last step, */
+    BACKWARD = 2,                /* and backward, where a state takes more of the cache */
     TILE = SELECTIVE_TILE,
     TASKS = 16,     /* at least, if there are enough blocks */
     SERIAL = 16384, /* numbers (B,T,D,S) below which one thread is used */
@@ -67,15 +69,23 @@ static span span_of(const plan *p, int64_t block) {
     return s;
 }
 
+/* n channels of a block: mostly a whole one, which needs no call of memcpy. */
+static void copy_block(real *restrict to, const real *restrict from, int64_t n) {
+    if (n == WIDTH)
+        copy_row(to, from, WIDTH);
+    else
+        copy_row(to, from, n);
+}
+
 static void load_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
     for (int64_t k = 0; k < w.steps; k++) {
-        copy_row(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, s.n);
+        copy_block(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, s.n);
         for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none, so no call of memset */
     }
 }
 
 static void store_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
-    for (int64_t k = 0; k < w.steps; k++) copy_row(to + (w.first + k * w.stride) * D + s.lo, from + k * WIDTH, s.n);
+    for (int64_t k = 0; k < w.steps; k++) copy_block(to + (w.first + k * w.stride) * D + s.lo, from + k * WIDTH, s.n);
 }
 
 /* to (S, padded) <- from (D, S); zero beyond D, and if `from` is NULL. */
@@ -121,19 +131,30 @@ static void add_product(real *restrict z, const real *restrict x, const real *re
 static vec at(const real *row, int v) { return load(row + v * LANES); }
 static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
 
-/* One of the S states over a tile:  h <- e_k h + u_k b_k,  y_k += h c_k.  Steps of b and c are `row` apart. */
-static void run_state(real *restrict y, real *restrict h, const real *restrict e, const real *restrict u,
-                      const real *restrict b, const real *restrict c, int64_t row, int64_t steps) {
-    vec state[VECTORS];
-    for (int v = 0; v < VECTORS; v++) state[v] = at(h, v);
+/* A few of the S states of a block, `apart` numbers from one to the next in h, over a tile:
+ *
+ *   h <- e_k h + u_k b_k,   y_k += h c_k
+ *
+ * Steps of b and c are `row` apart. */
+ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, const tile_array *e,
+                                  const real *restrict u, const real *restrict b, const real *restrict c, int64_t row,
+                                  int64_t steps, const int states) {
+    vec state[FORWARD][VECTORS];
+    for (int i = 0; i < states; i++)
+        for (int v = 0; v < VECTORS; v++) state[i][v] = at(h + i * apart, v);
     for (int64_t k = 0; k < steps; k++) {
         for (int v = 0; v < VECTORS; v++) {
-            const vec moved = selective_move_vec(at(e + k * WIDTH, v), state[v]);
-            state[v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row]);
-            put(y + k * WIDTH, v, selective_output_vec(at(y + k * WIDTH, v), state[v], c[k * row]));
+            vec out = at(y + k * WIDTH, v);
+            for (int i = 0; i < states; i++) {
+                const vec moved = selective_move_vec(at(e[i] + k * WIDTH, v), state[i][v]);
+                state[i][v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row + i]);
+                out = selective_output_vec(out, state[i][v], c[k * row + i]);
+            }
+            put(y + k * WIDTH, v, out);
         }
     }
-    for (int v = 0; v < VECTORS; v++) put(h, v, state[v]);
+    for (int i = 0; i < states; i++)
+        for (int v = 0; v < VECTORS; v++) put(h + i * apart, v, state[i][v]);
 }
 
 /* y (B,T,D), hT (B,D,S) and carries (B,tiles,S,D), the states before each tile: each may be NULL; x, delta (B,T,D),
@@ -155,23 +176,27 @@ KERNEL(selective_forward) {
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
         const int64_t b = task / p.groups, group = task % p.groups;
-        tile_array step, u, out, e;
+        tile_array step, u, out, e[FORWARD];
         for (int64_t tile = 0; tile < p.tiles && !stopped(stop); tile++) {
             const walk w = steps_of_tile(&p, b, tile);
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
                 const span block = span_of(&p, i);
                 real *const h = states + b * S * p.padded + block.lo, *const rates = constants + block.lo;
                 for (int64_t s = 0; carries && s < S; s++)
-                    memcpy(carries + ((b * p.tiles + tile) * S + s) * D + block.lo, h + s * p.padded,
-                           (size_t)block.n * sizeof(real));
+                    copy_block(carries + ((b * p.tiles + tile) * S + s) * D + block.lo, h + s * p.padded, block.n);
                 load_rows(step, delta, w, block, D);
-                load_rows(e, x, w, block, D);
-                inputs(u, step, e, w.steps);
-                scale_rows(out, rates + S * p.padded, e, w.steps);
-                for (int64_t s = 0; w.steps && s < S; s++) {
-                    transitions(e, step, rates + s * p.padded, w.steps);
-                    run_state(out, h + s * p.padded, e, u, B + w.first * S + s, C + w.first * S + s, w.stride * S,
-                              w.steps);
+                load_rows(e[0], x, w, block, D);
+                inputs(u, step, e[0], w.steps);
+                scale_rows(out, rates + S * p.padded, e[0], w.steps);
+                for (int64_t s = 0, n; w.steps && s < S; s += n) {
+                    const real *const b_s = B + w.first * S + s, *const c_s = C + w.first * S + s;
+                    real *const h_s = h + s * p.padded;
+                    n = s + FORWARD <= S ? FORWARD : 1;
+                    for (int64_t j = 0; j < n; j++) transitions(e[j], step, rates + (s + j) * p.padded, w.steps);
+                    if (n == FORWARD)
+                        run_states(out, h_s, p.padded, e, u, b_s, c_s, w.stride * S, w.steps, FORWARD);
+                    else
+                        run_states(out, h_s, p.padded, e, u, b_s, c_s, w.stride * S, w.steps, 1);
                 }
                 if (y) store_rows(y, out, w, block, D);
             }
@@ -184,49 +209,61 @@ KERNEL(selective_forward) {
     return ROT_OK;
 }
 
-/* For each step, sums over a block's channels that are still spread over a register: first all dB, then all dC. */
+/* For each step, sums over a task's channels that are still spread over a register: first all dB, then all dC. */
 typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
-/* One state over a tile: forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then backward with g, which on entry
- * is e_{k+1} g_{k+1} of the step after:
+/* A few states over a tile: forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then backward with g, which on
+ * entry is e_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
- *   db_k = g_k . u_k,     dc_k = dy_k . h_k,     spread over a register each */
-static void run_state_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
-                              real *restrict spread, real *restrict q, const real *restrict dy, const real *restrict h,
-                              const real *restrict e, const real *restrict u, const real *restrict step,
-                              const real *restrict A, const real *restrict b, const real *restrict c, int64_t row,
-                              int64_t steps) {
-    vec state[VECTORS], sum[VECTORS] = {0};
-    for (int v = 0; v < VECTORS; v++) state[v] = at(h, v);
+ *   db_k += g_k . u_k,    dc_k += dy_k . h_k,     spread over a register each */
+ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
+                                          int64_t apart, tile_sums *restrict spread, tile_array *restrict q,
+                                          const real *restrict dy, const real *restrict h, const tile_array *e,
+                                          const real *restrict u, const real *restrict step, const real *restrict A,
+                                          const real *restrict b, const real *restrict c, int64_t row, int64_t steps,
+                                          const int states) {
+    vec state[BACKWARD][VECTORS], sum[BACKWARD][VECTORS] = {0};
+    for (int i = 0; i < states; i++)
+        for (int v = 0; v < VECTORS; v++) state[i][v] = at(h + i * WIDTH, v);
     for (int64_t k = 0; k < steps; k++) {
-        for (int v = 0; v < VECTORS; v++) {
-            const vec moved = selective_move_vec(at(e + k * WIDTH, v), state[v]);
-            put(q + k * WIDTH, v, moved);
-            state[v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row]);
+        for (int i = 0; i < states; i++) {
+            for (int v = 0; v < VECTORS; v++) {
+                const vec moved = selective_move_vec(at(e[i] + k * WIDTH, v), state[i][v]);
+                put(q[i] + k * WIDTH, v, moved);
+                state[i][v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row + i]);
+            }
         }
     }
-    for (int v = 0; v < VECTORS; v++) state[v] = at(g, v);
+    for (int i = 0; i < states; i++)
+        for (int v = 0; v < VECTORS; v++) state[i][v] = at(g + i * apart, v);
     for (int64_t k = steps - 1; k >= 0; k--) {
-        const real bk = b[k * row], ck = c[k * row];
-        vec dbk = {0}, dck = {0};
-        for (int v = 0; v < VECTORS; v++) {
-            const int64_t i = k * WIDTH;
-            const vec gk = selective_state_adjoint_vec(state[v], at(dy + i, v), ck);
-            const vec gq = selective_exponent_adjoint_vec(gk, at(q + i, v));
-            dck += at(dy + i, v) * selective_step_vec(at(q + i, v), at(u + i, v), bk);
-            dbk += gk * at(u + i, v);
-            put(du + i, v, selective_input_adjoint_vec(at(du + i, v), gk, bk));
-            put(dstep + i, v, at(dstep + i, v) + gq * at(A, v));
-            sum[v] += gq * at(step + i, v);
-            state[v] = selective_past_adjoint_vec(at(e + i, v), gk);
+        const int64_t at_k = k * WIDTH;
+        vec du_k[VECTORS], dstep_k[VECTORS];
+        for (int v = 0; v < VECTORS; v++) du_k[v] = at(du + at_k, v), dstep_k[v] = at(dstep + at_k, v);
+        for (int i = 0; i < states; i++) {
+            const real bk = b[k * row + i], ck = c[k * row + i];
+            vec dbk = at(spread[i], (int)k), dck = at(spread[i], (int)(TILE + k));
+            for (int v = 0; v < VECTORS; v++) {
+                const vec moved = at(q[i] + at_k, v), gk = selective_state_adjoint_vec(state[i][v], at(dy + at_k, v), ck);
+                const vec gq = selective_exponent_adjoint_vec(gk, moved);
+                dck += at(dy + at_k, v) * selective_step_vec(moved, at(u + at_k, v), bk);
+                dbk += gk * at(u + at_k, v);
+                du_k[v] = selective_input_adjoint_vec(du_k[v], gk, bk);
+                dstep_k[v] += gq * at(A + i * apart, v);
+                sum[i][v] += gq * at(step + at_k, v);
+                state[i][v] = selective_past_adjoint_vec(at(e[i] + at_k, v), gk);
+            }
+            put(spread[i], (int)k, dbk);
+            put(spread[i], (int)(TILE + k), dck);
         }
-        put(spread + k * LANES, 0, dbk);
-        put(spread + (steps + k) * LANES, 0, dck);
+        for (int v = 0; v < VECTORS; v++) put(du + at_k, v, du_k[v]), put(dstep + at_k, v, dstep_k[v]);
     }
-    for (int v = 0; v < VECTORS; v++) {
-        put(g, v, state[v]);
-        put(dA, v, at(dA, v) + sum[v]);
+    for (int i = 0; i < states; i++) {
+        for (int v = 0; v < VECTORS; v++) {
+            put(g + i * apart, v, state[i][v]);
+            put(dA + i * apart, v, at(dA + i * apart, v) + sum[i][v]);
+        }
     }
 }
 
@@ -234,18 +271,18 @@ static void add_pairs(real *restrict sums, const real *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sums[i] = x[2 * i] + x[2 * i + 1];
 }
 
-/* db[k row] and dc[k row] += the totals of the registers of `spread`, which is overwritten. */
-static void add_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
+/* db[k row] and dc[k row] <- the totals of the registers of `spread`, which is overwritten. */
+static void store_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
     tile_sums other;
     real *sums = spread, *next = other;
     for (int64_t width = LANES / 2; width; width /= 2) {
-        add_pairs(next, sums, 2 * steps * width);
+        add_pairs(next, sums, 2 * TILE * width);
         real *const swap = sums;
         sums = next, next = swap;
     }
     for (int64_t k = 0; k < steps; k++) {
-        db[k * row] += sums[k];
-        dc[k * row] += sums[steps + k];
+        db[k * row] = sums[k];
+        dc[k * row] = sums[TILE + k];
     }
 }
 
@@ -267,9 +304,10 @@ KERNEL(selective_backward) {
     real *const states = WORKSPACE(real, batch, size), *const constants = WORKSPACE(real, S + 1, p.padded);
     real *const sums = WORKSPACE(real, batch, S + 1, p.padded);
     real *const parts = several ? WORKSPACE(real, 2, batch, p.groups, slab) : NULL;
+    tile_sums *const spreads = (tile_sums *)WORKSPACE(real, most_threads(), S, 2 * TILE * LANES);
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
-    if (!states || !constants || !sums || (several && !parts)) goto end;
+    if (!states || !constants || !sums || !spreads || (several && !parts)) goto end;
     status = ROT_OK;
     load_constants(constants, A, skip, &p);
 #pragma omp parallel for schedule(static) if (p.threads)
@@ -291,11 +329,12 @@ KERNEL(selective_backward) {
             zero_row(own_dB + b * slab, slab);
             zero_row(own_dC + b * slab, slab);
         }
-        tile_array step, in, u, out, du, dstep, e, q;
-        tile_sums spread;
+        tile_array step, in, u, out, du, dstep, e[BACKWARD], q[BACKWARD];
+        tile_sums *const spread = spreads + thread_number() * S;
         for (int64_t tile = p.tiles - 1; tile >= 0 && !stopped(stop); tile--) {
             const walk w = steps_of_tile(&p, b, tile);
             if (!w.steps) continue;
+            memset(spread, 0, (size_t)S * sizeof(tile_sums));
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
                 const span block = span_of(&p, i);
                 real *const g = states + b * size + block.lo, *const rates = constants + block.lo;
@@ -306,22 +345,33 @@ KERNEL(selective_backward) {
                 inputs(u, step, in, w.steps);
                 memset(du, 0, sizeof du);
                 memset(dstep, 0, sizeof dstep);
-                for (int64_t s = 0; s < S; s++) {
-                    real h[WIDTH] = {0};
-                    memcpy(h, carries + ((b * p.tiles + tile) * S + s) * D + block.lo, (size_t)block.n * sizeof(real));
-                    transitions(e, step, rates + s * p.padded, w.steps);
-                    run_state_adjoint(du, dstep, sum + s * p.padded, g + s * p.padded, spread, q, out, h, e, u, step,
-                                      rates + s * p.padded, B + w.first * S + s, C + w.first * S + s, w.stride * S,
-                                      w.steps);
-                    add_totals(own_dB + w.first * S + s, own_dC + w.first * S + s, w.stride * S, spread, w.steps);
+                for (int64_t s = 0, n; s < S; s += n) {
+                    const real *const b_s = B + w.first * S + s, *const c_s = C + w.first * S + s;
+                    const real *const A_s = rates + s * p.padded;
+                    real *const g_s = g + s * p.padded, *const sum_s = sum + s * p.padded;
+                    real h[BACKWARD * WIDTH] = {0};
+                    n = s + BACKWARD <= S ? BACKWARD : 1;
+                    for (int64_t j = 0; j < n; j++) {
+                        const real *const before = carries + ((b * p.tiles + tile) * S + s + j) * D + block.lo;
+                        copy_block(h + j * WIDTH, before, block.n);
+                        transitions(e[j], step, A_s + j * p.padded, w.steps);
+                    }
+                    if (n == BACKWARD)
+                        run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
+                                           c_s, w.stride * S, w.steps, BACKWARD);
+                    else
+                        run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
+                                           c_s, w.stride * S, w.steps, 1);
                 }
                 add_product(dstep, du, in, w.steps);
                 store_rows(ddelta, dstep, w, block, D);
-                scale_rows(e, rates + size, out, w.steps);
-                add_product(e, du, step, w.steps);
-                store_rows(dx, e, w, block, D);
+                scale_rows(e[0], rates + size, out, w.steps);
+                add_product(e[0], du, step, w.steps);
+                store_rows(dx, e[0], w, block, D);
                 for (int64_t k = 0; k < w.steps; k++) add_product(sum + size, out + k * WIDTH, in + k * WIDTH, 1);
             }
+            for (int64_t s = 0; s < S; s++)
+                store_totals(own_dB + w.first * S + s, own_dC + w.first * S + s, w.stride * S, spread[s], w.steps);
         }
     }
 #pragma omp parallel for schedule(static) if (p.threads)
@@ -337,6 +387,6 @@ KERNEL(selective_backward) {
     store_state(dA, constants, &p);
     if (dskip) memcpy(dskip, constants + size, (size_t)D * sizeof(real));
 end:
-    pool_give(states), pool_give(constants), pool_give(sums), pool_give(parts);
+    pool_give(states), pool_give(constants), pool_give(sums), pool_give(parts), pool_give(spreads);
     return status;
 }
