@@ -1,21 +1,24 @@
 """Time of one iteration of a Fixed-Point RNN: with a vector state, beside one diagonal scan and one Householder mix;
-of Bedouin, beside one selective scan, one Householder mix and the product with the previous output.
+of Bedouin, beside one selective scan, one Householder mix and the product with the previous output; and of Bedouin's
+forward and backward with several tolerances, beside the direct solver.
 
     python -m benchmarks.iteration [--json] [--quick]
 
 An iteration mixes, scans, computes the residual and updates the iterate, for a vector state in one pass over memory;
 its adjoint is that of the implicit gradient. A direct solution is such a pass, too, with a small system for each token
-before it. The limit is the time of the ops alone, in the same window.
+before it. The limit is the time of the ops alone, in the same window. `error` and `limit_error` are those of the
+layer's output, against the direct solver in float64, with outputs of order 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import arguments, row, seconds_in_turn, show
-from rotrnn.nn.layer import Context
+from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.ops.dense import dense
 from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer, relax
@@ -78,11 +81,34 @@ def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, A
     return row(f"Bedouin's iteration, {rank} reflections", iteration, scan + mix + product, **more)
 
 
+def solver_rows(B: int, T: int, D: int, window: float) -> Iterator[dict[str, Any]]:
+    """Bedouin's forward and backward by iteration, beside those with the direct solver."""
+    x, dy = np.random.default_rng(0).standard_normal((2, B, T, D), dtype=np.float32)
+    direct = Bedouin(D, solver="direct")
+    params = direct.init(np.random.default_rng(0))
+    exact, _ = direct.forward(astype(params, np.float64), x.astype(np.float64))
+
+    def both(layer: Bedouin) -> Callable[[], object]:
+        return lambda: layer.backward(params, layer.forward(params, x, Context(train=True))[1], dy)
+
+    def error(y: Any) -> float:
+        return float(np.abs(y - exact).max())
+
+    for tol in (1e-1, 1e-2, 1e-3, 1e-5):
+        iterated = Bedouin(D, tol=tol)
+        y, saved = iterated.forward(params, x)
+        seconds, limit = seconds_in_turn([both(iterated), both(direct)], window=window)
+        found = {"tol": tol, "iterations": int(saved.iterations.max()), "error": error(y)}
+        more = {"limit": "direct solver", "limit_error": error(direct.forward(params, x)[0]), "B": B, "T": T, "D": D}
+        yield row(f"Bedouin to {tol:g}", seconds, limit, **found, **more)
+
+
 def main() -> None:
     args = arguments(__doc__).parse_args()
     sizes = (2, 64, 16, 0.05) if args.quick else (8, 1024, 128, 6.0)
     vector = [one for rank in (1, 2, 4) for one in rows(*sizes[:3], rank, sizes[3])]
-    show([*vector, *(bedouin_row(*sizes[:3], rank, sizes[3]) for rank in (1, 2, 4))], args.json)
+    bedouin = [bedouin_row(*sizes[:3], rank, sizes[3]) for rank in (1, 2, 4)]
+    show([*vector, *bedouin, *solver_rows(*sizes)], args.json)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,34 @@
 """Time of one forward and backward of every layer, beside the plain linear layer's.
 
-    python -m benchmarks.layers [--json] [--quick]
+    python -m benchmarks.layers [--json] [--quick] [--only LAYER] [--beside CHECKOUT]
 
 Each layer has the settings of a recipe at this width, in training mode. Its limit is LRU, a layer of one diagonal scan,
 timed in the same window: the ratio is the cost of a layer's mathematics relative to that.
+
+With --beside, the folder of another version, built in place, every layer is timed in turn with that version's, which
+runs in a process of its own: its time is then the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import arguments, row, seconds_in_turn, show
+from benchmarks.measure import ROOT, arguments, in_turn, row, seconds_in_turn, show, turn
 from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import Context
 from rotrnn.nn.registry import LAYERS
+
+Size = tuple[int, int, int]
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
@@ -35,29 +46,87 @@ def settings_of(name: str, D: int) -> dict[str, Any]:
     return dict.fromkeys(needed, D)
 
 
-def rows(B: int, T: int, D: int, window: float) -> list[dict[str, Any]]:
+def data(B: int, T: int, D: int) -> Any:
+    """An input, and a gradient of the output."""
+    return np.random.default_rng(0).standard_normal((2, B, T, D), dtype=np.float32)
+
+
+def both(name: str, size: Size, **more: Any) -> Callable[[], object]:
+    """Forward and backward of a layer."""
+    x, dy = data(*size)
+    layer = make_layer(name, size[2], settings_of(name, size[2]) | more)
+    params, ctx = layer.init(np.random.default_rng(0)), Context(train=True)
+    return lambda: layer.backward(params, layer.forward(params, x, ctx)[1], dy)
+
+
+def rows(names: list[str], size: Size, window: float) -> Iterator[dict[str, Any]]:
     """One row per layer."""
-    rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((2, B, T, D), dtype=np.float32)
-    ctx = Context(train=True)
+    plain = both("lru", size)
+    for name in names:
+        seconds, limit = seconds_in_turn([both(name, size), plain], window=window)
+        yield row(f"{name} forward and backward", seconds, limit, limit="LRU", layer=name, **sizes(size))
 
-    def both(name: str) -> Callable[[], object]:
-        layer = make_layer(name, D, settings_of(name, D))
-        params = layer.init(np.random.default_rng(0))
-        return lambda: layer.backward(params, layer.forward(params, x, ctx)[1], dy)
 
-    plain = both("lru")
-    found = []
-    for name in LAYERS:
-        seconds, limit = seconds_in_turn([both(name), plain], window=window)
-        more = {"limit": "LRU", "layer": name, "B": B, "T": T, "D": D}
-        found.append(row(f"{name} forward and backward", seconds, limit, **more))
-    return found
+def sizes(size: Size) -> dict[str, int]:
+    return dict(zip("BTD", size, strict=True))
+
+
+@contextmanager
+def other(checkout: Path, name: str, size: Size, window: float) -> Iterator[Callable[[], float]]:
+    """A turn of a layer of the version in `checkout`, by this file in a process with that version's package."""
+    path = os.pathsep.join([str(checkout / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "benchmarks.layers", "--serve", name, *map(str, size), str(window)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    ) as child:  # fmt: skip
+        assert child.stdin is not None
+        assert child.stdout is not None
+        ask, answer = child.stdin, child.stdout
+
+        def one_turn() -> float:
+            ask.write("\n")
+            ask.flush()
+            return float(answer.readline())
+
+        yield one_turn
+        ask.close()
+
+
+def serve(name: str, size: Size, window: float) -> None:
+    """Prints the time of a turn for each line of the standard input."""
+    run = both(name, size)
+    run()
+    for _ in sys.stdin:
+        print(turn(run, window), flush=True)
+
+
+def rows_beside(checkout: Path, names: list[str], size: Size, window: float) -> Iterator[dict[str, Any]]:
+    """One row per layer, whose limit is the time of the version in `checkout`."""
+    for name in names:
+        run = both(name, size)
+        run()
+        with other(checkout, name, size, window) as theirs:
+            theirs()
+            seconds, limit = in_turn([partial(turn, run, window), theirs], window=window)
+        yield row(f"{name} forward and backward", seconds, limit, limit="other version", layer=name, **sizes(size))
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
-    show(rows(*((2, 64, 16, 0.05) if args.quick else (8, 1024, 128, 2.0))), args.json)
+    if sys.argv[1:2] == ["--serve"]:
+        name, *size, window = sys.argv[2:]
+        return serve(name, (int(size[0]), int(size[1]), int(size[2])), float(window))
+    parser = arguments(__doc__)
+    parser.add_argument("--only", choices=LAYERS, action="append", help="this layer, and others given likewise")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="folder of another version, built in place")
+    args = parser.parse_args()
+    names = args.only or list(LAYERS)
+    size, window = ((2, 64, 16), 0.05) if args.quick else ((8, 1024, 128), 2.0)
+    if args.beside is not None:
+        show(list(rows_beside(args.beside.resolve(), names, size, window)), args.json)
+        return None
+    show(list(rows(names, size, window)), args.json)
+    return None
 
 
 if __name__ == "__main__":

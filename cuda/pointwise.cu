@@ -89,6 +89,23 @@ KERNEL(glu_backward) {
     return runtime_status();
 }
 
+KERNEL(swiglu_forward) {
+    map_adjoint<swiglu>(rows_of(B, T, D, lengths), y, value, gate);
+    return runtime_status();
+}
+
+KERNEL(swiglu_backward) {
+    const glu_arrays out = {dvalue, dgate};
+    map(
+        rows_of(B, T, D, lengths), out,
+        [=] __device__(place p) {
+            const three at = {dy[p.i], value[p.i], gate[p.i]};
+            return at;
+        },
+        [=] __device__(place, three at) { return swiglu_adjoint(at.a, at.b, at.c); });
+    return runtime_status();
+}
+
 KERNEL(mask_padding) {
     map(
         rows_of(B, T, D, lengths), y, [=] __device__(place p) { return x[p.i]; },

@@ -111,6 +111,15 @@ ROT_INLINE glu_parts glu_adjoint(real dy, real value, real gate) {
     return d;
 }
 
+/* SwiGLU (Shazeer 2020):  y = value SiLU(gate), the unit above of value gate; its gate gets a gradient from both
+ *   dvalue = dy SiLU(gate)   dgate = dy value (s(gate) + gate s(gate) s(-gate)) */
+ROT_INLINE real swiglu(real value, real gate) { return glu(value * gate, gate); }
+ROT_INLINE glu_parts swiglu_adjoint(real dy, real value, real gate) {
+    const glu_parts of_product = glu_adjoint(dy, value * gate, gate);
+    const glu_parts d = {of_product.value * gate, of_product.gate + of_product.value * value};
+    return d;
+}
+
 /* LSTM (Hochreiter and Schmidhuber 1997, Gers et al. 2000), z = W x + U h_{t-1} of its gates:
  *
  *   i, f, o = s(z_i), s(z_f), s(z_o)   g = tanh(z_g)   c_t = f c_{t-1} + i g   h_t = o tanh(c_t)

@@ -83,7 +83,7 @@ KERNEL(matmul_weight_grad) {
             const int64_t rows = least(end - m, CHUNK);
             pack_rounded(packed + group * room, x + m * d_in, rows, d_in, d_in, 1, how);
             add_weight_grad(dw_sum, dy + m * d_out, packed + group * room, rows, d_in, d_out, how);
-            for (int64_t i = m; i < m + rows; i++) add_row(dbias_sum, dy + i * d_out, d_out);
+            for (int64_t i = m; dbias && i < m + rows; i++) add_row(dbias_sum, dy + i * d_out, d_out);
         }
     }
     zero_row(dw, d_in * d_out);

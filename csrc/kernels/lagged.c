@@ -25,18 +25,7 @@ KERNEL(lagged_forward) {
 #pragma omp parallel for schedule(dynamic) if (B * T * n > SERIAL)
     for (int64_t piece = 0; piece < B * pieces; piece++) {
         const int64_t b = piece / pieces, from = piece % pieces * ROWS, to = least(from + ROWS, T);
-        const int64_t valid = steps_of(lengths, b, T);
-        for (int64_t t = from; t < to; t++) {
-            real *const at = out + (b * T + t) * n;
-            if (t >= valid) {
-                zero_row(at, n);
-            } else if (function == LAGGED_LINEAR) {
-                sum_row(at, &r, b, t);
-            } else {
-                sum_row(rows + piece * n, &r, b, t);
-                map_row(at, rows + piece * n, n, function);
-            }
-        }
+        for (int64_t t = from; t < to; t++) lagged_row(out + (b * T + t) * n, rows + piece * n, &r, b, t);
     }
     pool_give(rows);
     return ROT_OK;

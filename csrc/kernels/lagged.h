@@ -35,6 +35,18 @@ ROT_ROW void map_row(real *restrict out, const real *restrict p, int64_t n, int6
     }
 }
 
+/* out (n) = f(p) of step t of sequence b; zero for padding. p (n) is scratch. */
+ROT_ROW void lagged_row(real *restrict out, real *restrict p, const range *r, int64_t b, int64_t t) {
+    if (t >= steps_of(r->lengths, b, r->T)) {
+        zero_row(out, r->n);
+    } else if (r->function == LAGGED_LINEAR) {
+        sum_row(out, r, b, t);
+    } else {
+        sum_row(p, r, b, t);
+        map_row(out, p, r->n, r->function);
+    }
+}
+
 /* dp (n) of dout; w (n) is scratch. */
 ROT_ROW void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
                              int64_t n, int64_t function) {

@@ -184,6 +184,37 @@ KERNEL(glu_backward) {
     return ROT_OK;
 }
 
+static void swiglu_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict y = AT(j->out[0]);
+    const real *restrict value = AT(j->in[0]), *restrict gate = AT(j->in[1]);
+    (void)chunk;
+    for (int64_t i = 0; i < rows * j->D; i++) y[i] = swiglu(value[i], gate[i]);
+}
+
+/* y = value SiLU(gate), all (B,T,D). */
+KERNEL(swiglu_forward) {
+    each_chunk(swiglu_rows, &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {y}, .in = {value, gate}});
+    return ROT_OK;
+}
+
+static void swiglu_backward_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
+    real *restrict dvalue = AT(j->out[0]), *restrict dgate = AT(j->out[1]);
+    const real *restrict dy = AT(j->in[0]), *restrict value = AT(j->in[1]), *restrict gate = AT(j->in[2]);
+    (void)chunk;
+    for (int64_t i = 0; i < rows * j->D; i++) {
+        const glu_parts d = swiglu_adjoint(dy[i], value[i], gate[i]);
+        dvalue[i] = d.value;
+        dgate[i] = d.gate;
+    }
+}
+
+/* Its gradients (steps.h), all (B,T,D). */
+KERNEL(swiglu_backward) {
+    each_chunk(swiglu_backward_rows,
+               &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dvalue, dgate}, .in = {dy, value, gate}});
+    return ROT_OK;
+}
+
 static void copy_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     (void)chunk;
     copy_row(AT(j->out[0]), AT(j->in[0]), rows * j->D);

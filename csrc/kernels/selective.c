@@ -136,7 +136,7 @@ static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
  *   h <- e_k h + u_k b_k,   y_k += h c_k
  *
  * Steps of b and c are `row` apart. */
-ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, const tile_array *e,
+ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, tile_array *restrict e,
                                   const real *restrict u, const real *restrict b, const real *restrict c, int64_t row,
                                   int64_t steps, const int states) {
     vec state[FORWARD][VECTORS];
@@ -219,7 +219,7 @@ typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
  *   db_k += g_k . u_k,    dc_k += dy_k . h_k,     spread over a register each */
 ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
                                           int64_t apart, tile_sums *restrict spread, tile_array *restrict q,
-                                          const real *restrict dy, const real *restrict h, const tile_array *e,
+                                          const real *restrict dy, const real *restrict h, tile_array *restrict e,
                                           const real *restrict u, const real *restrict step, const real *restrict A,
                                           const real *restrict b, const real *restrict c, int64_t row, int64_t steps,
                                           const int states) {

@@ -74,6 +74,7 @@ def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, length
 
 
 def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    """With solver="direct", forward is exact, and backward is that of the iteration: the same number of roundings."""
     exact = {"gradient": "implicit", "tol": TOL, "max_iterations": 2000}
     layer = Bedouin(2, **{"d_state": 3, **exact, **settings})
     return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
@@ -152,9 +153,14 @@ BEDOUIN = [
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),
     row("low rank", 1, 5, mixer="low_rank", rank=2, feedback=["B", "C"]),
     row("kronecker", 2, 4, mixer="kronecker", expand=3),
+    row("direct", 2, 6, solver="direct"),
+    row("direct rank 2", 5, 5, (5, 0, 3, 4, 1), rank=2, solver="direct"),
+    row("direct dplr", 2, 5, mixer="dplr", rank=3, feedback=("mixer", "gate"), solver="direct"),
+    row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),
+    *(row("direct", B, T, solver="direct") for B, T in ((0, 3), (2, 0), (1, 1))),
 ]
 FPMAMBA = [
     printed_row("", 2, 4),

@@ -579,6 +579,18 @@ POINTWISE = [
     ),
     *(
         pointwise_case(
+            "swiglu",
+            {"value": shape, "gate": shape},
+            functools.partial(pointwise.swiglu, lengths=lengths),
+            functools.partial(pointwise.swiglu_backward, lengths=lengths),
+            lambda value, gate: value * gate * sigmoid_formula(gate),
+            lengths=lengths,
+            linear=(("value",),),
+        )
+        for shape, lengths in (*PLACES, ((7,), None))
+    ),
+    *(
+        pointwise_case(
             "mask_padding",
             {"x": shape},
             functools.partial(pointwise.mask_padding, lengths=lengths),

@@ -16,8 +16,9 @@ from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.ops.dense import dense
+from rotrnn.ops.mixer import HOUSEHOLDER, KRONECKER
 from rotrnn.ops.pointwise import sigmoid, softplus
-from rotrnn.ops.selective import selective_scan
+from rotrnn.ops.selective import selective_scan, selective_solve
 
 EPS = np.finfo(np.float64).eps
 EXACT = {"tol": 1e-13, "max_iterations": 1000}
@@ -52,9 +53,10 @@ def test_without_mixing_it_is_the_selective_scan() -> None:
     np.testing.assert_allclose(saved.state[0], h, rtol=0, atol=1e3 * EPS * np.abs(h).max())
 
 
-def test_directions_of_any_length() -> None:
+@pytest.mark.parametrize("solver", ["iteration", "direct"])
+def test_directions_of_any_length(solver: str) -> None:
     """normalise=False against the linear system of each token, for inputs so small that B.C contracts."""
-    layer = Bedouin(3, d_state=2, normalise=False, **EXACT)
+    layer = Bedouin(3, d_state=2, normalise=False, solver=solver, **EXACT)
     params, u = made(layer)
     y, _ = layer.forward(params, 0.3 * u)
     expected, _ = bedouin_loop(layer, params, 0.3 * u, None, None)
@@ -277,6 +279,17 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
             "train_iterations='beta', expected a positive integer, 'gamma' or None",
         ),
         (FPMamba, {"dt_min": 0.2}, "FPMamba: dt_min=0.2, dt_max=0.1, expected 0 < dt_min <= dt_max"),
+        (Bedouin, {"solver": "newton"}, "Bedouin: solver='newton', expected one of iteration, direct"),
+        (
+            Bedouin,
+            {"solver": "direct", "mixer": "kronecker"},
+            "Bedouin: mixer='kronecker', expected one of householder, dplr, low_rank with solver='direct'",
+        ),
+        (
+            Bedouin,
+            {"solver": "direct", "feedback": ("lambda",)},
+            r"Bedouin: feedback=\('lambda',\), expected none to lambda with solver='direct'",
+        ),
         (FPMamba, {"norm_eps": 0.0}, "FPMamba: norm_eps=0.0, expected a positive number"),
     ],
 )
@@ -326,3 +339,69 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
         np.testing.assert_allclose(elsewhere, y, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match=r"forward: start has shape \(3, 12, 3\)"):
         layer.forward(params, u, start=u)
+
+
+@pytest.mark.parametrize("mixer", ["householder", "dplr", "low_rank"])
+@pytest.mark.parametrize("feedback", [("mixer", "B", "C", "gate"), ("C",)])
+@pytest.mark.parametrize("gradient", ["one_step", "implicit"])
+def test_the_direct_solution_is_that_of_the_iteration(mixer: str, feedback: tuple[str, ...], gradient: str) -> None:
+    """Over two tiles of the scan, in and out of a state, with more sequences than go through time together. A step pulls
+    an iterate closer by a half or more here, and a handful of steps hold a rounding: 10^4 roundings."""
+    how: dict[str, Any] = {"d_state": 5, "mixer": mixer, "rank": 2, "feedback": feedback, "gradient": gradient}
+    iterated, direct = Bedouin(3, **how, **EXACT), Bedouin(3, solver="direct", **how, **EXACT)
+    params, u = made(iterated, B=6, T=37)
+    rng = np.random.default_rng(1)
+    ctx, state = Context(np.array([37, 20, 0, 1, 36, 33])), (normal(rng, (6, 6, 5)), normal(rng, (6, 6)))
+    (y, saved), (z, solved) = (layer.forward(params, u, ctx, state) for layer in (iterated, direct))
+    dy = normal(rng, y.shape)
+    expected, got = iterated.backward(params, saved, dy, state), direct.backward(params, solved, dy, state)
+    assert solved.iterations.tolist() == [1, 1, 0, 1, 1, 1]
+    assert solved.report.converged.all()
+    assert saved.iterations.max() > 5  # it was not there from the start
+    pairs = [(y, z), *zip(saved.state, solved.state, strict=True), (expected[0], got[0])]
+    pairs += [*((expected[1][name], got[1][name]) for name in expected[1]), *zip(expected[2], got[2], strict=True)]
+    for one, other in pairs:
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e4 * EPS * max(1, np.abs(one).max()))
+
+
+def test_a_direct_solution_reaches_what_iteration_does_not() -> None:
+    """Reflections of gain 1 and steps so large that the iteration runs away, against the system of each token."""
+    layer = Bedouin(3, d_state=2, rank=2, solver="direct")
+    params, u = made(layer)
+    params["b_delta"] += 6.0
+    params["W_alpha"] *= 30.0
+    with pytest.warns(NotConverged):
+        Bedouin(3, d_state=2, rank=2, max_iterations=300, tol=1e-6).forward(params, u)
+    y, _ = layer.forward(params, u)
+    expected, _ = bedouin_loop(layer, params, u, None, None)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    assert layer.inference_gap(params, u) < 1e-9
+
+
+def test_a_direct_solution_that_is_not_finite_is_reported() -> None:
+    layer = Bedouin(3, d_state=2, solver="direct")
+    params, u = made(layer)
+    u[1, 3] = np.nan
+    with pytest.warns(NotConverged, match=r"Bedouin: no fixed point for 1 of 3 sequences \(1 not finite\)"):
+        y, saved = layer.forward(params, u)
+    assert np.isnan(saved.report.residual).tolist() == [False, True, False]
+    assert np.isfinite(y[[0, 2]]).all()
+
+
+def test_bad_input_of_the_direct_solver() -> None:
+    B, T, E, S, R = 2, 3, 4, 2, 1
+    K = R * E + R + 2 * S
+    shapes = {"x": (B, T, E), "delta": (B, T, E), "base": (B, T, K), "v": (K, E), "first": (B, K), "A": (E, S)}
+    given: dict[str, Any] = {name: np.zeros(shape) for name, shape in {**shapes, "h0": (B, E, S)}.items()}
+    how: dict[str, Any] = {"form": HOUSEHOLDER, "rank": R}
+    selective_solve(**given, **how)
+    for changed, error, message in (
+        ({"v": given["v"][1:]}, ValueError, r"selective_solve: v has shape \(8, 4\)"),
+        ({"rank": 2}, ValueError, "selective_solve: base has 9 columns, expected 14 for R=2, E=4, S=2"),
+        ({"form": KRONECKER}, ValueError, "selective_solve: form=3, expected a form with vectors"),
+        ({"form": 9}, ValueError, "selective_solve: form is 9"),
+        ({"x": given["x"].astype(int)}, TypeError, "selective_solve: x has dtype int64"),
+        ({"lengths": [3, 4]}, ValueError, "selective_solve: lengths"),
+    ):
+        with pytest.raises(error, match=message):
+            selective_solve(**given | how | changed)

@@ -21,6 +21,7 @@ from rotrnn.ops.pointwise import (
     softplus_backward,
     tanh,
 )
+from rotrnn.ops.selective import selective_scan
 
 DTYPES = [np.float32, np.float64]
 LIMITS = {np.float32: 88.72, np.float64: 709.78}  # e^x overflows just beyond
@@ -49,6 +50,31 @@ def ulps(got: Any, exact: Any) -> float:
     """The largest error in units of the last place of the exact value, subnormal spacing below the normal range."""
     spacing = np.spacing(np.abs(exact).astype(got.dtype))
     return float(np.max(np.abs(got.astype(np.longdouble) - exact) / spacing))
+
+
+@over_dtypes
+def test_power_of_two(dtype: Any) -> None:
+    """The transition exp(delta A) of a selective scan, at A = 1, delta = x: 2^x' with x' = x log2(e) of relative error 3
+    halves of eps (two roundings and the constant's), so |x| eps 3/2 relative in the result; the fraction's factor ln 2,
+    the polynomial's last two steps and the product round once each: 2 ulp on top."""
+    limit = LIMITS[dtype] - 0.5  # it overflows half a power of two early
+    x = everywhere(dtype, limit)
+    got = transition(x)
+    exact = np.exp(x.astype(np.longdouble))
+    kept = exact > 2.0 * FLUSHED[dtype]
+    eps = np.finfo(dtype).eps
+    error = np.abs(got.astype(np.longdouble) - exact) / exact
+    assert np.all(error[kept] <= eps * (2 + 1.5 * np.abs(x[kept])))
+    assert np.all(got[exact < FLUSHED[dtype] / 2] == 0)
+    big = dtype(10 * limit)
+    np.testing.assert_array_equal(transition(np.array([0, -big, big, np.nan], dtype)), [1, 0, np.inf, np.nan])
+
+
+def transition(x: Any) -> Any:
+    """exp(x) as a selective scan computes it: one step from the state 1, without input."""
+    D, one = len(x), np.ones((1, 1, 1), x.dtype)
+    zero, h0 = np.zeros((1, 1, D), x.dtype), np.ones((1, D, 1), x.dtype)
+    return selective_scan(zero, x.reshape(1, 1, D), np.ones((D, 1), x.dtype), one, one, None, h0)[0, 0]
 
 
 @over_dtypes

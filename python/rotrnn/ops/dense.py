@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
 
 __all__ = ["DenseGrads", "dense", "dense_backward"]
 
@@ -83,10 +84,23 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
     ady, ax, aw = args.common(ady, ax, aw)
     M, d_out = ady.shape
     d_in = ax.shape[1]
-    dx, dw, dbias = np.empty_like(ax), np.empty_like(aw), args.empty((d_out,), aw.dtype)
+    dx, dw, dbias = empty_like(ax), empty_like(aw), args.empty((d_out,), aw.dtype)
     args.kernels.matmul(y=dx, x=ady, w=aw, bias=None, M=M, d_in=d_out, d_out=d_in, transposed=False)
     args.kernels.matmul_weight_grad(dw=dw, dbias=dbias, x=ax, dy=ady, M=M, d_in=d_in, d_out=d_out)
     return DenseGrads(dx.reshape(np.shape(x)), dw, dbias)
+
+
+def dense_weight_grad(dy: npt.ArrayLike, x: npt.ArrayLike) -> Array:
+    """The dw of `dense_backward` alone: ``dw = sum_m dy_m x_m^T`` (O, D), for dy (..., O) and x (..., D).
+
+    Raises TypeError and ValueError like `dense`.
+    """
+    args = Boundary("dense_weight_grad")
+    ady, ax = args.common(_rows(args, "dy", dy, "O"), _rows(args, "x", x, "D"))
+    (M, d_out), d_in = ady.shape, ax.shape[1]
+    dw = args.empty((d_out, d_in), ax.dtype)
+    args.kernels.matmul_weight_grad(dw=dw, dbias=None, x=ax, dy=ady, M=M, d_in=d_in, d_out=d_out)
+    return dw
 
 
 def matmul(x: npt.ArrayLike, y: npt.ArrayLike) -> Array:

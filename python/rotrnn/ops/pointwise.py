@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, full
+from rotrnn.ops.device import HOST, empty_like, full
 from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ __all__ = [
     "silu_backward",
     "softplus",
     "softplus_backward",
+    "swiglu",
+    "swiglu_backward",
     "tanh",
     "tanh_backward",
 ]
@@ -80,14 +82,14 @@ def _elementwise(
 
 def _unary(function: str, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
     kernels, arrays, sizes = _elementwise(function, lengths, x=x)
-    y: Array = np.empty_like(arrays["x"])
+    y: Array = empty_like(arrays["x"])
     kernels.elementwise(y=y, **arrays, **sizes, function=FUNCTION[function])
     return y
 
 
 def _unary_backward(function: str, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
     kernels, arrays, sizes = _elementwise(f"{function}_backward", lengths, dy=dy, x=x)
-    dx: Array = np.empty_like(arrays["x"])
+    dx: Array = empty_like(arrays["x"])
     kernels.elementwise_backward(dx=dx, **arrays, **sizes, function=FUNCTION[function])
     return dx
 
@@ -201,7 +203,7 @@ def softplus_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.Array
 
 
 class GluGrads(NamedTuple):
-    """Gradients of `glu`, in the shape of value and gate."""
+    """Gradients of `glu` or `swiglu`, in the shape of value and gate."""
 
     dvalue: Array
     dgate: Array
@@ -221,7 +223,7 @@ def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | N
     y : shape of value
     """
     kernels, arrays, sizes = _elementwise("glu", lengths, value=value, gate=gate)
-    y: Array = np.empty_like(arrays["value"])
+    y: Array = empty_like(arrays["value"])
     kernels.glu_forward(y=y, **arrays, **sizes)
     return y
 
@@ -231,8 +233,37 @@ def glu_backward(
 ) -> GluGrads:
     """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as in `glu`."""
     kernels, arrays, sizes = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
-    grads = GluGrads(np.empty_like(arrays["value"]), np.empty_like(arrays["gate"]))
+    grads = GluGrads(empty_like(arrays["value"]), empty_like(arrays["gate"]))
     kernels.glu_backward(**grads._asdict(), **arrays, **sizes)
+    return grads
+
+
+def swiglu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """Gated unit ``y = value * SiLU(gate)`` (Shazeer 2020, "GLU Variants Improve Transformer"), as in Mamba.
+
+    Computed as `glu` of ``value * gate``, which must not overflow.
+
+    Parameters
+    ----------
+    value, gate : (B, T, D) with `lengths`; any one shape without
+
+    Returns
+    -------
+    y : shape of value
+    """
+    kernels, arrays, sizes = _elementwise("swiglu", lengths, value=value, gate=gate)
+    y: Array = empty_like(arrays["value"])
+    kernels.swiglu_forward(y=y, **arrays, **sizes)
+    return y
+
+
+def swiglu_backward(
+    dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
+) -> GluGrads:
+    """``dvalue = dy SiLU(gate)``, ``dgate = dy value s(gate) (1 + gate s(-gate))``; arguments as in `swiglu`."""
+    kernels, arrays, sizes = _elementwise("swiglu_backward", lengths, dy=dy, value=value, gate=gate)
+    grads = GluGrads(empty_like(arrays["value"]), empty_like(arrays["gate"]))
+    kernels.swiglu_backward(**grads._asdict(), **arrays, **sizes)
     return grads
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MIXER
 from rotrnn._cpu import SELECTIVE_TILE as TILE
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import einsum, empty_like
@@ -185,6 +186,102 @@ def selective_scan_backward(
     del inputs["h0"]
     args.kernels.selective_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
     return result
+
+
+class SelectiveSolution(NamedTuple):
+    """What `selective_solve` returns: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S); the
+    carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; and the values of the maps: u (B, T,
+    R E), alpha (B, T, R), B and C (B, T, S)."""
+
+    y: Array
+    mixed: Array
+    hT: Array
+    carries: Array
+    late: Array
+    maps: tuple[Array, Array, Array, Array]
+
+
+def selective_solve(
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    base: npt.ArrayLike,
+    v: npt.ArrayLike,
+    first: npt.ArrayLike,
+    A: npt.ArrayLike,
+    h0: npt.ArrayLike,
+    *,
+    form: int,
+    rank: int,
+    largest: float = 1.0,
+    unit: bool = True,
+    lengths: npt.ArrayLike | None = None,
+) -> SelectiveSolution:
+    """The fixed point of Bedouin's step in depth ("Fixed-Point RNNs", eqs. 11-12), exactly and in one pass over time.
+
+    ``x~_t = Q_t (x_t - y_t) + y_t``, ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T``, ``y_t = h_t C_t``,
+    where u and alpha of Q_t, B_t and C_t are columns of ``base_t + V y_{t-1}``. When the past is known, a token's y_t is
+    a linear system whose matrix is a diagonal one and one of rank R, so it is solved exactly by R equations (Woodbury).
+
+    Parameters
+    ----------
+    x, delta : (B, T, E)
+        float32 or float64; all arrays are promoted to their common dtype.
+    base : (B, T, K)
+        K = R E + R + 2 S columns: u (R, E), alpha (R), B (S), C (S).
+    v : (K, E)
+        V.
+    first : (B, K)
+        ``V y_{-1}``.
+    A : (E, S)
+    h0 : (B, E, S)
+    form, rank : int
+        Form of Q (`rotrnn.ops.mixer`: HOUSEHOLDER, DPLR or LOW_RANK) and its number of vectors R. Its gains are
+        ``largest * sigmoid(alpha)``.
+    largest : float
+    unit : bool
+        Normalise B and C to unit length.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in y, x~ and
+        the maps.
+
+    Returns
+    -------
+    SelectiveSolution
+        Not finite from the first token on whose system is singular.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, mismatched shapes, an unknown form or one without a direct solution, or a length out of range.
+    """
+    args = Boundary("selective_solve")
+    ax, adelta = args.array("x", x, "B T E"), args.array("delta", delta, "B T E")
+    arrays = [
+        *(ax, adelta, args.array("A", A, "E S"), args.array("h0", h0, "B E S")),
+        *(args.array("base", base, "B T K"), args.array("v", v, "K E"), args.array("first", first, "B K")),
+    ]
+    if args.integer("form", form, 0, len(MIXER) - 1) == MIXER["kronecker"]:
+        raise ValueError(f"selective_solve: form={form!r}, expected a form with vectors: a Kronecker mixer has none")
+    (B, T, E, S, K), R = (args.size[letter] for letter in "BTESK"), args.integer("rank", rank)
+    if K != R * E + R + 2 * S:
+        raise ValueError(f"selective_solve: base has {K} columns, expected {R * E + R + 2 * S} for R={R}, E={E}, S={S}")
+    unit, steps = args.flag("unit", unit), args.lengths(lengths)
+    ax, adelta, aA, ah0, abase, av, afirst = args.common(*arrays)
+
+    def new(*shape: int) -> Array:
+        return args.empty(shape, ax.dtype)
+
+    y, mixed, late, out = new(B, T, E), new(B, T, E), new(B, T, K), new(B * T * K)
+    hT, carries = new(B, E, S), new(B, -(-T // TILE), S, E)
+    args.kernels.selective_solve(
+        y=y, mixed=mixed, hT=hT, carries=carries, late=late, out=out.reshape(B, T, K),
+        x=ax, delta=adelta, base=abase, v=av, first=afirst, A=aA, h0=ah0, lengths=steps,
+        B=B, T=T, E=E, S=S, R=R, columns=K, form=form, largest=float(largest), unit=unit,
+    )  # fmt: skip
+    widths = R * E, R, S, S
+    parts = np.split(out, [B * T * sum(widths[: i + 1]) for i in range(3)])
+    u, alpha, b, c = (part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
+    return SelectiveSolution(y, mixed, hT, carries, late, (u, alpha, b, c))
 
 
 def _arrays(

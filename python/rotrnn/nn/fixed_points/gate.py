@@ -15,7 +15,9 @@ import numpy as np
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.maps import Lagged, Map, lagged
 from rotrnn.nn.layer import Array
-from rotrnn.ops.pointwise import glu, glu_backward
+from rotrnn.ops.dense import dense
+from rotrnn.ops.device import contiguous
+from rotrnn.ops.pointwise import swiglu, swiglu_backward
 
 
 class GateSaved(NamedTuple):
@@ -46,16 +48,13 @@ def gate(
     late = through_map.late(y)
     values = through_map(late, lengths)["gate"]
     value, through = _factors(y, x, values, skip)
-    return GateSaved(through_map, late, values, glu(value * through, through))
+    return GateSaved(through_map, late, values, swiglu(value, through))
 
 
 def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array | None, lengths: Steps) -> GateGrads:
-    """Adjoint of `gate`. With w the argument of SiLU, v the other factor and s the sigmoid, ``out = v w s(w)``. This is
-    `glu` with value v w and gate w, so w gets two gradients."""
+    """Adjoint of `gate`."""
     value, through = _factors(y, x, saved.values, skip)
-    dproduct, dthrough = glu_backward(dout, value * through, through)
-    dthrough += dproduct * value
-    dvalue = dproduct * through
+    dvalue, dthrough = swiglu_backward(dout, value, through)
     if skip is None:
         dy, dgate, dx, dskip = dvalue, dthrough, np.zeros_like(x), None
     else:
@@ -63,8 +62,10 @@ def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array
     of_map = saved.map.backward({"gate": dgate}, saved.late, lengths)
     if saved.map.V is None:
         return GateGrads(dy, dx, of_map.dbase, np.zeros((len(x), x.shape[2]), x.dtype, like=x), dskip, None)
-    dy_late, dV, dy0 = saved.map.product_backward(of_map, y)
-    return GateGrads(dy if dy_late is None else dy + dy_late, dx, of_map.dbase, dy0, dskip, dV)
+    dV, dy0 = saved.map.weights_backward(of_map, y)
+    if of_map.dlate is not None:
+        dy = dy + dense(of_map.dlate, contiguous(saved.map.V.T))
+    return GateGrads(dy, dx, of_map.dbase, dy0, dskip, dV)
 
 
 def _factors(y: Array, x: Array, values: Array, skip: Array | None) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import DepthSolution, relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
-from rotrnn.ops.recording import Again, RecordedLengths, Recording, recording
+from rotrnn.ops.recording import Again, NotRecordable, RecordedLengths, Recording, recording
 
 Steps = npt.NDArray[np.int64]
 
@@ -421,6 +421,15 @@ def in_one_call(
     report = Report(iterations, residual, converged, applied / np.maximum(np.asarray(lengths), 1))
     _complain(report, residual >= settings.least_tol(dtype), settings, ctx, name, guaranteed)
     return report
+
+
+def at_once(y: Array, lengths: Steps) -> DepthSolution:
+    """Returns what `in_one_call` reports of y (B, T, D) that was found directly: one iteration without a residual; NaN
+    where the last step is not finite, as it is when any step before it is not."""
+    if recording() is not None:
+        raise NotRecordable("a direct fixed point needs the host")
+    finite = np.isfinite(last_steps(y, lengths, np.zeros_like(y, shape=(len(y), y.shape[2])))).all(1)
+    return DepthSolution(None, (lengths > 0).astype(np.int64), lengths, np.where(finite, 0, np.nan))
 
 
 def _until_the_end(after: Callable[[], Progress], limit: int, each: int, together: Gather | None) -> Progress:

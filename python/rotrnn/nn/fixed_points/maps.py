@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import Parts
 from rotrnn.nn.layer import Array
-from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
 
 
@@ -50,15 +51,16 @@ class Lagged:
         return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
 
     def __call__(self, late: Array | None, lengths: Steps) -> Parts:
-        return self._named(lagged_maps(self.base, late, self.first, self.columns, lengths=lengths))
+        return self.named(lagged_maps(self.base, late, self.first, self.columns, lengths=lengths))
 
     def of_output(self, y: Array, lengths: Steps) -> Parts:
         """Returns the maps, with V y computed in the same pass, so that there is no `late` for an adjoint."""
         if self.V is None:
             return self(None, lengths)
-        return self._named(lagged_products(self.base, y, self.V, self.first, self.columns, lengths=lengths))
+        return self.named(lagged_products(self.base, y, self.V, self.first, self.columns, lengths=lengths))
 
-    def _named(self, outs: list[Array]) -> Parts:
+    def named(self, outs: Sequence[Array]) -> Parts:
+        """Returns the values of the maps (B, T, width) by name, each value in its shape."""
         named = zip(outs, self.maps.items(), strict=True)
         return {name: out.reshape(*out.shape[:2], *one.shape) for out, (name, one) in named}
 
@@ -67,16 +69,13 @@ class Lagged:
         douts = [dvalues[name].reshape(*self.base.shape[:2], one.width) for name, one in self.maps.items()]
         return lagged_maps_backward(douts, self.base, late, self.first, self.columns, lengths=lengths)
 
-    def product_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array | None, Array, Array]:
-        """Returns the gradients of y (None for a single step), V and y0 from those that `backward` returned."""
+    def weights_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array, Array]:
+        """Returns the gradients of V and y0 from those that `backward` returned; that of y is ``dlate V``."""
         assert self.V is not None
         assert self.y0 is not None
         assert grads.dfirst is not None
         start = dense_backward(grads.dfirst, self.y0, self.V)
-        if grads.dlate is None:
-            return None, start.dw, start.dx
-        rest = dense_backward(grads.dlate, y, self.V)
-        return rest.dx, start.dw + rest.dw, start.dx
+        return start.dw if grads.dlate is None else start.dw + dense_weight_grad(grads.dlate, y), start.dx
 
 
 def lagged(maps: Maps, base: Array, V: Array | None, y0: Array) -> Lagged:

@@ -9,12 +9,12 @@ import numpy as np
 
 from rotrnn.nn.fixed_points.iteration import Iteration, Steps, exponents, solve, times_power
 from rotrnn.nn.fixed_points.maps import Lagged
-from rotrnn.nn.fixed_points.mixer import Mixer, Operands, Parts
+from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts
 from rotrnn.nn.layer import Array, Context
 from rotrnn.ops.dense import dense
 from rotrnn.ops.lagged import LaggedMapsGrads
 from rotrnn.ops.pointwise import layer_norm, layer_norm_backward
-from rotrnn.ops.selective import selective_scan, selective_scan_backward
+from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
 
 
 class Norm(NamedTuple):
@@ -94,6 +94,22 @@ class MatrixDepth:
         )  # fmt: skip
         out, *moments = self._normed(scanned, lengths)
         return Applied(out, hT, maps, operands, mixed, carries, late, scanned, tuple(moments))
+
+    def solution(self, lengths: Steps) -> Applied:
+        """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself. The driven maps are those
+        of a mixer with vectors, B and C; there is no skip and no norm."""
+        driven, mixer = self.driven, self.mixer
+        assert isinstance(mixer, Gains)
+        solved = selective_solve(
+            self.x, self.known["delta"], driven.base, driven.V, driven.first, self.A, self.h0,
+            form=mixer.form, rank=mixer.rank, largest=mixer.largest, unit=driven.maps["B"].function == "unit",
+            lengths=lengths,
+        )  # fmt: skip
+        maps = self.known | driven.named(solved.maps)
+        late = solved.late if self.x.shape[1] > 1 else None
+        return Applied(
+            solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late, solved.y, ()
+        )
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
         """Returns the gradients for those of the application's output and final state, with its input y held

@@ -15,7 +15,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
-from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, add_to_last_steps, last_steps, lengths_of, solve
+from rotrnn.nn.fixed_points.iteration import (
+    Iteration,
+    Report,
+    Steps,
+    add_to_last_steps,
+    at_once,
+    in_one_call,
+    last_steps,
+    lengths_of,
+    solve,
+)
 from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
@@ -131,6 +141,11 @@ class MatrixFixedPoint(Recurrent):
         """Adjoint of `fold`: returns the gradients of the parameters."""
 
     @property
+    def direct(self) -> bool:
+        """Whether the fixed point is found directly, and not by iteration."""
+        return False
+
+    @property
     def _mixer(self) -> Mixer:
         return MIXERS[self.mixer](self.width, self.rank)
 
@@ -145,9 +160,12 @@ class MatrixFixedPoint(Recurrent):
         return self._mixer.parts if self._mixer.varying else {}
 
     def _split(self) -> tuple[Maps, Maps]:
-        """Returns the maps that do not depend on y, and those that do."""
+        """Returns the maps that do not depend on y, and those that do; the direct solver takes all but delta for such
+        that do."""
         known = {name: one for name, one in self.maps.items() if name not in self.driven}
-        return known, {name: one for name, one in self.maps.items() if name in self.driven}
+        if self.direct:
+            known = {"delta": self.maps["delta"]}
+        return known, {name: one for name, one in self.maps.items() if name not in known}
 
     @property
     def state_form(self) -> StateForm:
@@ -157,7 +175,7 @@ class MatrixFixedPoint(Recurrent):
         return tuple(saved.inputs.shape)
 
     def prepare(self, params: Params) -> Weights:
-        return stack(self.fold(params), *self._split(), self._mixer)
+        return stack(self.fold(params), *self._split(), self._mixer, composed=self.direct)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
@@ -224,19 +242,27 @@ class MatrixFixedPoint(Recurrent):
             weights.constants,
             h0,
         )
-        first = np.zeros((B, T, E), u.dtype, like=u) if start is None else mask_padding(start, lengths)
-        solution = solve(
-            depth, first, self._iteration, ctx,
-            site=self.site, name=type(self).__name__, each_step=self.normed,
-        )  # fmt: skip
-        applied = depth.apply(solution.y, lengths)
+        before, applied, report = self._solved(depth, start, lengths, ctx)
         y = applied.y
         gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
         last = last_steps(y, lengths, y0).astype(u.dtype)
         saved = MatrixSaved(
-            weights, u, x, known, depth, solution.y, applied, gated, lengths, solution.report, (applied.hT, last)
+            weights, u, x, known, depth, before, applied, gated, lengths, report, (applied.hT, last)
         )
         return dense(gated.out, folded["W_out"]), saved
+
+    def _solved(
+        self, depth: MatrixDepth, start: Array | None, lengths: Steps, ctx: Context
+    ) -> tuple[Array, Applied, Report]:
+        """Returns the last iterate, the application to it, and the report; the direct solver's iterate is the fixed
+        point."""
+        name, x = type(self).__name__, depth.x
+        if self.direct:
+            applied = depth.solution(lengths)
+            return applied.y, applied, in_one_call(at_once(applied.y, lengths), lengths, x.dtype, self._iteration, ctx, name=name)
+        first = np.zeros_like(x) if start is None else mask_padding(start, lengths)
+        y, report = solve(depth, first, self._iteration, ctx, site=self.site, name=name, each_step=self.normed)
+        return y, depth.apply(y, lengths), report
 
     @property
     def norm_eps(self) -> float:
@@ -277,7 +303,7 @@ class MatrixFixedPoint(Recurrent):
             settings, name = self._iteration, f"{type(self).__name__}.backward"
             dy = depth.implicit(applied, saved.before, dy, dhT, weights.V_transposed, lengths, settings, name)
         grads = depth.backward(applied, saved.before, dy, dhT, lengths)
-        _, dV, dy0_driven = depth.driven.product_backward(grads.driven, saved.before)
+        dV, dy0_driven = depth.driven.weights_backward(grads.driven, saved.before)
         dfolded |= unstack("V", depth.driven.maps, dV)
         dfolded["A"] = grads.dA
         if grads.dnorm is not None:

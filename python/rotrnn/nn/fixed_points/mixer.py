@@ -89,7 +89,7 @@ class Mixer(ABC):
 
 
 @dataclass(frozen=True)
-class _Gains(Mixer):
+class Gains(Mixer):
     """Base class of mixers with vectors u and gains alpha: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
 
     op: ClassVar[tuple[Callable[..., Array], Callable[..., ops.MixGrads]]]
@@ -129,7 +129,7 @@ class _Gains(Mixer):
 
 
 @dataclass(frozen=True)
-class Householder(_Gains):
+class Householder(Gains):
     """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6), alpha in (0, 1).
 
     If contractive, gains are below ``0.95 / 2R``, because ``|I - Q| <= 2 sum_i alpha_i``. The eigenvalues of Q are then
@@ -142,7 +142,7 @@ class Householder(_Gains):
 
 
 @dataclass(frozen=True)
-class DPLR(_Gains):
+class DPLR(Gains):
     """``Q = I - 2 sum_i alpha_i w_i w_i^T``, from the authors' code. If contractive, it has the same gains as
     `Householder`."""
 
@@ -152,7 +152,7 @@ class DPLR(_Gains):
 
 
 @dataclass(frozen=True)
-class LowRank(_Gains):
+class LowRank(Gains):
     """``Q = sum_i alpha_i w_i w_i^T``, with alpha in (0, 1/R) so that they sum to less than 1 (section 3.3).
 
     Q is zero for directions orthogonal to its vectors, where ``|I - Q| = 1``, so it cannot be contractive.
@@ -169,7 +169,7 @@ class LowRank(_Gains):
 
 
 @dataclass(frozen=True)
-class Kronecker(_Gains):
+class Kronecker(Gains):
     """``Q M = M - 2 L^T M K^T`` for a token reshaped to a matrix M (a, b), where a is the largest divisor of N up to
     sqrt(N).
 

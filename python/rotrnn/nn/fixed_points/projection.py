@@ -2,7 +2,8 @@
 
 The effective weights of a layer (`MatrixFixedPoint.fold`) are stacked once per call (`stack`), so that each group of
 maps needs a single product. With ``[x, z] = W_in u``, ``base = W x + b`` is the part of the maps that comes from x, for
-maps that do not depend on y (known) and for maps that do (driven).
+maps that do not depend on y (known) and for maps that do (driven). Where weights are `composed`, W is multiplied with
+W_in once per call, and base is computed from u, which has fewer channels than x: equal to rounding.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from rotrnn.nn.fixed_points.maps import Maps
 from rotrnn.nn.fixed_points.mixer import Mixer, Operands
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
-from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.device import contiguous
 
 
 class Weights(NamedTuple):
-    """Effective weights, folded from the parameters once, and stacked for the products."""
+    """Effective weights, folded from the parameters once, and stacked for the products: W_known and W_driven (K, E), or
+    (K, D) if `composed`."""
 
     folded: Folded[Params]
+    composed: bool
     W_known: Array
     b_known: Array
     W_driven: Array
@@ -43,15 +46,11 @@ class Projected(NamedTuple):
     driven: Array
 
 
-def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> Weights:
-    """Stacks the weights of the maps by rows, with zeros for missing biases; also returns the operands of a constant
-    mixer."""
+def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer, composed: bool) -> Weights:
+    """Stacks the weights of the maps by rows, with zeros for missing biases and for the V of a map that does not depend
+    on y; also returns the operands of a constant mixer."""
     weights = folded.weights
     width, dtype = len(weights["W_in"]) // 2, weights["W_in"].dtype
-
-    def rows(kind: str, maps: Maps) -> Array:
-        parts = [weights[f"{kind}_{name}"].reshape(one.width, width) for name, one in maps.items()]
-        return np.concatenate([np.zeros((0, width), dtype, like=weights["W_in"]), *parts])
 
     def biases(maps: Maps) -> Array:
         like = weights["W_in"]
@@ -59,10 +58,23 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer) -> We
         given = [weights.get(f"b_{name}", zero[name]).ravel() for name in maps]
         return np.concatenate([np.zeros(0, dtype, like=like), *given])
 
-    V = rows("V", driven)
+    def of_input(maps: Maps) -> Array:
+        W = _rows("W", maps, weights)
+        return matmul(W, weights["W_in"][:width]) if composed else W
+
+    V = _rows("V", driven, weights)
     constants = None if mixer.varying else mixer.operands({name: weights[name] for name in mixer.parts})
-    stacked = rows("W", known), biases(known), rows("W", driven), biases(driven)
-    return Weights(folded, *stacked, V, contiguous(V.T), constants)
+    stacked = of_input(known), biases(known), of_input(driven), biases(driven)
+    return Weights(folded, composed, *stacked, V, contiguous(V.T), constants)
+
+
+def _rows(kind: str, maps: Maps, weights: Params) -> Array:
+    """Stacks the weights of this kind; zeros where a map has none."""
+    like = weights["W_in"]
+    width = len(like) // 2
+    zero = {name: np.zeros((one.width, width), like.dtype, like=like) for name, one in maps.items()}
+    parts = [weights.get(f"{kind}_{name}", zero[name]).reshape(one.width, width) for name, one in maps.items()]
+    return np.concatenate([np.zeros((0, width), like.dtype, like=like), *parts])
 
 
 def unstack(kind: str, maps: Maps, rows: Array) -> Params:
@@ -76,20 +88,27 @@ def project(u: Array, w: Weights) -> Projected:
     W_in = w.folded.weights["W_in"]
     E = len(W_in) // 2
     x, z = dense(u, W_in[:E]), dense(u, W_in[E:])
-    return Projected(x, z, dense(x, w.W_known, w.b_known), dense(x, w.W_driven, w.b_driven))
+    source = u if w.composed else x
+    return Projected(x, z, dense(source, w.W_known, w.b_known), dense(source, w.W_driven, w.b_driven))
 
 
 def project_backward(
     d: Projected, u: Array, x: Array, w: Weights, known: Maps, driven: Maps
 ) -> tuple[Array, Params]:  # fmt: skip
     """Returns (du, gradients of W_in and of each map's W and b) from the gradients d. d.x is modified in place."""
-    W_in = w.folded.weights["W_in"]
+    weights = w.folded.weights
+    W_in = weights["W_in"]
     E = len(W_in) // 2
     dweights: Params = {}
+    du, dW_x = np.zeros_like(u), np.zeros_like(W_in[:E])
     for maps, dbase, W in ((known, d.known, w.W_known), (driven, d.driven, w.W_driven)):
-        back = dense_backward(dbase, x, W)
-        np.add(d.x, back.dx, out=d.x)
-        dweights |= unstack("W", maps, back.dw) | unstack("b", maps, back.dbias)
+        back = dense_backward(dbase, u if w.composed else x, W)
+        rows = back.dw
+        np.add(du if w.composed else d.x, back.dx, out=du if w.composed else d.x)
+        if w.composed:
+            rows = matmul(back.dw, contiguous(W_in[:E].T))
+            dW_x += matmul(contiguous(_rows("W", maps, weights).T), back.dw)
+        dweights |= unstack("W", maps, rows) | unstack("b", maps, back.dbias)
     of_x, of_z = dense_backward(d.x, u, W_in[:E]), dense_backward(d.z, u, W_in[E:])
-    dweights["W_in"] = np.concatenate([of_x.dw, of_z.dw])
-    return of_x.dx + of_z.dx, dweights
+    dweights["W_in"] = np.concatenate([of_x.dw + dW_x, of_z.dw])
+    return du + of_x.dx + of_z.dx, dweights

@@ -11,6 +11,7 @@ from rotrnn.nn.fixed_points.maps import Map, Maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.fixed_point import DIRECT, SOLVERS
 from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
@@ -51,6 +52,11 @@ class Bedouin(MatrixFixedPoint):
     normalise : bool
         Normalise B and C to unit length.
     gradient : "one_step" or "implicit"
+    solver : "iteration" or "direct"
+        "direct" finds y exactly, in one pass over time: at y_t, with the past known, u, alpha, B and C are known too, so
+        y_t is a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder", "dplr" and
+        "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration are then used by the gradient
+        "implicit" alone.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
     site : int
@@ -72,6 +78,22 @@ class Bedouin(MatrixFixedPoint):
     normed: ClassVar[bool] = False
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
     lanes: ClassVar[str] = "expand d_model (d_state + 1)"
+
+    solver: str = "iteration"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, good, expected in (
+            ("solver", self.solver in SOLVERS, f"one of {', '.join(SOLVERS)}"),
+            ("mixer", not self.direct or self.mixer in DIRECT, f"one of {', '.join(DIRECT)} with solver='direct'"),
+            ("feedback", not self.direct or "lambda" not in self.feedback, "none to lambda with solver='direct'"),
+        ):
+            if not good:
+                raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected}")
+
+    @property
+    def direct(self) -> bool:
+        return self.solver == "direct"
 
     @property
     def maps(self) -> Maps:

@@ -13,20 +13,33 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous
-from rotrnn.ops.pointwise import mask_padding, silu, silu_backward, softplus, softplus_backward
+from rotrnn.ops.pointwise import (
+    mask_padding,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
+    swiglu,
+    swiglu_backward,
+)
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
 class MambaSaved(NamedTuple):
-    """Saved for backward: input, both halves of the in-projection, the convolution's output, the x-projection and the
-    scan's output, all (B, T, ...); the scan's carries; lengths; the states before and after x."""
+    """Saved for backward: input, both halves of the in-projection, the convolution's output and its SiLU, the
+    x-projection, Delta before and after its softplus, the scan's output and its gated form, all (B, T, ...); the scan's
+    carries; lengths; the states before and after x."""
 
     x: Array
     value: Array
     gate: Array
     mixed: Array
+    u: Array
     selected: Array
+    raw: Array
+    delta: Array
     scanned: Array
+    gated: Array
     carries: Array | None
     lengths: npt.NDArray[np.int64] | None
     state0: State
@@ -187,7 +200,8 @@ class Mamba(Recurrent):
         u = silu(mixed)
         selected = dense(u, params["x_proj"])
         d, B, C = self._parts(selected)
-        delta = softplus(dense(d, params["dt_proj"], params["dt_bias"]))
+        raw = dense(d, params["dt_proj"], params["dt_bias"])
+        delta = softplus(raw)
         scanned, h, *kept = selective_scan(
             *(u, delta, A, B, C, params["D"], h0),
             window=self.window,
@@ -195,24 +209,23 @@ class Mamba(Recurrent):
             return_state=True,
             return_carries=self.window is None,
         )
-        y = mask_padding(dense(scanned * silu(gate), params["out_proj"], params.get("out_bias")), lengths)
+        gated = swiglu(scanned, gate)
+        y = mask_padding(dense(gated, params["out_proj"], params.get("out_bias")), lengths)
         carries, after = kept[0] if kept else None, (tail_after, h)
-        return y, MambaSaved(x, value, gate, mixed, selected, scanned, carries, lengths, state, after)
+        arrays = x, value, gate, mixed, u, selected, raw, delta, scanned, gated
+        return y, MambaSaved(*arrays, carries, lengths, state, after)
 
     def backward(
         self, params: Params, saved: MambaSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        x, value, gate, mixed, selected, scanned, carries, lengths, state0, _ = saved
+        x, value, gate, mixed, u, selected, raw, delta, scanned, gated, carries, lengths, state0, _ = saved
         tail, h0 = (None, None) if state0 is None else state0
         dtail, dh = (None, None) if dstate is None else dstate
-        A, u = -np.exp(contiguous(params["A_log"])), silu(mixed)
-        d, B, C = self._parts(selected)
-        raw = dense(d, params["dt_proj"], params["dt_bias"])
-
-        passed = silu(gate)
-        out = dense_backward(mask_padding(dy, lengths), scanned * passed, params["out_proj"])
+        A, (d, B, C) = -np.exp(contiguous(params["A_log"])), self._parts(selected)
+        out = dense_backward(mask_padding(dy, lengths), gated, params["out_proj"])
+        dscanned, dgate = swiglu_backward(out.dx, scanned, gate)
         scan = selective_scan_backward(
-            *(out.dx * passed, u, softplus(raw), A, B, C, params["D"], h0),
+            *(dscanned, u, delta, A, B, C, params["D"], h0),
             dhT=dh,
             window=self.window,
             lengths=lengths,
@@ -220,7 +233,8 @@ class Mamba(Recurrent):
         )
         step = dense_backward(softplus_backward(scan.ddelta, raw), d, params["dt_proj"])
         selection = dense_backward(np.concatenate([step.dx, scan.dB, scan.dC], -1), u, params["x_proj"])
-        dvalue, dtail0 = silu_backward(scan.dx + selection.dx, mixed), np.zeros_like(saved.state[0])
+        du = np.add(scan.dx, selection.dx, out=selection.dx)
+        dvalue, dtail0 = silu_backward(du, mixed), np.zeros_like(saved.state[0])
         dparams: Params = {"x_proj": selection.dw, "dt_proj": step.dw, "dt_bias": step.dbias}
         dparams |= {"A_log": scan.dA * A, "D": scan.dskip, "out_proj": out.dw, "out_bias": out.dbias}
         if self.d_conv:
@@ -229,10 +243,11 @@ class Mamba(Recurrent):
             dparams |= {"conv_w": conv.dw, "conv_bias": conv.dbias}
         (w_value, w_gate), _ = self._halves(params)
         of_value = dense_backward(dvalue, x, w_value)
-        of_gate = dense_backward(silu_backward(out.dx * scanned, gate), x, w_gate)
+        of_gate = dense_backward(dgate, x, w_gate)
         dparams["in_proj"] = np.concatenate([of_value.dw, of_gate.dw])
         dparams["in_bias"] = np.concatenate([of_value.dbias, of_gate.dbias])
-        return of_value.dx + of_gate.dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
+        dx = np.add(of_value.dx, of_gate.dx, out=of_value.dx)
+        return dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
 
     def _halves(self, params: Params) -> tuple[Array, tuple[Array | None, Array | None]]:
         """Returns the in-projections to v and to z: weights (2, I, D), and biases (I,)."""

@@ -1,0 +1,154 @@
+/* The fixed point of Bedouin's step in depth, in one pass over time instead of an iteration:
+ *
+ *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = exp(delta_t A) h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
+ *
+ * where Q, B and C depend on y_{t-1}, which is known when t is reached. Then y_t is a linear system of the form that
+ * depth.h solves: with k = B . C and c = (exp(delta A) h_{t-1}) C,
+ *
+ *   y = c + gain (y + Q (x - y)),   gain = k delta.
+ *
+ * Some sequences go through time together, so that the weights of y_{t-1} are read once for all of them. Their number is
+ * fixed, so results have the same bits for any number of threads.
+ *
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
+ */
+#include <string.h>
+
+#include "depth.h"
+#include "gemm_tile.h"
+#include "kernels.h"
+#include "lagged.h"
+#include "workspace.h"
+
+enum { TOGETHER = 4, TILE = SELECTIVE_TILE };
+
+/* to (columns, rows) <- from (rows, columns) */
+static void transpose(real *restrict to, const real *restrict from, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+}
+
+/* h <- exp(delta A) h of one of the S states, and past += h c */
+static void move_state(real *restrict h, real *restrict past, const real *restrict delta, const real *restrict A,
+                       real c, int64_t E) {
+    for (int64_t n = 0; n < E; n++) {
+        h[n] = selective_move(selective_transition(delta[n], A[n]), h[n]);
+        past[n] = selective_output(past[n], h[n], c);
+    }
+}
+
+/* h <- h + (delta x) b */
+static void feed_state(real *restrict h, const real *restrict delta, const real *restrict x, real b, int64_t E) {
+    for (int64_t n = 0; n < E; n++) h[n] = selective_step(h[n], selective_input(delta[n], x[n]), b);
+}
+
+/* gain, right (E) of depth.h's system from k and y, which is c on entry. */
+static void system_of(real *restrict gain, real *restrict right, const real *restrict y, const real *restrict x,
+                      const real *restrict delta, real k, bool low_rank, int64_t E) {
+    for (int64_t n = 0; n < E; n++) {
+        const real g = k * delta[n], share = low_rank ? 1 / (1 - g) : 1;
+        gain[n] = share * g;
+        right[n] = share * (y[n] - (1 - g) * x[n]);
+    }
+}
+
+/* y, and mixed = x~ = x + (I - Q) (y - x), from the solution; sum = W^T c. */
+static void outputs_of(real *restrict y, real *restrict mixed, const real *restrict x, const real *restrict gain,
+                       const real *restrict right, const real *restrict sum, bool low_rank, int64_t E) {
+    for (int64_t n = 0; n < E; n++) {
+        const real apart = right[n] + gain[n] * sum[n];
+        y[n] = x[n] + apart;
+        mixed[n] = x[n] + sum[n] + (low_rank ? apart : 0);
+    }
+}
+
+/* What all tokens share; A is (S,E). */
+typedef struct {
+    mixer m;
+    int64_t S;
+    real largest;
+    const real *A;
+} step;
+
+/* The values of a token's maps. */
+typedef struct {
+    const real *u, *alpha, *B, *C;
+} maps;
+
+static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R * (m.R + 2) + 4 * m.D; }
+
+/* y, mixed (E) of one token, and h (S,E) from that of the token before it. */
+static void solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,
+                        real *room) {
+    const mixer m = p->m;
+    const int64_t E = m.D, R = m.R;
+    const bool low_rank = m.form == MIXER_LOW_RANK;
+    real *const w = room, *const gains = w + R * (E + 1), *const c = gains + R, *const gain = c + R;
+    real *const right = gain + E, *const sum = right + E, *const rest = sum + E;
+    zero_row(y, E);
+    for (int64_t s = 0; s < p->S; s++) move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E);
+    prepare_vectors(w, at.u, m);
+    for (int64_t i = 0; i < R; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
+    system_of(gain, right, y, x, delta, dot(at.B, at.C, p->S), low_rank, E);
+    direct_correction(c, gain, right, w, gains, false, rest, m);
+    zero_row(sum, E);
+    for (int64_t i = 0; i < R; i++) add_scaled(sum, c[i], w + i * E, E);
+    outputs_of(y, mixed, x, gain, right, sum, low_rank, E);
+    for (int64_t s = 0; s < p->S; s++) feed_state(h + s * E, delta, mixed, at.B[s], E);
+}
+
+/* y, mixed (B,T,E), hT (B,E,S), carries (B,tiles,S,E), the states before each tile; late (B,T,columns) = V y;
+ * out: the values of the maps u (B,T,R,E), alpha (B,T,R), B and C (B,T,S), one after the other, alpha before its
+ * sigmoid. All maps have base_t + late_{t-1}, with first (B,columns) before the first step; B and C have unit length if
+ * `unit`, and the mixer's gains are largest * sigmoid(alpha). x, delta (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
+KERNEL(selective_solve) {
+    const mixer m = {form, R, E};
+    const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), room = token_room(m) + S;
+    real *const packed = WORKSPACE(real, packed_columns(columns), E), *const rates = WORKSPACE(real, S, E);
+    real *const states = WORKSPACE(real, B, S, E), *const rooms = WORKSPACE(real, groups, room);
+    rot_stop *const stop = stop_of_call();
+    int status = ROT_NO_MEMORY;
+    if (!packed || !rates || !states || !rooms) goto end;
+    status = ROT_OK;
+    const rounding how = rounding_of_call();
+    pack_rounded(packed, v, E, columns, 1, E, how);
+    transpose(rates, A, E, S);
+    const step p = {m, S, (real)largest, rates};
+    const int64_t direction = unit ? LAGGED_UNIT : LAGGED_LINEAR, widths[] = {R * E, R, S, S};
+    const int64_t functions[] = {LAGGED_LINEAR, LAGGED_LINEAR, direction, direction};
+#pragma omp parallel for schedule(static)
+    for (int64_t group = 0; group < groups; group++) {
+        const int64_t first_b = group * TOGETHER, count = least(B - first_b, TOGETHER);
+        real *const own = rooms + group * room;
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t b = first_b + i;
+            transpose(states + b * S * E, h0 + b * E * S, E, S);
+            zero_padding(y, b, steps_of(lengths, b, T), T, E);
+            zero_padding(mixed, b, steps_of(lengths, b, T), T, E);
+        }
+        for (int64_t t = 0; t < T && !stopped(stop); t++) {
+            if (t) {
+                const int64_t before = first_b * T + t - 1;
+                const gemm_view last = {y + before * E, T * E, 1};
+                product(late + before * columns, T * columns, NULL, 0, last, packed, count, E, columns, how);
+            }
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t b = first_b + i, token = b * T + t;
+                real *const h = states + b * S * E, *values[4];
+                for (int64_t j = 0, lo = 0; j < 4; lo += widths[j++]) {
+                    const range r = {base, late, first, lengths, B, T, columns, lo, widths[j], functions[j]};
+                    values[j] = out + B * T * lo + token * widths[j];
+                    lagged_row(values[j], own + token_room(m), &r, b, t);
+                }
+                if (t % TILE == 0) copy_row(carries + (b * tiles_all + t / TILE) * S * E, h, S * E);
+                if (t >= steps_of(lengths, b, T)) continue;
+                const maps at = {values[0], values[1], values[2], values[3]};
+                solve_token(y + token * E, mixed + token * E, h, x + token * E, delta + token * E, at, &p, own);
+            }
+        }
+        for (int64_t b = first_b; b < first_b + count; b++) transpose(hT + b * E * S, states + b * S * E, S, E);
+    }
+end:
+    pool_give(packed), pool_give(rates), pool_give(states), pool_give(rooms);
+    return status;
+}
