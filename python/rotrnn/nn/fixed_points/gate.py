@@ -21,11 +21,13 @@ from rotrnn.ops.pointwise import swiglu, swiglu_backward
 
 
 class GateSaved(NamedTuple):
-    """The map from z and the previous output to g; and V_gate y, g and the gated output, (B, T, E) each."""
+    """The map from z and the previous output to g; and V_gate y, v and w of the gated output ``v * SiLU(w)``, and this
+    output, (B, T, E) each."""
 
     map: Lagged
     late: Array | None
-    values: Array
+    value: Array
+    through: Array
     out: Array
 
 
@@ -47,27 +49,30 @@ def gate(
     through_map = lagged({"gate": Map((y.shape[2],), "linear")}, z, V, y0)
     late = through_map.late(y)
     values = through_map(late, lengths)["gate"]
-    value, through = _factors(y, x, values, skip)
-    return GateSaved(through_map, late, values, swiglu(value, through))
+    value, through = (y, values) if skip is None else (values, _with_skip(y, x, skip))
+    return GateSaved(through_map, late, value, through, swiglu(value, through))
 
 
 def gate_backward(dout: Array, saved: GateSaved, y: Array, x: Array, skip: Array | None, lengths: Steps) -> GateGrads:
     """Adjoint of `gate`."""
-    value, through = _factors(y, x, saved.values, skip)
-    dvalue, dthrough = swiglu_backward(dout, value, through)
+    dvalue, dthrough = swiglu_backward(dout, saved.value, saved.through)
     if skip is None:
         dy, dgate, dx, dskip = dvalue, dthrough, np.zeros_like(x), None
     else:
-        dy, dgate, dx, dskip = dthrough, dvalue, dthrough * skip, (dthrough * x).sum((0, 1))
+        product = dthrough * x
+        dskip = product.sum((0, 1))
+        dy, dgate, dx = dthrough, dvalue, np.multiply(dthrough, skip, out=product)
     of_map = saved.map.backward({"gate": dgate}, saved.late, lengths)
     if saved.map.V is None:
         return GateGrads(dy, dx, of_map.dbase, np.zeros((len(x), x.shape[2]), x.dtype, like=x), dskip, None)
     dV, dy0 = saved.map.weights_backward(of_map, y)
     if of_map.dlate is not None:
-        dy = dy + dense(of_map.dlate, contiguous(saved.map.V.T))
+        dy += dense(of_map.dlate, contiguous(saved.map.V.T))
     return GateGrads(dy, dx, of_map.dbase, dy0, dskip, dV)
 
 
-def _factors(y: Array, x: Array, values: Array, skip: Array | None) -> tuple[Array, Array]:
-    """Returns (v, w) of the gated output ``v * SiLU(w)``."""
-    return (y, values) if skip is None else (values, y + skip * x)
+def _with_skip(y: Array, x: Array, skip: Array) -> Array:
+    """Returns y + skip * x."""
+    product: Array = skip * x
+    product += y
+    return product

@@ -100,15 +100,19 @@ def project_backward(
     W_in = weights["W_in"]
     E = len(W_in) // 2
     dweights: Params = {}
-    du, dW_x = np.zeros_like(u), np.zeros_like(W_in[:E])
+    to_u, dW_x = [], np.zeros_like(W_in[:E])
     for maps, dbase, W in ((known, d.known, w.W_known), (driven, d.driven, w.W_driven)):
         back = dense_backward(dbase, u if w.composed else x, W)
         rows = back.dw
-        np.add(du if w.composed else d.x, back.dx, out=du if w.composed else d.x)
         if w.composed:
+            to_u.append(back.dx)
             rows = matmul(back.dw, contiguous(W_in[:E].T))
             dW_x += matmul(contiguous(_rows("W", maps, weights).T), back.dw)
+        else:
+            np.add(d.x, back.dx, out=d.x)
         dweights |= unstack("W", maps, rows) | unstack("b", maps, back.dbias)
     of_x, of_z = dense_backward(d.x, u, W_in[:E]), dense_backward(d.z, u, W_in[E:])
     dweights["W_in"] = np.concatenate([of_x.dw + dW_x, of_z.dw])
-    return du + of_x.dx + of_z.dx, dweights
+    for more in (of_z.dx, *to_u):
+        np.add(of_x.dx, more, out=of_x.dx)
+    return of_x.dx, dweights
