@@ -245,7 +245,8 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
             const real bk = b[k * row + i], ck = c[k * row + i];
             vec dbk = at(spread[i], (int)k), dck = at(spread[i], (int)(TILE + k));
             for (int v = 0; v < VECTORS; v++) {
-                const vec moved = at(q[i] + at_k, v), gk = selective_state_adjoint_vec(state[i][v], at(dy + at_k, v), ck);
+                const vec moved = at(q[i] + at_k, v),
+                          gk = selective_state_adjoint_vec(state[i][v], at(dy + at_k, v), ck);
                 const vec gq = selective_exponent_adjoint_vec(gk, moved);
                 dck += at(dy + at_k, v) * selective_step_vec(moved, at(u + at_k, v), bk);
                 dbk += gk * at(u + at_k, v);

@@ -7,8 +7,8 @@
  *
  *   y = c + gain (y + Q (x - y)),   gain = k delta.
  *
- * Some sequences go through time together, so that the weights of y_{t-1} are read once for all of them. Their number is
- * fixed, so results have the same bits for any number of threads.
+ * Some sequences go through time together, so that the weights of y_{t-1} are read once for all of them. Their number
+ * is fixed, so results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */

@@ -54,7 +54,7 @@ def ulps(got: Any, exact: Any) -> float:
 
 @over_dtypes
 def test_power_of_two(dtype: Any) -> None:
-    """The transition exp(delta A) of a selective scan, at A = 1, delta = x: 2^x' with x' = x log2(e) of relative error 3
+    """The transition exp(delta A) of a selective scan, at A = 1 and delta = x: 2^x' with x' = x log2(e) of error 3
     halves of eps (two roundings and the constant's), so |x| eps 3/2 relative in the result; the fraction's factor ln 2,
     the polynomial's last two steps and the product round once each: 2 ulp on top."""
     limit = LIMITS[dtype] - 0.5  # it overflows half a power of two early

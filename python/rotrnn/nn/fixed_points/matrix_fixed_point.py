@@ -246,9 +246,7 @@ class MatrixFixedPoint(Recurrent):
         y = applied.y
         gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
         last = last_steps(y, lengths, y0).astype(u.dtype)
-        saved = MatrixSaved(
-            weights, u, x, known, depth, before, applied, gated, lengths, report, (applied.hT, last)
-        )
+        saved = MatrixSaved(weights, u, x, known, depth, before, applied, gated, lengths, report, (applied.hT, last))
         return dense(gated.out, folded["W_out"]), saved
 
     def _solved(
@@ -259,7 +257,11 @@ class MatrixFixedPoint(Recurrent):
         name, x = type(self).__name__, depth.x
         if self.direct:
             applied = depth.solution(lengths)
-            return applied.y, applied, in_one_call(at_once(applied.y, lengths), lengths, x.dtype, self._iteration, ctx, name=name)
+            return (
+                applied.y,
+                applied,
+                in_one_call(at_once(applied.y, lengths), lengths, x.dtype, self._iteration, ctx, name=name),
+            )
         first = np.zeros_like(x) if start is None else mask_padding(start, lengths)
         y, report = solve(depth, first, self._iteration, ctx, site=self.site, name=name, each_step=self.normed)
         return y, depth.apply(y, lengths), report
