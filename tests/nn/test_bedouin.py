@@ -345,8 +345,8 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
 @pytest.mark.parametrize("feedback", [("mixer", "B", "C", "gate"), ("C",)])
 @pytest.mark.parametrize("gradient", ["one_step", "implicit"])
 def test_the_direct_solution_is_that_of_the_iteration(mixer: str, feedback: tuple[str, ...], gradient: str) -> None:
-    """Over two tiles of the scan, in and out of a state, with more sequences than go through time together. A step pulls
-    an iterate closer by a half or more here, and a handful of steps hold a rounding: 10^4 roundings."""
+    """Over two tiles of the scan, in and out of a state, with more sequences than go through time together. A step
+    pulls an iterate closer by a half or more here, and a handful of steps hold a rounding: 10^4 roundings."""
     how: dict[str, Any] = {"d_state": 5, "mixer": mixer, "rank": 2, "feedback": feedback, "gradient": gradient}
     iterated, direct = Bedouin(3, **how, **EXACT), Bedouin(3, solver="direct", **how, **EXACT)
     params, u = made(iterated, B=6, T=37)

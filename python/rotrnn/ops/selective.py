@@ -189,9 +189,9 @@ def selective_scan_backward(
 
 
 class SelectiveSolution(NamedTuple):
-    """What `selective_solve` returns: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S); the
-    carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; and the values of the maps: u (B, T,
-    R E), alpha (B, T, R), B and C (B, T, S)."""
+    """What `selective_solve` returns: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S);
+    the carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; and the values of the maps: u (B,
+    T, R E), alpha (B, T, R), B and C (B, T, S)."""
 
     y: Array
     mixed: Array
@@ -219,8 +219,8 @@ def selective_solve(
     """The fixed point of Bedouin's step in depth ("Fixed-Point RNNs", eqs. 11-12), exactly and in one pass over time.
 
     ``x~_t = Q_t (x_t - y_t) + y_t``, ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T``, ``y_t = h_t C_t``,
-    where u and alpha of Q_t, B_t and C_t are columns of ``base_t + V y_{t-1}``. When the past is known, a token's y_t is
-    a linear system whose matrix is a diagonal one and one of rank R, so it is solved exactly by R equations (Woodbury).
+    where u and alpha of Q_t, B_t and C_t are columns of ``base_t + V y_{t-1}``. When the past is known, a token's y_t
+    is a linear system whose matrix is a diagonal one and one of rank R, solved exactly by R equations (Woodbury).
 
     Parameters
     ----------

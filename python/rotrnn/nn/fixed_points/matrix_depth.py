@@ -100,6 +100,8 @@ class MatrixDepth:
         of a mixer with vectors, B and C; there is no skip and no norm."""
         driven, mixer = self.driven, self.mixer
         assert isinstance(mixer, Gains)
+        assert driven.V is not None
+        assert driven.first is not None
         solved = selective_solve(
             self.x, self.known["delta"], driven.base, driven.V, driven.first, self.A, self.h0,
             form=mixer.form, rank=mixer.rank, largest=mixer.largest, unit=driven.maps["B"].function == "unit",

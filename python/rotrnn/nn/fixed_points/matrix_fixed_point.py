@@ -222,8 +222,7 @@ class MatrixFixedPoint(Recurrent):
         h0, y0 = args.optional("state.0", h0, "B E S"), args.optional("state.1", y0, "B E")
         start = args.optional("start", start, "B T E")
         steps = args.lengths(ctx.lengths)
-        B, T = u.shape[:2]
-        lengths = lengths_of(ctx, u)
+        B, lengths = len(u), lengths_of(ctx, u)
         u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
         u = mask_padding(u, steps)
         h0 = np.zeros((B, E, self.d_state), u.dtype, like=u) if h0 is None else h0

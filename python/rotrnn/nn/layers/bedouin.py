@@ -53,10 +53,10 @@ class Bedouin(MatrixFixedPoint):
         Normalise B and C to unit length.
     gradient : "one_step" or "implicit"
     solver : "iteration" or "direct"
-        "direct" finds y exactly, in one pass over time: at y_t, with the past known, u, alpha, B and C are known too, so
-        y_t is a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder", "dplr" and
-        "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration are then used by the gradient
-        "implicit" alone.
+        "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
+        and y_t is a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder", "dplr"
+        and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then concern the gradient
+        "implicit" alone, whose adjoint is iterated.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
     site : int
