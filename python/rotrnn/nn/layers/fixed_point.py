@@ -236,8 +236,8 @@ class FixedPointRNN(Recurrent):
     solver : "iteration" or "direct"
         "direct" computes the fixed point of each token exactly, from that of the token before, by a system of R
         equations (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not
-        the iteration would converge. It needs a mixer with ``I - Q_t`` of low rank: "householder", "dplr", or
-        "low_rank" if scaled. The settings of the iteration are then without meaning, and so is `start`; but the
+        the iteration would converge. ``I - Q_t`` must be a diagonal matrix and one of low rank: "householder", "dplr",
+        or "low_rank" if scaled. The settings of the iteration are then without meaning, and so is `start`; but the
         residual is still computed, and one of `tol` or more means that the system was nearly singular, and is reported
         as a fixed point that was not reached.
     tile : int, optional
