@@ -15,8 +15,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 PRETEND = """#!/bin/sh
-# a compiler that refuses OpenMP, notes its arguments, and makes empty objects of one source each
-case " $* " in *" -fopenmp "*) echo "no OpenMP here" >&2; exit 1;; esac
+# a compiler that refuses OpenMP and AMX, notes its arguments, and makes empty objects of one source each
+case " $* " in *" -fopenmp "*|*" -mamx-"*) echo "neither here" >&2; exit 1;; esac
 echo "$@" >> "$LOG"
 while [ $# -gt 0 ]; do
     case $1 in -c) source=$2;; -o) made=$2;; esac
@@ -60,7 +60,7 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     made = {line.partition(" -o ")[2].split()[0] for line in compiled}
     assert len(made) == len(compiled) > 100
     assert sum(" -c csrc/data/word_problem.c " in line for line in compiled) == 1
-    assert not any("-fopenmp" in line for line in compiled)
+    assert not any("-fopenmp" in line or "amx" in line for line in compiled)
 
     log.unlink()
     assert build(tmp_path, str(cc)).returncode == 0
