@@ -8,8 +8,8 @@ typedef float vec __attribute__((vector_size(32)));
 #endif
 enum { CHAINS = 12 }; /* sums that do not wait for each other, more than a multiply-add takes cycles, times two units */
 
-/* Returns the number of multiply-adds in `rounds` rounds. The asm hides from the compiler that the factors are constant;
- * the sums stay in registers. */
+/* Returns the number of multiply-adds in `rounds` rounds. The asm hides from the compiler that the factors are
+ * constant; the sums stay in registers. */
 int64_t multiply_adds(int64_t rounds, float *out) {
     vec sums[CHAINS], a = {0}, b = {0};
     a += 0.999f, b += 0.001f;

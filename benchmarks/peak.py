@@ -1,6 +1,6 @@
-"""The most multiply-adds of float32 that this machine's cores make in a second, from registers alone (benchmarks/peak.c).
+"""The most multiply-adds of float32 that this machine's cores make in a second, from registers alone (peak.c).
 
-    python -m benchmarks.peak
+python -m benchmarks.peak
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ typedef struct {
 ROT_ALWAYS_INLINE vec load(const real *x) { return *(const vec *)x; }
 ROT_ALWAYS_INLINE void store(real *x, vec v) { *(vec *)x = v; }
 
-/* A store to an aligned address that leaves the caches alone, where the processor has one. Other threads see such stores
- * after end_of_stores_past_caches. */
+/* A store to an aligned address that leaves the caches alone, where the processor has one. Other threads see such
+ * stores after end_of_stores_past_caches. */
 #if defined(__AVX512F__)
 ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm512_stream_si512((__m512i *)x, (__m512i)v); }
 #elif defined(__AVX2__)

@@ -4,9 +4,9 @@
  *   z = mask GELU(y)     out = x + mask value s(gate),   value = W_v z + b_v,  gate = W_g z + b_g
  *
  * All but the scan is pointwise in time, and the scan needs only its carry, so everything between x and out stays in
- * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile, less
- * what the caller had forward keep: the layer's output, the states, the gate's products. A tile keeps them as it leaves
- * them, and backward reads them where they lay, so results do not depend on what is kept.
+ * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile,
+ * less what the caller had forward keep: the layer's output, the states, the gate's products. They are what backward
+ * would make again, bit for bit, so results do not depend on what is kept.
  * With two directions, the scan that runs backwards in time comes first, in a pass of its own that saves its carries.
  *
  * With many sequences, each runs tile by tile on one thread. With few, the tiles of a sequence run in parallel and only

@@ -47,7 +47,9 @@ def run(n: dict[str, Any], shape: Shape, norm: str, form: str, *, keep: bool = F
         part = ChannelNorm(*n["norm"]) if norm == "channel" else RowNorm(*n["norm"][1:])
         weights = n["gate"] if form == "full" else n["gate"][:2]
         gating = Gating(form, *weights, site=2, **DROPOUT)
-        r = residual_block(n["x"], part, n["system"], gating, n["h0"], lengths=shape.lengths, moments=True, keep=("layer",) * keep)
+        r = residual_block(
+            n["x"], part, n["system"], gating, n["h0"], lengths=shape.lengths, moments=True, keep=("layer",) * keep
+        )
         assert r.moments is not None
         y, hT, saved = r.y, r.hT, r.saved
         g = residual_block_backward(n["dy"], part, n["system"], gating, saved, n["dhT"], Later(*n["later"]))

@@ -302,7 +302,9 @@ def block(n: Arrays, lengths: Any, norm: str, form: str, keep: bool = False) -> 
     else:
         part = ChannelNorm(*n["norm"]) if norm == "channel" else RowNorm(*n["norm"][1:])
         gating = Gating(form, *n["gate"][: 4 if form == "full" else 2], site=2, **DROPOUT)
-        y, hT, _, kept = residual_block(n["x"], part, n["system"], gating, n["h0"], lengths=lengths, keep=("layer",) * keep)
+        y, hT, _, kept = residual_block(
+            n["x"], part, n["system"], gating, n["h0"], lengths=lengths, keep=("layer",) * keep
+        )
         g = residual_block_backward(n["dy"], part, n["system"], gating, kept, n["dhT"], Later(*n["later"]))
         grads = {"x": g.dx, "h0": g.dh0, "norm_sum": g.norm_sum, "norm_product": g.norm_product, **g.system._asdict()}
         grads |= {name: one for name, one in g.gating._asdict().items() if isinstance(one, np.ndarray)}

@@ -1,7 +1,8 @@
 """What differs between operating systems, in this one file. Linux has all of it.
 
 macOS: memory is counted in other units, files take no room in advance, and nobody knows what memory is available.
-Windows: that neither, no fork, no folder can be synced, another kind of lock, and no peak of memory (0). type checkers read this file for each of them (``make lint``).
+Windows: that neither, no fork, no folder can be synced, another kind of lock, and no peak of memory (0). type checkers
+read this file for each of them (``make lint``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def available_memory() -> int | None:
     return None
 
 
-_LIMITS = (("memory.max", "memory.current", "inactive_file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))  # fmt: skip
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 """Files of a control group, of version 2 and 1: its limit, what it uses, and in memory.stat what the system would give
 up of that at once."""
 

@@ -181,9 +181,9 @@ def residual_block(
     """
     args = Boundary("residual_block")
     moments = args.flag("moments", moments)
-    for name in keep:
-        args.choice("keep", name, keepable(x))
     ax = args.array("x", x, "B T D")
+    for name in keep:
+        args.choice("keep", name, keepable(ax))
     checked_system(args, system, ax)  # first, so that h0 is checked against its directions
     z0 = args.optional("h0", h0, "K B N", kinds=COMPLEX)
     norm, gating = _checked_norm(args, norm), _checked_gating(args, gating)
@@ -197,7 +197,8 @@ def residual_block(
     y, (hT, carries) = empty_like(ax), new_states(ready, ax)
     mean, var = (args.empty(ax.shape[2:], dtype) if moments else None for _ in range(2))
     shapes = kept_shapes(ax.shape, ready, gating.form)
-    saved = BlockSaved(ax, z0, steps, carries, **{name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep})
+    others = {name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep}
+    saved = BlockSaved(ax, z0, steps, carries, **others)
     results: dict[str, Any] = {
         "y": y,
         "hT": planes(hT),
@@ -241,8 +242,8 @@ def residual_block_backward(
 
     Goes back through the residual, dropout, GLU, dropout and GELU to dz, the gradient of the layer's output; from
     there, like `linear_layer_backward`, to g, the gradient of the norm's output; ``dx = dy + gain g``, or the adjoint
-    of `layer_norm`. Intermediate values that were not kept are recomputed tile by tile, from x and the states before each
-    tile.
+    of `layer_norm`. Intermediate values that were not kept are recomputed tile by tile, from x and the states before
+    each tile.
 
     Parameters
     ----------

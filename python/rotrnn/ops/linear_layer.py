@@ -189,9 +189,9 @@ def linear_layer(
 def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Returns uninitialised arrays for the fused kernel: hT (K, B, N), and the states that it saves, `carries`.
 
-    These are complex, (K, B, tiles, N), before each tile. Where the device saves every state and rounds it, they are the
-    bits of bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N) as
-    (re, im) pairs, and then the final ones, (B, N).
+    These are complex, (K, B, tiles, N), before each tile. Where the device saves every state and rounds it, they are
+    the bits of bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N)
+    as (re, im) pairs, and then the final ones, (B, N).
     """
     (B, T, _), (K, _, _), N, device = u.shape, system.w_out.shape, len(system.a), device_of(u)
     hT = empty((K, B, N), system.a.dtype, like=u)

@@ -385,13 +385,17 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
+FREE = ("training", "memory")
+"""The setting that changes no result, and so may be another where a run goes on."""
+
+
 def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
     """Raises ValueError, with the first setting that differs, where a run would not be that of its recipe."""
     if there.digest() == recipe.digest():
         return
     for (section, old), new in zip(there.tables().items(), recipe.tables().values(), strict=True):
         for key in [*old, *(key for key in new if key not in old)]:
-            free = section == "source" or (section, key) == ("training", "memory") or (section == "task" and key in HERE)
+            free = section == "source" or (section == "task" and key in HERE) or (section, key) == FREE
             if old.get(key) != new.get(key) and not free:
                 got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
                 raise ValueError(f"{run.folder}: {section}.{key} is {got}, expected {expected} as in the run's recipe")
