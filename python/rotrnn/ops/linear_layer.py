@@ -168,10 +168,9 @@ def linear_layer(
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
     if split is not None:
-        given = starts(
-            args, split, dtype, a if turn is None else turn, [lambda part: v[:, part]] * len(w_out), given, steps
-        )
-        z0 = None if given is None else args.layout(given, v.dtype)
+        inputs = [lambda part: v[:, part]] * len(w_out)
+        given = starts(args, split, dtype, a if turn is None else turn, inputs, given, steps)
+        z0 = args.layout(given, v.dtype)
     h = args.empty((len(w_out), *v.shape), v.dtype)
     hT = args.empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
     y = skip * au
