@@ -19,8 +19,9 @@ WHOLE = {
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
     "training/test_launchers.py",
     "training/test_parallel.py",
-    "training/test_split.py::test_a_process_of_mpi",
-    "training/test_split.py::test_processes_of_mpi",
+    "training/test_split.py::test_a_process_of_mpi_that_fails_does_not_hang_the_others",
+    "training/test_split.py::test_processes_of_mpi_equal_one",
+    "training/test_split.py::test_processes_of_mpi_run_the_documented_examples",
     "training/test_sweep.py",
 }
 """These drive whole programs: commands, notebooks, benchmarks, pictures, several processes. The C code that they reach

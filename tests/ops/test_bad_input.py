@@ -24,6 +24,7 @@ from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.mixer import HOUSEHOLDER, KRONECKER
 from rotrnn.ops.window import power_of
+from rotrnn.training.parallel import ALONE
 from rotrnn.training.recipe import load_recipe
 
 X = np.ones((2, 3, 4))
@@ -197,6 +198,14 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("selective_scan", "return_state"): lambda flag: rotrnn.selective_scan(*select, return_state=flag),
         ("selective_scan", "reverse"): lambda flag: rotrnn.selective_scan(*select, reverse=flag),
         ("selective_scan_backward", "reverse"): lambda flag: rotrnn.selective_scan_backward(X, *select, reverse=flag),
+        ("split_end", "reverse"): lambda flag: rotrnn.split_end(X, a, split=ALONE, reverse=flag),
+        ("split_rotation_end", "reverse"): lambda flag: rotrnn.split_rotation_end(
+            X, angles, None, split=ALONE, reverse=flag
+        ),
+        ("split_rotation_start", "reverse"): lambda flag: rotrnn.split_rotation_start(
+            angles, None, X, split=ALONE, reverse=flag
+        ),
+        ("split_start", "reverse"): lambda flag: rotrnn.split_start(a, X, split=ALONE, reverse=flag),
         ("tiir_scan", "resets"): lambda flag: rotrnn.tiir_scan(a, X, window=2, resets=flag),
     }
 

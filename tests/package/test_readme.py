@@ -67,6 +67,7 @@ def test_every_python_example_is_run() -> None:
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
         "own-layers.md",
+        "processes.md",  # tests/training/test_split.py
     }
 
 

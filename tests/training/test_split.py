@@ -349,20 +349,38 @@ def test_a_tagger_in_pieces_and_its_states():
 
 def test_processes_that_differ_are_refused_in_all():
     a, x = np.full(N, 0.5), np.zeros((B, T, N))
+    small = a.astype(np.float32), x.astype(np.float32)
+    layer = System(np.ones((2 * N, D)), a + 0j, np.ones((1, D, 2 * N)), np.ones(D))
+    narrow = System(*(one.astype(kind) for one, kind in zip(layer, ("f4", "c8", "f4", "f4"), strict=True)))
 
     def run(world):
-        other = x.astype(np.float32) if world.rank == 1 else x
+        first = world.rank == 0
         with pytest.raises(
-            ValueError, match=r"^process 1 calls split_start with B=2, N=5, float64, expected split_sta"
+            ValueError, match=r"^process 1 calls split_start with B=2, N=5, float64, expected split_start"
         ):
             ops.split_start(a, x[: 3 - world.rank], split=world)
         with pytest.raises(
-            ValueError, match=r"^process 1 calls split_end with B=3, N=5, complex128, expected split_end"
+            ValueError, match=r"^process 1 calls split_end with B=3, N=5, float32 from the end, expected"
         ):
-            ops.split_end(other + 0j if world.rank else x, a, split=world)
+            ops.split_end(*((x, a) if first else small[::-1]), split=world)
+        with pytest.raises(
+            ValueError, match=r"^process 1 calls split_start with B=3, N=5, float64 from the end, expec"
+        ):
+            ops.split_start(a, x, split=world, reverse=not first)
+        with pytest.raises(
+            ValueError, match=r"^process 1 calls linear_layer with B=3, N=5, float32, expected linear_l"
+        ):
+            linear_layer(layer if first else narrow, x[..., :D].astype("f8" if first else "f4"), split=world)
         return True
 
     assert all(among(2, run))
+
+
+def test_powers_that_overflow_leave_zeros_as_they_are():
+    a, x = np.array([1e200, 0.5, 1e200 + 1e200j]), np.zeros((1, 10, 3), complex)
+    x[0, 0, 1] = 1
+    starts = among(3, lambda world: ops.split_start(a, x[:, piece(world.rank, (4, 4, 2))], split=world))
+    np.testing.assert_array_equal(starts[2], [[0, 0.5**7, 0]])
 
 
 def test_a_process_that_fails_is_heard_of_in_other_rows_too():
@@ -484,25 +502,38 @@ def test_processes_of_mpi_equal_one(processes, time):
     assert done.stdout == f"{processes} processes, {time} pieces: equal\n"
 
 
-def test_processes_of_mpi_run_the_documented_example(tmp_path):
-    """The first example of docs/processes.md, and that its gradients are those of one process."""
+def test_processes_of_mpi_run_the_documented_examples(tmp_path):
+    """Those of docs/processes.md, one after the other; each gives the gradients of one process."""
     page = Path(__file__).parents[2] / "docs" / "processes.md"
-    (tmp_path / "this.py").write_text(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)[0] + PRINT)
+    block, scan = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    (tmp_path / "this.py").write_text("\n".join([block, COMPARE_BLOCK, BEFORE_SCAN, scan, COMPARE_SCAN]))
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     command = [str(MPIEXEC), "-n", "4", sys.executable, str(tmp_path / "this.py")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+    of_block, of_scan = map(float, done.stdout.split())
     # float32: sums of 6 * 100 steps after some 10 * 100 roundings of a recurrence, and tens of the block's
-    assert float(done.stdout) < 2000 * np.finfo(np.float32).eps
+    assert of_block < 2000 * np.finfo(np.float32).eps
+    assert of_scan < 2 * 4 * 101 * np.finfo(float).eps  # as the tests of scans above
 
 
-PRINT = """
+COMPARE_BLOCK = """
 if everyone.first:
     x = np.random.default_rng(1).standard_normal((6, 100, 8), np.float32)
     params = block.init(np.random.default_rng(0))
     y, saved = block.forward(params, x, rotrnn.Context(np.array([100, 70, 30] * 2), train=True))
     whole = dict(rotrnn.nn.flatten(block.backward(params, saved, y)[1]))
     print(max(np.abs(dparams[name] - one).max() / np.abs(one).max() for name, one in whole.items()))
+"""
+BEFORE_SCAN = """
+a, all_x, h0, dhT = np.exp(1j * np.arange(3.0)), np.ones((2, 100, 3)) + 0j, None, None
+x = dh = all_x[:, piece]
+"""
+COMPARE_SCAN = """
+whole = rotrnn.diagonal_scan_backward(all_x, a, rotrnn.diagonal_scan(a, all_x)).dx[:, piece]
+worst = max(everyone.tell(np.abs(dx - whole).max() / 100))
+if everyone.first:
+    print(worst)
 """
 
 

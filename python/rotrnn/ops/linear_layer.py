@@ -150,7 +150,7 @@ def linear_layer(
     au = args.layout(au, dtype)
     if split is not None and fused:
         inputs = [_projected(au, w_in, dtype)] * len(w_out)
-        z0 = starts(args, split, a if turn is None else turn, inputs, z0, steps)
+        z0 = starts(args, split, dtype, a if turn is None else turn, inputs, z0, steps)
     given, z0 = z0, None if z0 is None else args.layout(z0, complex_of(dtype))
     if fused and L is None:
         y = empty_like(au)
@@ -168,8 +168,9 @@ def linear_layer(
     au = mask_padding(au, steps)
     v = dense(au, w_in).view(complex_of(dtype))
     if split is not None:
-        given = starts(args, split, a if turn is None else turn, [lambda part: v[:, part]] * len(w_out), given, steps)
-        z0 = None if given is None else args.layout(given, v.dtype)
+        inputs = [lambda part: v[:, part]] * len(w_out)
+        given = starts(args, split, dtype, a if turn is None else turn, inputs, given, steps)
+        z0 = args.layout(given, v.dtype)
     h = args.empty((len(w_out), *v.shape), v.dtype)
     hT = args.empty((len(w_out), v.shape[0], *([] if L is None else [rows]), v.shape[2]), v.dtype)
     y = skip * au
@@ -316,18 +317,19 @@ def _projected(u: Array, w: Array, dtype: np.dtype[Any]) -> Inputs:
 
 
 def starts(
-    args: Boundary, split: Ranks, a: Array, inputs: list[Inputs], given: Array | None, lengths: Array | None, *,
-    adjoint: bool = False,
+    args: Boundary, split: Ranks, dtype: np.dtype[Any], a: Array, inputs: list[Inputs], given: Array | None,
+    lengths: Array | None, *, adjoint: bool = False,
 ) -> Array:  # fmt: skip
     """Returns the states (K, B, N) in double precision that this process's piece starts from, with the `inputs` of the
-    scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are those of the whole."""
+    scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are those of the whole, and
+    `dtype` is the precision of the call."""
     on_this_host(args)
     B, T, N = args.size["B"], args.size["T"], len(a)
     found = np.zeros((len(inputs), B, N), np.complex128)
     for k, one in enumerate(inputs):
         own = map_of(a, one, (B, T), lengths, reverse=k == 1, adjoint=adjoint)
         first = None if given is None else given[k]
-        state = pass_on(args.op, "dhT" if adjoint else "h0", split, own, first, reverse=(k == 1) != adjoint)
+        state = pass_on(args.op, "dhT" if adjoint else "h0", split, own, first, dtype, reverse=(k == 1) != adjoint)
         found[k] = 0 if state is None else state
     return found
 
@@ -392,7 +394,7 @@ def linear_layer_backward(
         raise ValueError(f"{args.op}: split is {split!r}, expected that of forward")
     if split is not None:
         ends = [_projected(dy, np.ascontiguousarray(out.T), dtype) for out in ready.w_out]
-        dhT = starts(args, split, ready.a, ends, dhT, steps, adjoint=True)
+        dhT = starts(args, split, dtype, ready.a, ends, dhT, steps, adjoint=True)
     dhT = None if dhT is None else args.layout(dhT, complex_of(dtype))
     if isinstance(saved, LinearLayerStates):
         whole = complex_of(dtype)

@@ -55,12 +55,13 @@ class Affine(NamedTuple):
     last: Array
 
     def __call__(self, state: Array) -> Array:
-        after: Array = self.power * state + self.last
-        return after
+        with np.errstate(over="ignore", invalid="ignore"):  # a power may overflow, which leaves zeros as they are
+            return np.where(state == 0, 0, self.power * state) + self.last
 
     def after(self, first: Affine) -> Affine:
         """Returns the map that applies `first`, and then this one."""
-        return Affine(self.power * first.power, self(first.last))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Affine(self.power * first.power, self(first.last))
 
 
 Inputs = Callable[[slice], Array]
@@ -89,23 +90,28 @@ def map_of(
 
 
 def _map_of_chunk(a: Array, x: Array, lengths: Array | None, valid: Array, back: bool, adjoint: bool) -> Affine:
+    wide = np.result_type(a, np.float64)
     if adjoint:
         a = a.conj()
-    if a.ndim == 3:
-        there = np.arange(a.shape[1]) < valid[:, None]
-        power = np.where(there[..., None], a, 1).prod(1, dtype=np.result_type(a, np.float64))
-        x = a * x if adjoint else x
-    else:
-        power = a.astype(np.result_type(a, np.float64)) ** valid[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if a.ndim == 3:
+            there = np.arange(a.shape[1]) < valid[:, None]
+            power = np.where(there[..., None], a, 1).prod(1, dtype=wide)
+            x = a * x if adjoint else x
+        else:
+            power = a.astype(wide) ** valid[:, None]
     last = diagonal_scan(a, x, reverse=back, lengths=lengths, return_state=True)[1]
     return Affine(power, a * last if adjoint and a.ndim == 1 else last)
 
 
-def pass_on(op: str, name: str, split: Ranks, own: Affine, given: Array | None, *, reverse: bool) -> Array | None:
+def pass_on(
+    op: str, name: str, split: Ranks, own: Affine, given: Array | None, dtype: np.dtype[Any], *, reverse: bool
+) -> Array | None:
     """Returns the state (B, N) that this process's piece starts from, in double precision; None if that is zero.
 
     The processes send their maps in one message: `FORM` bytes, the power and the last state. `given` is the state
-    `name` at the first piece, if any. If `reverse`, the first piece is that of the last process.
+    `name` at the first piece, if any. If `reverse`, the first piece is that of the last process. `dtype` is that of the
+    call, in which the processes must agree.
     """
     B, N = own.last.shape
     order = range(split.size)[::-1] if reverse else range(split.size)
@@ -116,7 +122,7 @@ def pass_on(op: str, name: str, split: Ranks, own: Affine, given: Array | None, 
                 f"{order[0]}, where time begins"
             )
         own = own._replace(last=own(given))
-    form = f"{op} with B={B}, N={N}, {own.last.dtype}"
+    form = f"{op} with B={B}, N={N}, {dtype}" + (" from the end" if reverse else "")
     head = form.encode().ljust(FORM)[:FORM]
     body = np.concatenate([own.power.ravel(), own.last.ravel()])
     messages = split.gather(np.concatenate([np.frombuffer(head, np.uint8), body.view(np.uint8)]))
@@ -245,7 +251,7 @@ def _passed(
     on_this_host(args)
     a, x, given = args.common(a, x, given)
     own = map_of(a, lambda steps: x[:, steps], x.shape[:2], lengths, reverse=reverse, adjoint=adjoint)
-    state = pass_on(args.op, name, split, own, given, reverse=reverse != adjoint)
+    state = pass_on(args.op, name, split, own, given, x.dtype, reverse=reverse != adjoint)
     return None if state is None else state.astype(x.dtype)
 
 
