@@ -50,8 +50,9 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
-LIB = "lib"  # the folder of the C library, which has a Makefile of its own
-PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c")  # compiled once, without a variant
+LIB = "lib"  # the folder of the C library, whose streams the module has; it also has a Makefile of its own
+LIB_ALONE = ("choose.c", "workspaces.c")  # the module chooses instruction sets, and has a pool, by itself
+PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "stream.c")  # compiled once, without a variant
 
 # The GPUs: Ampere and Hopper, and later ones from PTX. Warnings are errors: nvcc is one compiler
 GPUS = [
@@ -83,10 +84,13 @@ def variants(source):
 def all_jobs():
     """Every file in every variant, the longest first, so that no core starts a long one at the end."""
     jobs = []
-    sources = [source for source in Path("csrc").glob("*/*.c") if source.parent.name != LIB]
+    sources = [source for source in Path("csrc").glob("*/*.c") if source.name not in LIB_ALONE]
     for source in sorted(sources, key=lambda path: -path.stat().st_size):
         if source.name in PLAIN:
             jobs.append(Job(str(source), "", [], MACROS))
+            continue
+        if source.parent.name == LIB and source.name != "run.c":
+            jobs.append(Job(str(source), "", [], [*MACROS, ("ROT_DTYPE", "f64"), ("ROTRNN_API", "")]))
             continue
         for dtype, isa in variants(source):
             macros = [*MACROS, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
@@ -245,7 +249,7 @@ class BuildVariants(build_ext):
         return True
 
 
-include = ["csrc/include", "csrc/kernels", np.get_include()]
+include = ["csrc/include", "csrc/kernels", "include", np.get_include()]
 extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)]
 if find_nvcc():
     sources = sorted(map(str, Path("cuda").glob("*.c*")))

@@ -30,10 +30,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef ROTRNN_API
 #if defined(__GNUC__)
 #define ROTRNN_API __attribute__((visibility("default")))
 #else
 #define ROTRNN_API
+#endif
 #endif
 
 #ifdef __cplusplus
@@ -101,7 +103,9 @@ ROTRNN_API void rotrnn_stream_free(rotrnn_stream *stream);
 /* Goes back to the state before the first step. */
 ROTRNN_API rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream);
 
-/* The number of steps that each sequence has read since the start or the last reset; 0 for NULL. */
+/* The number of steps that one sequence of the batch has read since the start or the last reset; 0 if there is none.
+ * rotrnn_stream_steps is the largest of them: that of each sequence where none has had lengths. */
+ROTRNN_API int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence);
 ROTRNN_API int64_t rotrnn_stream_steps(const rotrnn_stream *stream);
 
 /* Reads the next n >= 0 steps of each sequence: features (batch, n, inputs), or tokens (batch, n), in C order, of the
@@ -118,6 +122,12 @@ ROTRNN_API rotrnn_status rotrnn_push_features_double(rotrnn_stream *stream, cons
                                                      double *output);
 ROTRNN_API rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const int32_t *input, int64_t n,
                                                    double *output);
+
+/* The same for sequences of different lengths, for models of any kind: `input` and `output` have the numbers and the
+ * shape that the model's facts say, with room for n steps of each sequence. Sequence b reads lengths[b] steps, 0 to n;
+ * what is behind them is not read, and its logits are zero. Results have the same bits as for each sequence alone. */
+ROTRNN_API rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64_t n,
+                                            const int64_t *lengths, void *output);
 
 /* The state of a stream as bytes, to continue later, here or on another machine. rotrnn_state_size is the number of
  * bytes of every state of this stream, 0 for NULL. Loading checks that the bytes are whole and of a stream with the

@@ -422,6 +422,7 @@ static void build_model(builder *b, const part *model) {
     }
     const part encoder = part_in(b, model, "encoder", "encoder"), stack = part_in(b, model, "stack", "blocks");
     const part head = part_in(b, model, "head", "head");
+    (void)take_state(b, 1, sizeof(int64_t)); /* the number of steps that a sequence has read */
     build_encoder(b, &encoder);
     if (!good(b)) return;
     p->x = p->last = take_rows(b, p->width);

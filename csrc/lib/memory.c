@@ -4,9 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../module/platform.h"
-#include "pool.h"
-
 enum { LINE = 64 };
 
 typedef struct arena_block {
@@ -31,10 +28,6 @@ void arena_free(arena *a) {
         a->last = before;
     }
 }
-
-/* The workspaces of kernels that run while a model is loaded: the library keeps no memory of its own. */
-void *pool_take(size_t bytes) { return platform_memory(LINE, bytes ? bytes : 1); }
-void pool_give(void *memory) { platform_free(memory); }
 
 bool failed(rotrnn_error *error, rotrnn_status status, const char *format, ...) {
     if (error->status != ROTRNN_OK) return false;

@@ -2,7 +2,8 @@
  * for a chunk of steps at a time. Instructions have an implementation for each dtype and instruction set (run.h).
  *
  * A row belongs to one step of one sequence: of B sequences and n steps of a chunk, row b n + t. A register holds such
- * rows of a fixed width. What lasts from step to step lies in the state of a sequence, one block of bytes each.
+ * rows of a fixed width. What lasts from step to step lies in the state of a sequence, one block of bytes each, which
+ * begins with the number of steps that the sequence has read.
  */
 #ifndef ROT_PROGRAM_H
 #define ROT_PROGRAM_H
@@ -94,7 +95,6 @@ typedef struct {
     void *scratch, *state; /* state: (B, state_bytes) */
     int64_t room;          /* rows of a register */
     int64_t B, n;          /* sequences, and steps of the chunk */
-    int64_t before;        /* steps since the reset, before the chunk */
     int64_t state_bytes;   /* of a sequence, all of it, */
     int64_t fixed_bytes;   /* and what does not depend on the capacity */
     int64_t capacity;
@@ -104,6 +104,7 @@ typedef struct {
 typedef struct {
     const void *features;
     const int32_t *tokens;
+    const int64_t *lengths; /* of each sequence, if not n for all */
     void *output;
     int64_t n;
 } pushed;

@@ -7,27 +7,11 @@
 #include <string.h>
 
 #include "../module/float_mode.h"
-#include "build.h"
 #include "choose.h"
 #include "cuts.h"
+#include "stream.h"
 
 enum { ROWS = 96 }; /* of a chunk, unless the batch has more: they stay in cache with their registers */
-
-struct rotrnn_model {
-    arena memory; /* with the model itself */
-    program program;
-    const implementation *run;
-    int64_t parameters;
-    uint8_t digest[SHA256_BYTES];
-};
-
-struct rotrnn_stream {
-    arena memory; /* with the stream itself */
-    const rotrnn_model *model;
-    int64_t batch, capacity, steps, chunk;
-    int64_t state_bytes; /* of a sequence */
-    void *state, *scratch;
-};
 
 const char *rotrnn_version(void) { return ROTRNN_VERSION; }
 
@@ -54,42 +38,35 @@ static rotrnn_error *cleared(rotrnn_error *error, rotrnn_error *own) {
 
 /* ---------------------------------------------------------------------------------------------------- models */
 
-/* Reads the model into `model`, which is in its own arena. */
-static bool read_model(rotrnn_model *model, const void *bytes, size_t size, rotrnn_error *error) {
-    arena spare = {0};
-    file f;
-    if (file_read(&f, &spare, bytes, size, error)) {
-        builder b = {.file = &f, .memory = &model->memory, .program = &model->program, .error = error};
-        b.run = model->run = choose(f.is_double);
-        model->parameters = f.numbers;
-        memcpy(model->digest, f.digest, sizeof f.digest);
-        if (!b.run)
-            failed(error, ROTRNN_UNSUPPORTED, "this build has no instructions that the processor has");
-        else
-            build(&b);
+rotrnn_model *model_of(const file *f, rotrnn_error *error) {
+    arena memory = {0};
+    rotrnn_model *const made = arena_take(&memory, 1, sizeof *made);
+    if (!made) {
+        failed(error, ROTRNN_NO_MEMORY, "no memory for the model");
+        return NULL;
     }
-    arena_free(&spare);
-    return error->status == ROTRNN_OK;
+    *made = (rotrnn_model){.memory = memory, .run = choose(f->is_double), .parameters = f->numbers};
+    memcpy(made->digest, f->digest, sizeof f->digest);
+    builder b = {.file = f, .run = made->run, .memory = &made->memory, .program = &made->program, .error = error};
+    if (!b.run)
+        failed(error, ROTRNN_UNSUPPORTED, "this build has no instructions that the processor has");
+    else if (build(&b))
+        return made;
+    rotrnn_model_free(made);
+    return NULL;
 }
 
 rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
-    arena memory = {0};
+    arena spare = {0};
+    file f;
     if (model) *model = NULL;
     if (!model || !bytes) {
         failed(e, ROTRNN_ARGUMENT, "rotrnn_model_read: model or bytes is NULL");
         return e->status;
     }
-    rotrnn_model *const made = arena_take(&memory, 1, sizeof *made);
-    if (!made) {
-        failed(e, ROTRNN_NO_MEMORY, "no memory for the model");
-        return e->status;
-    }
-    made->memory = memory;
-    if (read_model(made, bytes, size, e))
-        *model = made;
-    else
-        rotrnn_model_free(made);
+    if (file_read(&f, &spare, bytes, size, e)) *model = model_of(&f, e);
+    arena_free(&spare);
     return e->status;
 }
 
@@ -165,6 +142,13 @@ const char *rotrnn_model_isa(const rotrnn_model *model) { return model ? model->
 
 static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->state_bytes; }
 
+/* The number of steps that a sequence has read is where its state begins, in any state of this stream's form. */
+static int64_t steps_in(const rotrnn_stream *s, const void *state, int64_t sequence) {
+    int64_t steps;
+    memcpy(&steps, (const char *)state + sequence * s->state_bytes, sizeof steps);
+    return steps;
+}
+
 rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch, int64_t capacity,
                                 rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
@@ -210,11 +194,19 @@ void rotrnn_stream_free(rotrnn_stream *stream) {
 rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream) {
     if (!stream) return ROTRNN_ARGUMENT;
     memset(stream->state, 0, (size_t)bytes_of_state(stream));
-    stream->steps = 0;
     return ROTRNN_OK;
 }
 
-int64_t rotrnn_stream_steps(const rotrnn_stream *stream) { return stream ? stream->steps : 0; }
+int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence) {
+    const bool there = stream && sequence >= 0 && sequence < stream->batch;
+    return there ? steps_in(stream, stream->state, sequence) : 0;
+}
+
+int64_t rotrnn_stream_steps(const rotrnn_stream *stream) {
+    int64_t steps = 0;
+    for (int64_t b = 0; stream && b < stream->batch; b++) steps = most(steps, steps_in(stream, stream->state, b));
+    return steps;
+}
 
 /* ---------------------------------------------------------------------------------------------------- pushes */
 
@@ -227,31 +219,77 @@ static bool in_vocabulary(const int32_t *tokens, int64_t count, int64_t vocabula
     return right;
 }
 
-static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, const pushed *call) {
+/* The number of steps of a sequence in a push. */
+static int64_t length_of(const pushed *call, int64_t b) { return call->lengths ? call->lengths[b] : call->n; }
+
+/* Whether the lengths, the tokens and the stream's room are right, or what is not. */
+static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
+    const program *const p = &s->model->program;
+    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    rotrnn_status status = ROTRNN_OK;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t length = length_of(call, b);
+        if (length < 0 || length > call->n) return ROTRNN_ARGUMENT;
+        if (length && p->tokens && !in_vocabulary(call->tokens + b * call->n, length, p->inputs)) return ROTRNN_ARGUMENT;
+        if (length > most_steps - steps_in(s, s->state, b)) status = ROTRNN_FULL;
+    }
+    return status;
+}
+
+/* Sequences of different lengths, one after the other: alone each has the same bits as in a batch. What is written for
+ * the padding is zero. */
+static void push_each(const rotrnn_stream *s, const frame *all, const pushed *call) {
+    const program *const p = &s->model->program;
+    const int64_t number = (int64_t)s->model->run->number, n = call->n;
+    const int64_t row = p->outputs * number, rows = p->pool ? 1 : n;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t length = call->lengths[b], at = b * n;
+        char *const output = (char *)call->output + b * rows * row;
+        frame f = *all;
+        f.B = 1;
+        f.state = (char *)all->state + b * all->state_bytes;
+        pushed one = {.output = output, .n = length};
+        if (p->tokens)
+            one.tokens = call->tokens + at;
+        else
+            one.features = (const char *)call->features + at * p->inputs * number;
+        s->model->run->push(p, &f, &one);
+        if (!p->pool) memset(output + length * row, 0, (size_t)((n - length) * row));
+    }
+}
+
+rotrnn_status stream_push(rotrnn_stream *s, const pushed *call) {
     if (!s || call->n < 0 || !call->output) return ROTRNN_ARGUMENT;
     const rotrnn_model *const model = s->model;
     const program *const p = &model->program;
-    if (model->run->number != number || p->tokens != tokens) return ROTRNN_ARGUMENT;
-    int64_t count;
-    if (__builtin_mul_overflow(s->batch, call->n, &count)) return ROTRNN_ARGUMENT;
-    if (call->n && !(tokens ? (const void *)call->tokens : call->features)) return ROTRNN_ARGUMENT;
-    if (tokens && !in_vocabulary(call->tokens, count, p->inputs)) return ROTRNN_ARGUMENT;
-    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
-    if (call->n > most_steps - s->steps) return ROTRNN_FULL;
+    int64_t numbers;
+    if (__builtin_mul_overflow(s->batch, call->n, &numbers) ||
+        __builtin_mul_overflow(numbers, most(p->inputs, p->outputs) * (int64_t)sizeof(double), &numbers))
+        return ROTRNN_ARGUMENT;
+    if (call->n && !(p->tokens ? (const void *)call->tokens : call->features)) return ROTRNN_ARGUMENT;
+    const rotrnn_status status = check_steps(s, call);
+    if (status != ROTRNN_OK) return status;
     const float_mode before = float_mode_now();
     float_mode_set((before & ~(float_mode)FLOAT_MODE_BITS) | FLOAT_MODE_FLUSH);
     frame f = {.scratch = s->scratch,
                .state = s->state,
                .room = s->chunk * s->batch,
                .B = s->batch,
-               .before = s->steps,
                .state_bytes = s->state_bytes,
                .fixed_bytes = p->state_bytes,
                .capacity = s->capacity};
-    model->run->push(p, &f, call);
-    s->steps += call->n;
+    if (call->lengths && call->n)
+        push_each(s, &f, call);
+    else
+        model->run->push(p, &f, call);
     float_mode_set(before);
     return ROTRNN_OK;
+}
+
+/* A push of numbers of a type, to a model of such numbers that reads tokens, or features. */
+static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, const pushed *call) {
+    const bool fits = s && s->model->run->number == number && s->model->program.tokens == tokens;
+    return fits ? stream_push(s, call) : ROTRNN_ARGUMENT;
 }
 
 rotrnn_status rotrnn_push_features(rotrnn_stream *stream, const float *input, int64_t n, float *output) {
@@ -266,6 +304,16 @@ rotrnn_status rotrnn_push_features_double(rotrnn_stream *stream, const double *i
 rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const int32_t *input, int64_t n, double *output) {
     return push_any(stream, sizeof(double), true, &(pushed){.tokens = input, .output = output, .n = n});
 }
+rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64_t n, const int64_t *lengths,
+                                 void *output) {
+    if (!stream || !lengths) return ROTRNN_ARGUMENT;
+    const bool tokens = stream->model->program.tokens;
+    return stream_push(stream, &(pushed){.features = tokens ? NULL : input,
+                                         .tokens = tokens ? input : NULL,
+                                         .lengths = lengths,
+                                         .output = output,
+                                         .n = n});
+}
 
 /* ---------------------------------------------------------------------------------------------------- states */
 
@@ -273,13 +321,13 @@ rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const int32_t *in
 typedef struct {
     char magic[8];
     uint8_t checksum[SHA256_BYTES], model[SHA256_BYTES];
-    int64_t batch, capacity, steps, bytes;
+    int64_t batch, capacity, bytes;
 } state_header;
 
-static const char MAGIC[8] = "rotrnnS1";
+static const char MAGIC[8] = "rotrnnS2";
 
 static state_header header_of(const rotrnn_stream *s) {
-    state_header h = {.batch = s->batch, .capacity = s->capacity, .steps = s->steps, .bytes = bytes_of_state(s)};
+    state_header h = {.batch = s->batch, .capacity = s->capacity, .bytes = bytes_of_state(s)};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     memcpy(h.model, s->model->digest, sizeof h.model);
     return h;
@@ -292,6 +340,15 @@ static void add_checksum(state_header *h, const void *state) {
     sha256_add(&s, (const char *)h + before, sizeof *h - before);
     sha256_add(&s, state, (size_t)h->bytes);
     sha256_end(&s, h->checksum);
+}
+
+int64_t stream_refuses(const rotrnn_stream *s, const void *state) {
+    const int64_t most_steps = s->model->program.step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t steps = steps_in(s, state, b);
+        if (steps < 0 || steps > most_steps) return b;
+    }
+    return -1;
 }
 
 size_t rotrnn_state_size(const rotrnn_stream *stream) {
@@ -332,13 +389,10 @@ rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t
         failed(e, ROTRNN_DAMAGED, "the state has %zu bytes, expected %zu", size, rotrnn_state_size(stream));
     else {
         add_checksum(&checked, (const char *)bytes + sizeof h);
-        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || h.steps < 0 ||
-            h.steps > MOST_STEPS_OF_A_STREAM || (stream->model->program.step_bytes && h.steps > h.capacity))
+        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) ||
+            stream_refuses(stream, (const char *)bytes + sizeof h) >= 0)
             failed(e, ROTRNN_DAMAGED, "the state does not match its checksum: damaged or changed");
     }
-    if (e->status == ROTRNN_OK) {
-        memcpy(stream->state, (const char *)bytes + sizeof h, (size_t)h.bytes);
-        stream->steps = h.steps;
-    }
+    if (e->status == ROTRNN_OK) memcpy(stream->state, (const char *)bytes + sizeof h, (size_t)h.bytes);
     return e->status;
 }

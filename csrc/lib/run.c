@@ -14,6 +14,8 @@ static real *rows_of(const frame *f, rows r) { return (real *)f->scratch + r.pla
 static void *state_of(const frame *f, int64_t b, int64_t place) {
     return (char *)f->state + b * f->state_bytes + place;
 }
+/* The number of steps that a sequence has read before the chunk. */
+static int64_t *steps_read(const frame *f, int64_t b) { return state_of(f, b, 0); }
 
 /* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
 #define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
@@ -120,7 +122,7 @@ static void run_window_scan(const op *o, const frame *f) {
     const int64_t width = o->y.width, L = o->window;
     EACH_STEP(f, b, t) {
         real *const read = state_of(f, b, o->state), *const next = read + width, *const ring = next + width;
-        const int64_t k = f->before + t;
+        const int64_t k = *steps_read(f, b) + t;
         window_row(read, next, ring + k % (L + 1) * width, rows_of(f, o->y) + (b * f->n + t) * width,
                    ring + (k + 1) % (L + 1) * width, o->w[0], o->w[1], width / 2);
         if ((k + 1) % L) continue;
@@ -176,7 +178,7 @@ static void run_rotary(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
         for (int64_t i = 0; i < pairs; i++) {
-            const double angle = (double)(f->before + t) * frequencies[i];
+            const double angle = (double)(*steps_read(f, b) + t) * frequencies[i];
             const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
             for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
                 const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
@@ -213,7 +215,7 @@ static void attend(const op *o, real *restrict q, real *restrict mean, const rea
 static void run_attention(const op *o, const frame *f) {
     const int64_t D = o->y.width, width = D / o->count;
     EACH_STEP(f, b, t) {
-        const int64_t row = (b * f->n + t) * D, k = f->before + t;
+        const int64_t row = (b * f->n + t) * D, k = *steps_read(f, b) + t;
         real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * D;
         copy_row(at, rows_of(f, o->x) + row, D);
         copy_row(at + D, rows_of(f, o->z) + row, D);
@@ -243,7 +245,7 @@ static void add_turned(real *restrict y, const real *restrict h, cplx turn, int6
 static void run_wrope(const op *o, const frame *f) {
     const int64_t N = o->y.width / 2, width = 2 * N + 2;
     EACH_STEP(f, b, t) {
-        const int64_t k = f->before + t;
+        const int64_t k = *steps_read(f, b) + t;
         real *const y = rows_of(f, o->y) + (b * f->n + t) * 2 * N, *const kept = history_of(o, f, b);
         copy_row(kept + kept_row(o, k) * width, y, 2 * N);
         if (!o->window || k < o->window) {
@@ -458,7 +460,8 @@ static void read_pool(const program *p, const frame *f, real *output) {
         real *const x = rows_of(f, p->last) + b * D;
         const double *const sum = state_of(f, b, p->pool_state);
         if (p->pool == POOL_LAST) copy_row(x, state_of(f, b, p->pool_state), D);
-        for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / (double)most(f->before, 1));
+        const double steps = (double)most(*steps_read(f, b), 1);
+        for (int64_t d = 0; p->pool == POOL_MEAN && d < D; d++) x[d] = (real)(sum[d] / steps);
     }
     read_out(p, output, rows_of(f, p->last), f->B);
 }
@@ -470,7 +473,7 @@ static void push(const program *p, frame *f, const pushed *call) {
         f->n = least(chunk, call->n - first);
         encode(p, f, call, first);
         for (int64_t i = 0; i < p->count; i++) INSTRUCTIONS[p->ops[i].kind](p->ops + i, f);
-        f->before += f->n;
+        for (int64_t b = 0; b < f->B; b++) *steps_read(f, b) += f->n;
         if (p->pool) {
             extend_pool(p, f);
             continue;

@@ -15,9 +15,12 @@
 #include "pool.h"
 #include "precision.h"
 #include "stop.h"
+#include "stream.h"
+#include "../lib/choose.h"
 
 #define TABLES(isa)                                                                                                    \
-    extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[];
+    extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[]; \
+    extern const implementation rot_run_f32_##isa, rot_run_f64_##isa;
 #ifdef ROT_NEON
 TABLES(neon)
 #else
@@ -32,18 +35,25 @@ extern const rot_call ROT_ONCE[];
 typedef struct {
     const char *name;
     const rot_call *calls[DTYPES];
+    const implementation *streams[2]; /* of float and double */
 } simd;
+
+#define SIMD(isa)                                                                                                      \
+    {                                                                                                                  \
+        #isa, {rot_calls_f32_##isa, rot_calls_f64_##isa, rot_calls_c64_##isa, rot_calls_c128_##isa},                   \
+            {&rot_run_f32_##isa, &rot_run_f64_##isa},                                                                  \
+    }
 
 /* From the baseline to the fastest. */
 static const simd SIMDS[] = {
 #ifdef ROT_NEON
-    {"neon", {rot_calls_f32_neon, rot_calls_f64_neon, rot_calls_c64_neon, rot_calls_c128_neon}},
+    SIMD(neon),
 #else
-    {"base", {rot_calls_f32_base, rot_calls_f64_base, rot_calls_c64_base, rot_calls_c128_base}},
+    SIMD(base),
 #endif
 #ifdef ROT_X86
-    {"avx2", {rot_calls_f32_avx2, rot_calls_f64_avx2, rot_calls_c64_avx2, rot_calls_c128_avx2}},
-    {"avx512", {rot_calls_f32_avx512, rot_calls_f64_avx512, rot_calls_c64_avx512, rot_calls_c128_avx512}},
+    SIMD(avx2),
+    SIMD(avx512),
 #endif
 };
 enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0] };
@@ -67,15 +77,18 @@ static bool pairs_supported(void) {
 #endif
 }
 
+static atomic_int level_in_use; /* the instruction set; any thread may change it between two calls */
+
+const implementation *choose(bool is_double) { return SIMDS[level_in_use].streams[is_double]; }
+
 typedef struct {
-    atomic_int level;          /* the instruction set in use; any thread may change it between two calls */
     unsigned long main_thread; /* the thread in which Python handles signals */
     PyObject *handler;         /* owned: NumPy's name for the allocator of `empty` */
 } module_state;
 
 rot_call find_call(PyObject *module, int place, int dtype) {
-    const module_state *const state = PyModule_GetState(module);
-    const rot_call call = SIMDS[state->level].calls[dtype][place];
+    (void)module;
+    const rot_call call = SIMDS[level_in_use].calls[dtype][place];
     return call ? call : ROT_ONCE[place];
 }
 
@@ -138,12 +151,11 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
 }
 
 static PyObject *use_simd(PyObject *module, PyObject *argument) {
-    module_state *const state = PyModule_GetState(module);
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
-            return PyUnicode_FromString(SIMDS[atomic_exchange(&state->level, level)].name);
+            return PyUnicode_FromString(SIMDS[atomic_exchange(&level_in_use, level)].name);
         }
     }
     PyObject *const available = PyObject_GetAttrString(module, "SIMD_AVAILABLE");
@@ -153,9 +165,8 @@ static PyObject *use_simd(PyObject *module, PyObject *argument) {
 }
 
 static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
-    (void)ignored;
-    const module_state *const state = PyModule_GetState(module);
-    return PyUnicode_FromString(SIMDS[state->level].name);
+    (void)module, (void)ignored;
+    return PyUnicode_FromString(SIMDS[level_in_use].name);
 }
 
 static PyObject *use_pairs(PyObject *module, PyObject *argument) {
@@ -165,9 +176,8 @@ static PyObject *use_pairs(PyObject *module, PyObject *argument) {
 }
 
 static PyObject *pairs_in_use(PyObject *module, PyObject *ignored) {
-    (void)ignored;
-    const module_state *const state = PyModule_GetState(module);
-    return PyBool_FromLong(state->level >= 2 && bf16_pairs());
+    (void)module, (void)ignored;
+    return PyBool_FromLong(level_in_use >= 2 && bf16_pairs());
 }
 
 static PyObject *threads(PyObject *module, PyObject *ignored) {
@@ -289,10 +299,10 @@ static int exec_module(PyObject *module) {
     if (PyErr_Occurred()) goto fail;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) goto fail;
-    if (add_kernels(module) < 0 || add_numbers(module) < 0) goto fail;
+    if (add_kernels(module) < 0 || add_numbers(module) < 0 || add_stream(module) < 0) goto fail;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (!simd_supported(level)) continue;
-        state->level = level;
+        level_in_use = level;
         PyObject *const name = PyUnicode_FromString(SIMDS[level].name);
         if (!name || PyList_Append(available, name) < 0) {
             Py_XDECREF(name);
@@ -330,7 +340,7 @@ static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level` */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level_in_use` */
 #endif
     {0, NULL},
 };

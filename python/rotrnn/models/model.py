@@ -201,9 +201,9 @@ class SequenceModel(Module, ABC):
         batch = Boundary("zero_state").integer("batch", batch)
         return tuple(zero_state(f"block {i}", block.layer, batch, dtype) for i, block in enumerate(self.stack.blocks))
 
-    def stream(self, params: Params, batch: int = 1) -> Stream:
+    def stream(self, params: Params, batch: int = 1, engine: str = "auto") -> Stream:
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
-        return Stream(self, params, batch)
+        return Stream(self, params, batch, engine)
 
     def save(self, path: str | os.PathLike[str], params: Params) -> None:
         """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.

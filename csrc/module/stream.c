@@ -1,0 +1,268 @@
+/* rotrnn._cpu.Stream: a stream of the C library (csrc/lib) on NumPy arrays, with a model that lies in memory. What
+ * arrays mean is checked in Python (python/rotrnn/models/engines.py); here, that they fit into the stream's memory.
+ */
+#include "stream.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../lib/stream.h"
+
+typedef struct {
+    PyObject_HEAD rotrnn_model *model;
+    rotrnn_stream *stream;
+    int32_t *tokens; /* owned: those of a push, as the library reads them */
+    int64_t room;    /* for so many of them */
+    atomic_flag busy;
+} stream_object;
+
+/* A stream belongs to one thread at a time, also while a push lets other threads run. */
+static bool enter(stream_object *self, const char *call) {
+    if (!atomic_flag_test_and_set(&self->busy)) return true;
+    PyErr_Format(PyExc_RuntimeError, "Stream.%s: another thread is in a call of this stream, expected one at a time",
+                 call);
+    return false;
+}
+static void leave(stream_object *self) { atomic_flag_clear(&self->busy); }
+
+static void raise(const rotrnn_error *error) {
+    PyObject *const type = error->status == ROTRNN_UNSUPPORTED ? PyExc_NotImplementedError
+                           : error->status == ROTRNN_NO_MEMORY ? PyExc_MemoryError
+                                                               : PyExc_ValueError;
+    PyErr_SetString(type, error->text);
+}
+
+/* ----------------------------------------------------------------------------------------------------- a new one */
+
+/* Adds an array of the parameters to the file. Returns false with an exception set. */
+static bool add_array(file *f, PyObject *name, PyObject *object) {
+    file_array *const to = f->arrays + f->count;
+    rot_array array;
+    const bool is_array = describe_array(object, &array);
+    const char *const text = is_array ? PyUnicode_AsUTF8(name) : NULL;
+    if (PyErr_Occurred()) return false;
+    const bool real = is_array && (array.type == NPY_FLOAT32 || array.type == NPY_FLOAT64);
+    if (real && !f->count) f->is_double = array.type == NPY_FLOAT64;
+    if (!real || !array.contiguous || f->is_double != (array.type == NPY_FLOAT64) ||
+        PyArray_NDIM((PyArrayObject *)object) > MOST_AXES) {
+        PyErr_Format(PyExc_TypeError, "Stream: parameter %S must be a C-contiguous array, all of float32 or of float64",
+                     name);
+        return false;
+    }
+    *to = (file_array){.name = text, .bytes = array.data, .count = array.count};
+    to->axes = PyArray_NDIM((PyArrayObject *)object);
+    for (int i = 0; i < to->axes; i++) to->shape[i] = PyArray_DIM((PyArrayObject *)object, i);
+    f->numbers += array.count;
+    f->count++;
+    return true;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
+}
+
+/* What a file of this model would hold. Returns false with an exception set. */
+static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
+    rotrnn_error error = {.status = ROTRNN_OK};
+    Py_ssize_t length, place = 0;
+    PyObject *name, *array;
+    const char *const text = PyUnicode_AsUTF8AndSize(facts, &length);
+    if (!text) return false;
+    f->facts = json_read(memory, text, (size_t)length, &error);
+    f->arrays = arena_take(memory, PyDict_Size(arrays), sizeof *f->arrays);
+    if (!f->facts || !f->arrays) {
+        failed(&error, ROTRNN_NO_MEMORY, "no memory for the list of arrays");
+        raise(&error);
+        return false;
+    }
+    while (PyDict_Next(arrays, &place, &name, &array))
+        if (!add_array(f, name, array)) return false;
+    qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
+    return true;
+}
+
+static PyObject *new_stream(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *facts, *arrays;
+    long long batch;
+    if (keywords && PyDict_GET_SIZE(keywords)) {
+        PyErr_SetString(PyExc_TypeError, "Stream: takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "UO!L:Stream", &facts, &PyDict_Type, &arrays, &batch)) return NULL;
+    stream_object *const self = (stream_object *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    rotrnn_error error = {.status = ROTRNN_OK};
+    arena memory = {0};
+    file f = {0};
+    if (fill(&f, &memory, facts, arrays)) {
+        self->model = model_of(&f, &error);
+        if (self->model && self->model->program.step_bytes)
+            failed(&error, ROTRNN_UNSUPPORTED, "a layer keeps all steps, so that its stream would have a capacity");
+        else if (self->model)
+            (void)rotrnn_stream_new(&self->stream, self->model, batch, 0, &error);
+        if (error.status != ROTRNN_OK) raise(&error);
+    }
+    arena_free(&memory);
+    if (!PyErr_Occurred()) return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void free_stream(PyObject *object) {
+    stream_object *const self = (stream_object *)object;
+    PyTypeObject *const type = Py_TYPE(object);
+    rotrnn_stream_free(self->stream);
+    rotrnn_model_free(self->model);
+    PyMem_Free(self->tokens);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* --------------------------------------------------------------------------------------------------------- a push */
+
+/* Whether the object is an array of this dtype that lies in memory as C wants it, of that many numbers. */
+static bool fits(PyObject *object, rot_array *array, int type, int64_t count) {
+    return describe_array(object, array) && array->type == type && array->contiguous && array->aligned &&
+           array->count == count;
+}
+
+/* Sets the tokens, which the library reads as int32; those out of its range become -1, which is no token. */
+static bool narrow(stream_object *self, const int64_t *from, int64_t count) {
+    if (count > self->room) {
+        int32_t *const more = PyMem_Realloc(self->tokens, (size_t)count * sizeof *more);
+        if (!more) return PyErr_NoMemory();
+        self->tokens = more;
+        self->room = count;
+    }
+    for (int64_t i = 0; i < count; i++) self->tokens[i] = from[i] < 0 || from[i] > INT32_MAX ? -1 : (int32_t)from[i];
+    return true;
+}
+
+/* A push of fewer numbers of work keeps the interpreter's lock: it is over before another thread would run. */
+static const int64_t SMALL = (int64_t)1 << 23;
+
+static rotrnn_status run_push(stream_object *self, const pushed *call) {
+    const rotrnn_model *const model = self->model;
+    if (self->stream->batch * call->n * model->parameters < SMALL) return stream_push(self->stream, call);
+    PyThreadState *const thread = PyEval_SaveThread();
+    const rotrnn_status status = stream_push(self->stream, call);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
+/* push(x, n, lengths, y): y is written. Returns whether all tokens, or lengths, were in range; nothing is done if not.
+ */
+static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    stream_object *const self = (stream_object *)object;
+    const program *const p = &self->model->program;
+    const int type = self->model->run->number == sizeof(double) ? NPY_FLOAT64 : NPY_FLOAT32;
+    rot_array x, y, lengths = {0};
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "Stream.push: takes 4 arguments, got %zd", count);
+    const int64_t n = PyLong_AsLongLong(args[1]), B = self->stream->batch, most_steps = INT64_MAX >> 32;
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    const bool ragged = args[2] != Py_None;
+    if (n < 0 || n > most_steps / B || !fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)) ||
+        !fits(args[3], &y, type, B * (p->pool ? 1 : n) * p->outputs) || !y.writeable ||
+        (ragged && !fits(args[2], &lengths, NPY_INT64, B)))
+        return PyErr_Format(PyExc_ValueError, "Stream.push: an array does not have the dtype and size of the stream");
+    if (!enter(self, "push")) return NULL;
+    rotrnn_status status = ROTRNN_NO_MEMORY;
+    if (!p->tokens || narrow(self, x.data, B * n))
+        status = run_push(self, &(pushed){.features = p->tokens ? NULL : x.data,
+                                          .tokens = p->tokens ? self->tokens : NULL,
+                                          .lengths = lengths.data,
+                                          .output = y.data,
+                                          .n = n});
+    leave(self);
+    if (PyErr_Occurred()) return NULL;
+    if (status == ROTRNN_FULL) return PyErr_Format(PyExc_OverflowError, "Stream.push: the stream has read 2^62 steps");
+    return PyBool_FromLong(status == ROTRNN_OK);
+}
+
+/* ------------------------------------------------------------------------------------------------------ the state */
+
+static PyObject *reset(PyObject *object, PyObject *ignored) {
+    stream_object *const self = (stream_object *)object;
+    (void)ignored;
+    if (!enter(self, "reset")) return NULL;
+    rotrnn_stream_reset(self->stream);
+    leave(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *state(PyObject *object, PyObject *ignored) {
+    stream_object *const self = (stream_object *)object;
+    const rotrnn_stream *const s = self->stream;
+    (void)ignored;
+    if (!enter(self, "state")) return NULL;
+    PyObject *const bytes = PyBytes_FromStringAndSize(s->state, (Py_ssize_t)(s->batch * s->state_bytes));
+    leave(self);
+    return bytes;
+}
+
+static PyObject *restore(PyObject *object, PyObject *argument) {
+    stream_object *const self = (stream_object *)object;
+    rotrnn_stream *const s = self->stream;
+    const int64_t expected = s->batch * s->state_bytes;
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(argument, &bytes, &size) < 0) return NULL;
+    if (size != expected)
+        return PyErr_Format(PyExc_ValueError, "state has %zd bytes, expected %lld", size, (long long)expected);
+    const int64_t wrong = stream_refuses(s, bytes);
+    if (wrong >= 0)
+        return PyErr_Format(PyExc_ValueError, "state of sequence %lld has a number of steps that is out of range",
+                            (long long)wrong);
+    if (!enter(self, "load")) return NULL;
+    memcpy(s->state, bytes, (size_t)size);
+    leave(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *steps(PyObject *object, PyObject *ignored) {
+    stream_object *const self = (stream_object *)object;
+    const int64_t B = self->stream->batch;
+    (void)ignored;
+    PyObject *const list = PyList_New((Py_ssize_t)B);
+    for (int64_t b = 0; list && b < B; b++) {
+        PyObject *const one = PyLong_FromLongLong(rotrnn_sequence_steps(self->stream, b));
+        if (!one) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        PyList_SET_ITEM(list, (Py_ssize_t)b, one);
+    }
+    return list;
+}
+
+static PyMethodDef METHODS[] = {
+    {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
+     "push(x, n, lengths, y): reads n steps and writes y; whether tokens and lengths were in range."},
+    {"reset", reset, METH_NOARGS, "reset(): goes back to before the first step."},
+    {"state", state, METH_NOARGS, "state(): the state of all sequences."},
+    {"restore", restore, METH_O, "restore(state): continues from what state() returned."},
+    {"steps", steps, METH_NOARGS, "steps(): the number of steps that each sequence has read."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot SLOTS[] = {
+    {Py_tp_new, (void *)(uintptr_t)new_stream}, /* NOLINT: the C API's own idiom */
+    {Py_tp_dealloc, (void *)(uintptr_t)free_stream},
+    {Py_tp_methods, METHODS},
+    {Py_tp_doc, "Stream(facts, arrays, batch): a stream of the C library, of what a model's file would hold."},
+    {0, NULL},
+};
+
+static PyType_Spec SPEC = {
+    .name = "rotrnn._cpu.Stream",
+    .basicsize = sizeof(stream_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = SLOTS,
+};
+
+int add_stream(PyObject *module) {
+    PyObject *const type = PyType_FromModuleAndSpec(module, &SPEC, NULL);
+    const int status = type ? PyModule_AddObjectRef(module, "Stream", type) : -1;
+    Py_XDECREF(type);
+    return status;
+}

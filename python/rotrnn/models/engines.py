@@ -1,0 +1,224 @@
+"""What computes a stream: the C library (`include/rotrnn.h`), or the layers' own functions in Python."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn import _cpu
+from rotrnn._cpu import MOST_STEPS
+from rotrnn._support.json import to_json
+from rotrnn.nn.blocks.dense import Dense
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, flatten_state, trusted, unflatten_state
+from rotrnn.nn.module import Unchecked, check_form
+from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.pointwise import check_indices
+
+if TYPE_CHECKING:
+    from rotrnn.models.model import SequenceModel
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Engine(ABC):
+    """The state of a batch of sequences, and what moves it on.
+
+    Subclasses have `state`, arrays whose first axis is the batch or None before the first step, and `tokens` (B,), the
+    number of steps that each sequence has read.
+    """
+
+    name: ClassVar[str]
+    state: Any
+    tokens: Any
+
+    @abstractmethod
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
+        """Returns the logits after reading x (B,) or (B, F), if it is `one` step, else (B, T) or (B, T, F). The caller
+        has checked the shape."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Goes back to the state before the first step."""
+
+    @abstractmethod
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
+        """Continues from the arrays of a state as `flatten_state` names them, of these dtypes. TypeError or ValueError,
+        with the array's name, if it is not a state of the model; nothing is changed then."""
+
+
+class CEngine(Engine):
+    """A stream of the C library, on the parameters as they are now. Numbers are of the parameters' dtype.
+
+    The state is (B, n) uint8: for each sequence the bytes that the library keeps of it, beginning with the number of
+    its steps as int64.
+    """
+
+    name = "c"
+
+    def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
+        from rotrnn.models.files import described  # it knows every model
+
+        layers = [block.layer for block in model.stack.blocks]
+        if own := [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]:
+            raise NotImplementedError(f"the model has a {type(own[0]).__name__}, a layer of your own")
+        arrays = dict(flatten(params))
+        if not all(type(one) is np.ndarray for one in arrays.values()):
+            raise NotImplementedError("the parameters are not NumPy arrays")
+        self.model, self.batch = model, batch
+        self.dtype = next(iter(arrays.values())).dtype
+        self.reads_features = isinstance(model.encoder, Dense)
+        self.pools = "T" not in model.output_forms[0]
+        self.outputs = [*model.heads.values()][-1].d_out
+        self.stream = _cpu.Stream(to_json({"model": described(model)}), arrays, batch)
+
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
+        B, outputs = self.batch, self.outputs
+        self.model.bind_sizes(args)
+        x = self.model.check_input(args, "inputs", x[:, None] if one else x)
+        if self.reads_features:
+            x = args.layout(x, self.dtype)
+        steps = args.lengths(lengths)
+        n = x.shape[1]
+        logits = np.empty((B, outputs) if one or self.pools else (B, n, outputs), self.dtype)
+        if not self.stream.push(x, n, steps, logits):
+            padding = None if steps is None else np.arange(n) >= steps[:, None]
+            check_indices(args, "inputs", x, self.model.encoder.vocab, padding)
+        return logits
+
+    def reset(self) -> None:
+        self.stream.reset()
+
+    @property  # type: ignore[override]  # an attribute of the other engine
+    def state(self) -> State:
+        return np.frombuffer(self.stream.state(), np.uint8).reshape(self.batch, -1)
+
+    @property  # type: ignore[override]
+    def tokens(self) -> Int64:
+        return np.array(self.stream.steps(), np.int64)
+
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
+        if arrays.keys() != {"state"}:
+            got = ", ".join(arrays) or "no array"
+            raise ValueError(f"has {got:.80}, expected state, the bytes of a stream whose engine is 'c'")
+        state, expected = arrays["state"], (self.batch, len(self.stream.state()) // self.batch)
+        if state.dtype != np.uint8 or state.shape != expected:
+            raise ValueError(f"state has dtype {state.dtype} and shape {state.shape}, expected uint8 and {expected}")
+        read = state[:, :8].copy().view(np.int64)[:, 0]
+        if (read != tokens).any():
+            raise ValueError(f"state is that after {read.tolist()} steps, expected tokens, {tokens.tolist()}")
+        self.stream.restore(state.tobytes())
+
+
+
+class PythonEngine(Engine):
+    """The layers' `step` and `forward`, on arrays of any device. The state is that of the stack and that of the head."""
+
+    name = "python"
+
+    def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
+        self.model, self.params, self.batch = model, params, batch
+        self.prepared = trusted(model.stack.prepare)(params["blocks"])
+        self.reset()
+
+    def reset(self) -> None:
+        self.state: State = None
+        self.tokens = np.zeros(self.batch, np.int64)
+
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
+        stack, head = (None, None) if self.state is None else self.state
+        try:
+            y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
+        except (TypeError, ValueError) as error:
+            rename(error, "embedding: ids", f"{args.op}: inputs")
+            raise
+        logits, head = self.model.read(self.params, head, y, steps)
+        self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        self.state = stack, head
+        return logits[:, 0] if one and logits.ndim == 3 else logits
+
+    def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
+        """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
+        model, params = self.model, self.params
+        model.stack.check_streams(args)
+        model.bind_sizes(args)
+        x = model.check_input(args, "inputs", x[:, None])
+        z, _ = model.encoder.forward(params["encoder"], x, TRUSTED)
+        y, state = trusted(model.stack.step)(params["blocks"], state, z[:, 0], self.prepared)
+        y = y[:, None]
+        return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state, None
+
+    def _chunk(
+        self, args: Boundary, x: Array, lengths: npt.ArrayLike | None, state: State
+    ) -> tuple[Array, State, Int64 | None]:
+        """Returns (the head's input (B, T, D), state of the stack, checked lengths) after a chunk."""
+        model = self.model
+        model.bind_sizes(args)
+        x = model.check_input(args, "inputs", x)
+        ctx = model.check_context(args, Context(lengths))  # type: ignore[arg-type]  # checked here
+        y, saved = model.encode(self.params, x, ctx, state)
+        state = saved[1].state
+        if any(one is None for one in state):
+            raise ValueError("Stream.push: a layer is bidirectional and has no state to keep")
+        return y, state, ctx.lengths
+
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
+        if not (isinstance(dtypes, dict) and dtypes.keys() == arrays.keys()):
+            raise ValueError("does not list the dtypes of its arrays")
+        flat = {name: _plain(name, leaf, dtypes[name]) for name, leaf in arrays.items()}
+        self.state, self.tokens = self._restored(flat), tokens
+
+    def _restored(self, flat: dict[str, Array]) -> State:
+        """Returns the state of named arrays, checked against the model."""
+        nested = unflatten_state(flat)
+        if nested is None:
+            return None
+        if others := [name for name in flat if name.partition(".")[0] != "state"]:
+            raise ValueError(f"has {others[0]}, which is not expected")
+        if not isinstance(nested, tuple) or len(nested) > 2:
+            raise ValueError("state is not a tuple of the states of the stack and of the head")
+        stack, head = (*nested, None)[:2]
+        args = Boundary("Stream.load")
+        args.bind("B", self.batch, "the stream")
+        self.model.stack.check_state(args, "state.0", stack)
+        if (form := self.model.head_state_form) is None and head is not None:
+            raise ValueError("has state.1, but the head of the model has no state")
+        if form is not None:
+            check_form(args, "state.1", head, form)
+        for name, leaf in flat.items():
+            if leaf.dtype.kind in "iu":
+                check_steps(name, leaf)
+        return stack, head
+
+
+def _plain(name: str, leaf: Array, dtype: Any) -> Array:
+    """Returns an array of a file in the dtype that it had: a complex one is stored with a last axis of two parts."""
+    if dtype == leaf.dtype.name:
+        return np.ascontiguousarray(leaf).reshape(leaf.shape)
+    if dtype in ("complex64", "complex128") and leaf.shape[-1:] == (2,):
+        whole = np.dtype(dtype)
+        if leaf.dtype == np.zeros((), whole).real.dtype:
+            joined: Array = np.ascontiguousarray(leaf).view(whole)[..., 0]
+            return joined
+    raise ValueError(f"{name} has dtype {leaf.dtype} and shape {leaf.shape}, which does not hold {dtype!r:.20}")
+
+
+def check_steps(name: str, count: Array) -> None:
+    """Raises ValueError if a number of steps is negative or above `MOST_STEPS`."""
+    wrong = (count < 0) | (count > MOST_STEPS)
+    if wrong.any():
+        raise ValueError(f"{name} is {count[wrong][0]}, expected a number of steps from 0 to {MOST_STEPS}")
+
+
+def engine_of(name: str, model: SequenceModel, params: Params, batch: int) -> Engine:
+    """Returns the engine of that name; with "auto" that in C, unless the library does not have the model."""
+    if name == "python":
+        return PythonEngine(model, params, batch)
+    try:
+        return CEngine(model, params, batch)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if name == "c":
+            raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
+    return PythonEngine(model, params, batch)
