@@ -51,6 +51,7 @@ DTYPES_OF = {  # all other files are compiled for real dtypes
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
 ONCE = "once.c"  # the table of generators
 LIB = "lib"  # the folder of the C library, whose streams the module has; it also has a Makefile of its own
+LIB_VARIANTS = ("run.c", "iterate.c")  # what computes
 LIB_ALONE = ("choose.c", "workspaces.c")  # the module chooses instruction sets, and has a pool, by itself
 PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "stream.c")  # compiled once, without a variant
 
@@ -89,7 +90,7 @@ def all_jobs():
         if source.name in PLAIN:
             jobs.append(Job(str(source), "", [], MACROS))
             continue
-        if source.parent.name == LIB and source.name != "run.c":
+        if source.parent.name == LIB and source.name not in LIB_VARIANTS:
             jobs.append(Job(str(source), "", [], [*MACROS, ("ROT_DTYPE", "f64"), ("ROTRNN_API", "")]))
             continue
         for dtype, isa in variants(source):

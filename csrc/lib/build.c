@@ -243,6 +243,9 @@ static const struct {
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
+    {"FixedPointRNN", build_fixed_point},
+    {"Bedouin", build_bedouin},
+    {"FPMamba", build_fpmamba},
 };
 
 static void build_layer_of(builder *b, const part *layer, rows y, rows x) {
@@ -422,7 +425,7 @@ static void build_model(builder *b, const part *model) {
     }
     const part encoder = part_in(b, model, "encoder", "encoder"), stack = part_in(b, model, "stack", "blocks");
     const part head = part_in(b, model, "head", "head");
-    (void)take_state(b, 1, sizeof(int64_t)); /* the number of steps that a sequence has read */
+    (void)take_state(b, 2, sizeof(int64_t)); /* the counts of run.h */
     build_encoder(b, &encoder);
     if (!good(b)) return;
     p->x = p->last = take_rows(b, p->width);

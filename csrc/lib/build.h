@@ -85,5 +85,6 @@ build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d; /* 
 build_layer build_selective_rotrnn;
 build_layer build_min_gru, build_rnn, build_lstm, build_mamba; /* gated.c */
 build_layer build_attention, build_wrope_memory;               /* histories.c */
+build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c */
 
 #endif

@@ -38,6 +38,8 @@ typedef enum {
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
+    OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer with maps x; `iterated` */
+    OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer, x: its maps, z: its gate, v: its input */
     OP_COUNT
 } op_kind;
 
@@ -45,6 +47,42 @@ typedef enum {
 typedef struct {
     int64_t place, width;
 } rows;
+
+/* How to iterate to a fixed point (python/rotrnn/nn/fixed_points/iteration.py). */
+typedef struct {
+    double tol;
+    int64_t most;            /* iterations */
+    bool adaptive, quantile; /* rules of the step size, and of the end */
+    double floor;            /* added to the divisor of the residual; 0 for the least normal number */
+} iteration;
+
+/* Adjacent columns of the maps of a step: their function, LAGGED_, of the sum of what comes from the input and, from
+ * the column `driven` on, of what comes from the previous output. */
+typedef struct {
+    int64_t at, width, function;
+} columns;
+
+enum { MIXER_MATRIX = -1, MOST_MAPS = 5 };
+
+/* What an instruction that iterates has beside rows: F(y) = carried + gain (y + Q (x - y)), layer-normed if `scale`.
+ * Weights are as those of an instruction. */
+typedef struct {
+    iteration how;
+    columns maps[MOST_MAPS]; /* of width 0 where there is none */
+    rows values, room;       /* the maps' values, and memory for a step */
+    int64_t form, rank;      /* of the mixer Q; MIXER_MATRIX has neither */
+    double largest;          /* gain of the mixer: alpha = largest s(.) */
+    const void *matrix;      /* of MIXER_MATRIX, packed */
+    const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
+    bool scaled;                  /* a vector state's input is multiplied by 1 - lambda */
+    int64_t driven;               /* the first column that depends on the previous output, */
+    const void *V, *V_gate;       /* packed; NULL where nothing does */
+    const void *A, *skip, *scale, *bias;
+    double eps; /* of the norm */
+} iterated;
+
+/* The maps of both kinds, by their place; and those of a vector state. */
+enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C, MAP_LAMBDA = MAP_DELTA, MAP_GATE = MAP_B, MAP_DRIVE = MAP_C };
 
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
@@ -57,6 +95,7 @@ typedef struct {
     int64_t choice; /* of a formula */
     double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
     const void *w[4];
+    const iterated *iterated;
 } op;
 
 /* Bounds of -log gamma_t, as in python/rotrnn/nn/layers/selective_rotrnn.py. */

@@ -6,19 +6,8 @@
 #include "run.h"
 
 #include "exact.h"
-#include "gemm_tile.h"
 #include "kernels.h"
 #include "rows.h"
-
-static real *rows_of(const frame *f, rows r) { return (real *)f->scratch + r.place * f->room; }
-static void *state_of(const frame *f, int64_t b, int64_t place) {
-    return (char *)f->state + b * f->state_bytes + place;
-}
-/* The number of steps that a sequence has read before the chunk. */
-static int64_t *steps_read(const frame *f, int64_t b) { return state_of(f, b, 0); }
-
-/* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
-#define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
 
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
@@ -307,17 +296,10 @@ static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t 
     copy_row(h, y, N);
 }
 
-/* z += w h for step t of all sequences at once, z (B n, width) */
-static void add_recurrence(const op *o, const frame *f, rows z, int64_t t, int64_t N) {
-    real *const at = rows_of(f, z) + t * z.width;
-    const int64_t row = f->n * z.width, states = f->state_bytes / (int64_t)sizeof(real);
-    unrounded_product(at, row, at, row, (gemm_view){state_of(f, 0, o->state), states, 1}, o->w[0], f->B, N, z.width);
-}
-
 static void run_rnn(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(o, f, o->y, t, N);
+        add_recurrence(f, o->y, 0, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++)
             activate_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * N, N, o->choice);
     }
@@ -335,7 +317,7 @@ static void lstm_row(real *restrict h, real *restrict c, real *restrict y, const
 static void run_lstm(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(o, f, o->x, t, N);
+        add_recurrence(f, o->x, 0, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++) {
             const int64_t at = b * f->n + t;
             real *const h = state_of(f, b, o->state); /* and the cell behind it */
@@ -390,8 +372,6 @@ static void run_selective(const op *o, const frame *f) {
 
 /* ------------------------------------------------------------------------------------------------------- a push */
 
-typedef void instruction(const op *o, const frame *f);
-
 static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
@@ -416,6 +396,8 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
+    [OP_FIXED_POINT] = K(rot_run_fixed_point),
+    [OP_MATRIX_FIXED_POINT] = K(rot_run_matrix_fixed_point),
 };
 
 /* Steps first .. first+n-1 of each sequence through the encoder. */

@@ -1,0 +1,311 @@
+/* The layers that iterate to a fixed point: FixedPointRNN, Bedouin and FPMamba, by an iteration for each step
+ * (iterate.c). Their equations are in python/rotrnn/nn/layers/.
+ */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "build.h"
+#include "choose.h"
+#include "kernels.h"
+#include "mixer.h"
+
+static const double CONTRACTION = 0.95;              /* bound of |I - Q| of a contractive mixer */
+static const double FINEST = 32;                     /* multiple of epsilon that is the least tolerance */
+static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
+
+/* A map of a step, f(W x + V y + b) with y the previous output, where it is in the maps, and what it is made of. W and
+ * V have `width` rows; what is NULL is zero. */
+typedef struct {
+    int64_t width, function, at;
+    const double *W, *V, *b;
+} map;
+
+/* A mixer of tokens of width N, and the sizes of its parts. */
+typedef struct {
+    int64_t form, rank, u, alpha, prepared, scratch;
+    double largest;
+} mixing;
+
+static bool has(const part *p, const char *key, const char *name) {
+    const json *const list = json_member(p->settings, key);
+    for (const json *one = list ? list->first : NULL; one; one = one->next)
+        if (json_is(one, name)) return true;
+    return false;
+}
+
+static iteration iteration_of(builder *b, const part *p) {
+    enum { ADAPTIVE, QUANTILE = 1 };
+    const double eps = b->run->number == sizeof(double) ? DBL_EPSILON : (double)FLT_EPSILON;
+    iteration how = {.tol = fmax(number_of(b, p, "tol"), FINEST * eps), .most = integer_of(b, p, "max_iterations", 1)};
+    how.adaptive = choice_of(b, p, "damping", "adaptive none") == ADAPTIVE;
+    how.quantile = choice_of(b, p, "stop", "sequence quantile") == QUANTILE;
+    if (how.most > MOST_ITERATIONS) unsupported(b, p, " with so many iterations");
+    ignore(p, "gradient train_iterations gamma_scale site");
+    return how;
+}
+
+static mixing mixing_of(builder *b, const part *p, int64_t N, bool contractive) {
+    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR, MIXER_LOW_RANK, MIXER_KRONECKER, MIXER_MATRIX};
+    mixing m = {.rank = integer_of(b, p, "rank", 1), .largest = 1};
+    m.form = forms[choice_of(b, p, "mixer", "householder dplr low_rank kronecker orthogonal")];
+    if (m.rank > N) failed(b->error, ROTRNN_DAMAGED, "%s has a rank above its width", p->name);
+    if (m.form == MIXER_MATRIX) return m;
+    if (contractive) m.largest = CONTRACTION / (2 * (double)m.rank);
+    if (m.form == MIXER_LOW_RANK) m.largest = 1 / (double)m.rank;
+    if (m.form == MIXER_KRONECKER) {
+        for (m.rank = (int64_t)sqrt((double)N); N % m.rank;) m.rank--; /* the largest divisor up to the root */
+        m.largest = contractive ? sqrt(CONTRACTION / (2 * sqrt((double)N))) : 1;
+    }
+    const mixer sizes = {m.form, m.rank, N};
+    m.u = mixer_u(sizes), m.alpha = mixer_alpha(sizes);
+    m.prepared = mixer_prepared(sizes), m.scratch = mixer_scratch(sizes);
+    return m;
+}
+
+/* The part of the mixer with the vectors u, as an array (m.u, columns) whose rows have two axes but for Kronecker. */
+static const double *vectors_of(builder *b, const part *p, const char *name, const mixing *m, int64_t N,
+                                int64_t columns) {
+    if (m->form == MIXER_KRONECKER) return matrix_of(b, p, name, m->u, columns);
+    return stack_of(b, p, name, m->rank, N, columns);
+}
+
+/* Q = exp(M - M^T), where a contractive M is first made smaller (python/rotrnn/nn/fixed_points/mixer.py). */
+static const void *orthogonal_of(builder *b, const part *p, int64_t N, bool contractive) {
+    const double *const M = matrix_of(b, p, "M", N, N);
+    double *const scaled = good(b) ? spare(b, N * N) : NULL, *const Q = good(b) ? spare(b, N * N) : NULL;
+    double squares = 0;
+    if (!good(b)) return NULL;
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < N; j++) squares += (M[i * N + j] - M[j * N + i]) * (M[i * N + j] - M[j * N + i]);
+    const double scale = contractive ? 2 * asin(CONTRACTION / 2) / (1 + sqrt(squares / 2)) : 1;
+    for (int64_t i = 0; i < N * N; i++) scaled[i] = scale * M[i];
+    if (choose(true)->rotation(&(orthogonal_forward_args){.P = Q, .M = scaled, .G = 1, .n = N}) != ROT_OK)
+        failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or no memory for them", p->name);
+    return packed_of(b, Q, N, N);
+}
+
+/* Sets the mixer of constant u and alpha. */
+static void set_constant_mixer(builder *b, const part *p, iterated *to, const mixing *m, int64_t N) {
+    const double *const u = m->form == MIXER_KRONECKER ? vector_of(b, p, "u", m->u) : matrix_of(b, p, "u", m->rank, N);
+    const double *const raw = vector_of(b, p, "alpha", m->alpha);
+    double *const prepared = good(b) ? spare(b, m->prepared) : NULL, *const alpha = good(b) ? spare(b, m->alpha) : NULL;
+    if (!good(b)) return;
+    mixer_prepare(prepared, u, (mixer){m->form, m->rank, N});
+    for (int64_t i = 0; i < m->alpha; i++) alpha[i] = m->largest / (1 + exp(-raw[i]));
+    to->prepared = stored(b, prepared, m->prepared);
+    to->alpha = stored(b, alpha, m->alpha);
+}
+
+/* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all. */
+static void stack(double *all, const double *w, const map *of, int64_t first, int64_t in) {
+    if (w) memcpy(all + (of->at - first) * in, w, (size_t)(of->width * in) * sizeof *all);
+}
+
+/* Appends the sums W x + b of the maps, those that depend on the previous output last, and their V to `to`. Returns the
+ * register of the sums. */
+static rows emit_maps(builder *b, iterated *to, map *maps, rows x) {
+    int64_t width = 0;
+    for (int driven = 0; driven < 2; driven++) {
+        if (driven) to->driven = width;
+        for (int i = 0; i < MOST_MAPS; i++) {
+            if (driven != !!maps[i].V) continue;
+            maps[i].at = width;
+            to->maps[i] = (columns){width, maps[i].width, maps[i].function};
+            width += maps[i].width;
+        }
+    }
+    const int64_t late = width - to->driven, E = x.width;
+    double *const W = spare(b, width * E), *const V = spare(b, late * E), *const bias = spare(b, width);
+    const rows sums = take_rows(b, width);
+    if (!good(b)) return sums;
+    for (int i = 0; i < MOST_MAPS; i++) {
+        stack(W, maps[i].W, maps + i, 0, E);
+        stack(bias, maps[i].b, maps + i, 0, 1);
+        stack(V, maps[i].V, maps + i, to->driven, E);
+    }
+    emit_dense(b, sums, x, W, bias);
+    if (late) to->V = packed_of(b, V, late, E);
+    to->values = take_rows(b, width);
+    return sums;
+}
+
+static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
+    iterated *const to = good(b) ? arena_take(b->memory, 1, sizeof *to) : NULL;
+    if (!to) {
+        failed(b->error, ROTRNN_NO_MEMORY, "no memory for the model");
+        return NULL;
+    }
+    *to = (iterated){.how = iteration_of(b, p), .form = m->form, .rank = m->rank, .largest = m->largest};
+    return to;
+}
+
+static void emit_iteration(builder *b, op *o, iterated *to, const mixing *m, int64_t N) {
+    to->room = take_rows(b, 6 * N + m->prepared + m->scratch);
+    o->count = m->prepared;
+    o->iterated = to;
+}
+
+void build_fixed_point(builder *b, const part *p, rows y, rows x) {
+    const int64_t N = integer_of(b, p, "d_state", 1), D = x.width;
+    const bool contractive = flag_of(b, p, "contractive"), scaled = flag_of(b, p, "scaled");
+    const mixing m = mixing_of(b, p, N, contractive);
+    const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
+    ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
+    map maps[MOST_MAPS] = {
+        [MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
+        [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
+    if (has(p, "selective", "lambda")) maps[MAP_LAMBDA].W = matrix_of(b, p, "W_lambda", N, D);
+    if (has(p, "selective", "B"))
+        maps[MAP_GATE] = (map){.width = N,
+                               .function = LAGGED_SIGMOID,
+                               .W = matrix_of(b, p, "W_B", N, D),
+                               .b = vector_of(b, p, "b_B", N)};
+    if (varying) {
+        maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, N, D)};
+        maps[MAP_ALPHA] = (map){
+            .width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
+    }
+    const double *const C = matrix_of(b, p, "C", D, N), *const skip = vector_of(b, p, "D", D);
+    iterated *const to = new_iterated(b, p, &m);
+    if (!good(b)) return;
+    to->scaled = scaled;
+    if (m.form == MIXER_MATRIX)
+        to->matrix = orthogonal_of(b, p, N, contractive);
+    else if (!varying)
+        set_constant_mixer(b, p, to, &m, N);
+    const rows sums = emit_maps(b, to, maps, x), h = take_rows(b, N);
+    op *const step = emit(b, OP_FIXED_POINT, h, sums);
+    emit_iteration(b, step, to, &m, N);
+    step->state = take_state(b, N, b->run->number);
+    emit_dense(b, y, h, C, NULL);
+    emit_skip(b, y, x, skip);
+}
+
+/* A matrix-state layer between its projections, with the maps of its step. A (E, S). */
+static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, map *maps,
+                              const double *A, const double *V_gate) {
+    const int64_t D = u.width, E = integer_of(b, p, "expand", 1) * D, S = maps[MAP_B].width;
+    const double *const W_in = matrix_of(b, p, "W_in", 2 * E, D), *const W_out = matrix_of(b, p, "W_out", D, E);
+    const double *const skip = vector_of(b, p, "D", E);
+    double *const by_state = good(b) ? spare(b, S * E) : NULL;
+    if (m->form == MIXER_MATRIX) to->matrix = orthogonal_of(b, p, E, false);
+    if (!good(b)) return;
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t s = 0; s < S; s++) by_state[s * E + e] = A[e * S + s];
+    to->A = stored(b, by_state, S * E);
+    to->skip = stored(b, skip, E);
+    to->V_gate = packed_of(b, V_gate, E, E);
+    const rows x = take_rows(b, E), gate = take_rows(b, E), out = take_rows(b, E);
+    emit_dense(b, x, u, W_in, NULL);
+    emit_dense(b, gate, u, W_in + E * D, NULL);
+    const rows sums = emit_maps(b, to, maps, x);
+    op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, sums);
+    emit_iteration(b, step, to, m, E);
+    step->z = gate;
+    step->v = x;
+    step->state = take_state(b, (S + 1) * E, b->run->number);
+    emit_dense(b, y, out, W_out, NULL);
+}
+
+void build_bedouin(builder *b, const part *p, rows y, rows x) {
+    const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
+    const mixing m = mixing_of(b, p, E, false);
+    const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
+    const bool driven = has(p, "feedback", "mixer");
+    map maps[MOST_MAPS] = {
+        [MAP_DELTA] = {.width = E,
+                       .function = LAGGED_SIGMOID,
+                       .W = matrix_of(b, p, "W_delta", E, E),
+                       .b = vector_of(b, p, "b_delta", E)},
+        [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
+        [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
+    if (has(p, "feedback", "lambda")) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
+    if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
+    if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
+    if (m.form != MIXER_MATRIX) {
+        maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, E, E)};
+        maps[MAP_ALPHA] = (map){
+            .width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
+        if (driven) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
+        if (driven) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
+    }
+    const double *const V_gate = has(p, "feedback", "gate") ? matrix_of(b, p, "V_gate", E, E) : NULL;
+    const double *const omega = matrix_of(b, p, "omega", E, S), rate = 8; /* the constant c of its transition */
+    iterated *const to = new_iterated(b, p, &m);
+    double *const A = good(b) ? spare(b, E * S) : NULL;
+    if (!good(b)) return;
+    for (int64_t i = 0; i < E * S; i++) A[i] = -rate * (fmax(omega[i], 0) + log1p(exp(-fabs(omega[i]))));
+    emit_matrix_layer(b, p, y, x, to, &m, maps, A, V_gate);
+}
+
+/* Rows of w (rows, columns), from column `first` on `width` of each, that are normalised as a whole and multiplied by
+ * gains. */
+static const double *weight_normed(builder *b, const double *w, const double *gains, int64_t rows, int64_t columns,
+                                   int64_t first, int64_t width) {
+    double *const to = good(b) ? spare(b, rows * width) : NULL;
+    for (int64_t r = 0; good(b) && r < rows; r++) {
+        double square = 0;
+        for (int64_t j = 0; j < columns; j++) square += w[r * columns + j] * w[r * columns + j];
+        for (int64_t j = 0; j < width; j++)
+            to[r * width + j] = gains[r] * (w[r * columns + first + j] / sqrt(square));
+    }
+    return to;
+}
+
+/* Sets W and V of a part of the mixer from its weights P over the input and, if `driven`, the previous output. */
+static void set_normed(builder *b, map *to, const double *P, const double *gains, int64_t E, bool driven) {
+    const int64_t width = driven ? 2 * E : E;
+    to->W = weight_normed(b, P, gains, to->width, width, 0, E);
+    if (driven) to->V = weight_normed(b, P, gains, to->width, width, E, E);
+}
+
+/* The weights NAME (rows, columns) with the gains "g_NAME". */
+static const double *normed_matrix(builder *b, const part *p, const char *name, const char *gain, int64_t rows,
+                                   int64_t columns) {
+    const double *const w = matrix_of(b, p, name, rows, columns), *const gains = vector_of(b, p, gain, rows);
+    return weight_normed(b, w, gains, rows, columns, 0, columns);
+}
+
+void build_fpmamba(builder *b, const part *p, rows y, rows x) {
+    const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
+    const int64_t R = (x.width + 15) / 16;
+    const mixing m = mixing_of(b, p, E, false);
+    const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
+    const bool driven = has(p, "feedback", "mixer");
+    const double eps = number_of(b, p, "norm_eps");
+    ignore(p, "dt_min dt_max");
+    const double *const W_d = matrix_of(b, p, "W_d", R, E), *const W_dt = matrix_of(b, p, "W_dt", E, R);
+    map maps[MOST_MAPS] = {
+        [MAP_DELTA] = {.width = E, .function = LAGGED_SOFTPLUS, .b = vector_of(b, p, "b_dt", E)},
+        [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
+        [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
+    if (has(p, "feedback", "B")) maps[MAP_B].V = normed_matrix(b, p, "V_B", "g_V_B", S, E);
+    if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
+    if (m.form != MIXER_MATRIX) {
+        const bool flat = m.form == MIXER_KRONECKER;
+        const int64_t columns = driven ? 2 * E : E;
+        maps[MAP_U] = (map){.width = m.u, .function = LAGGED_SILU};
+        maps[MAP_ALPHA] = (map){
+            .width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
+        const double *const P_u = vectors_of(b, p, "P_u", &m, E, columns);
+        const double *const g_u = flat ? vector_of(b, p, "g_P_u", m.u) : matrix_of(b, p, "g_P_u", m.rank, E);
+        set_normed(b, maps + MAP_U, P_u, g_u, E, driven);
+        const double *const P_alpha = matrix_of(b, p, "P_alpha", m.alpha, columns);
+        set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, driven);
+    }
+    const double *const V_gate = has(p, "feedback", "gate") ? normed_matrix(b, p, "V_gate", "g_V_gate", E, E) : NULL;
+    const double *const A_log = matrix_of(b, p, "A_log", E, S);
+    const double *const scale = vector_of(b, p, "scale", E), *const bias = vector_of(b, p, "bias", E);
+    iterated *const to = new_iterated(b, p, &m);
+    double *const A = good(b) ? spare(b, E * S) : NULL, *const W_delta = good(b) ? spare(b, E * E) : NULL;
+    if (!good(b)) return;
+    for (int64_t i = 0; i < E * S; i++) A[i] = -exp(A_log[i]);
+    for (int64_t i = 0; i < E; i++)
+        for (int64_t r = 0; r < R; r++)
+            for (int64_t j = 0; j < E; j++) W_delta[i * E + j] += W_dt[i * R + r] * W_d[r * E + j];
+    maps[MAP_DELTA].W = W_delta;
+    to->how.floor = RESIDUAL_FLOOR;
+    to->scale = stored(b, scale, E), to->bias = stored(b, bias, E), to->eps = eps;
+    emit_matrix_layer(b, p, y, x, to, &m, maps, A, V_gate);
+}

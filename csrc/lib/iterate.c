@@ -1,0 +1,202 @@
+/* The instructions that iterate each step to its fixed point y = F(y): FixedPointRNN, Bedouin and FPMamba by their
+ * sequential inference (python/rotrnn/nn/fixed_points/). Within a step, the maps and the mixer Q are constant, and
+ *
+ *   F(y) = carried + gain (y + Q (x - y)),   layer-normed if there is a norm,
+ *
+ * where `carried` is what comes from the state. Each sequence ends on its own.
+ */
+#include <math.h>
+
+#include "kernels.h"
+#include "lagged.h"
+#include "mixer.h"
+#include "residual.h"
+#include "rows.h"
+#include "run.h"
+
+enum { PATIENCE = 15 }; /* iterations without a new lowest residual, after which the step size is smaller */
+static const double FIRST_STEP = 0.99, SHRINK = 0.9, LEAST_STEP = 1e-3;
+
+/* F of one step: x, carried and gain (N), w and alpha of the mixer, and memory: `apart` (N), and the mixer's. */
+typedef struct {
+    const iterated *how;
+    int64_t N;
+    const real *x, *carried, *gain, *w, *alpha;
+    real *apart, *scratch;
+} image;
+
+/* v <- y + Q (x - y) */
+static void mix(const image *F, real *restrict v, const real *restrict y) {
+    const int64_t N = F->N;
+    if (F->how->form == MIXER_MATRIX) {
+        EACH(i, N) F->apart[i] = F->x[i] - y[i];
+        unrounded_product(v, N, y, 0, (gemm_view){F->apart, N, 1}, F->how->matrix, 1, N, N);
+        return;
+    }
+    EACH(i, N) v[i] = F->x[i] - y[i];
+    mixer_apply(v, F->w, F->alpha, F->scratch, (mixer){F->how->form, F->how->rank, N});
+    add_row(v, y, N);
+}
+
+/* f <- F(y) for what was mixed, f <- y + Q (x - y) */
+static void finish(const image *F, real *restrict f) {
+    EACH(i, F->N) f[i] = F->carried[i] + F->gain[i] * f[i];
+    if (!F->how->scale) return;
+    copy_row(F->apart, f, F->N);
+    (void)layer_norm_row(f, F->apart, F->how->scale, F->how->bias, F->N, (real)F->how->eps);
+}
+
+static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
+    spread widest = {0, 0};
+    for (int64_t i = 0; i < n; i++) y[i] = relax(&widest, y[i], f[i], s);
+    return widest;
+}
+
+/* What an iteration knows of its sequence, as Progress of iteration.py. */
+typedef struct {
+    real s;
+    double lowest, residual;
+    int64_t waited;
+} progress;
+
+/* Adds the residual of an iteration. */
+static void add_residual(progress *p, const iteration *how, double residual) {
+    const bool better = residual < p->lowest;
+    p->residual = residual;
+    p->lowest = better ? residual : p->lowest;
+    p->waited = better ? 0 : p->waited + 1;
+    if (!how->adaptive || p->waited < PATIENCE) return;
+    p->s *= (real)SHRINK;
+    p->waited = 0;
+}
+
+static bool is_settled(const progress *p, const iteration *how) {
+    return (how->quantile ? p->lowest : p->residual) < how->tol;
+}
+
+/* y (N), from zero, becomes the last iterate; f (N) is memory. Returns whether it is at the fixed point. */
+static bool solve(const image *F, real *restrict y, real *restrict f) {
+    const iteration *const how = &F->how->how;
+    progress p = {.s = how->adaptive ? (real)FIRST_STEP : 1, .lowest = INFINITY};
+    zero_row(y, F->N);
+    for (int64_t i = 0; i < how->most; i++) {
+        mix(F, f, y);
+        finish(F, f);
+        const real floor = how->floor > 0 ? (real)how->floor : TINY;
+        add_residual(&p, how, (double)residual_of(relax_row(y, f, p.s, F->N), floor));
+        if (isnan(p.residual)) return false;
+        if (is_settled(&p, how)) return true;
+        if (how->quantile && (double)p.s < LEAST_STEP) return false;
+    }
+    return false;
+}
+
+/* The values of a step's maps, from their sums p. */
+static void apply_maps(const iterated *how, real *values, const real *p) {
+    for (int i = 0; i < MOST_MAPS; i++) {
+        const columns c = how->maps[i];
+        if (c.function == LAGGED_LINEAR)
+            copy_row(values + c.at, p + c.at, c.width);
+        else
+            map_row(values + c.at, p + c.at, c.width, c.function);
+    }
+}
+
+/* Sets the mixer of a step, from the values of its maps or as it always is. */
+static void set_mixer(image *F, real *values, real *prepared) {
+    const iterated *const how = F->how;
+    F->w = how->prepared, F->alpha = how->alpha;
+    if (how->form == MIXER_MATRIX || how->prepared) return;
+    const columns u = how->maps[MAP_U], alpha = how->maps[MAP_ALPHA];
+    EACH(i, alpha.width) values[alpha.at + i] = (real)how->largest * values[alpha.at + i];
+    mixer_prepare(prepared, values + u.at, (mixer){how->form, how->rank, F->N});
+    F->w = prepared, F->alpha = values + alpha.at;
+}
+
+/* h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has one. */
+void K(rot_run_fixed_point)(const op *o, const frame *f) {
+    const iterated *const how = o->iterated;
+    const int64_t N = o->y.width;
+    real *const room = rows_of(f, how->room), *const x = room, *const carried = x + N, *const gain = carried + N;
+    real *const y = gain + N, *const next = y + N, *const apart = next + N, *const prepared = apart + N;
+    image F = {.how = how, .N = N, .x = x, .carried = carried, .gain = gain, .apart = apart};
+    F.scratch = prepared + o->count;
+    for (int64_t b = 0; b < f->B; b++) {
+        real *const h = state_of(f, b, o->state);
+        for (int64_t row = b * f->n; row < (b + 1) * f->n; row++) {
+            real *const values = rows_of(f, how->values) + row * o->x.width;
+            apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
+            const real *const lambda = values + how->maps[MAP_LAMBDA].at, *const drive = values + how->maps[MAP_DRIVE].at;
+            const real *const gate = how->maps[MAP_GATE].width ? values + how->maps[MAP_GATE].at : NULL;
+            EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
+            EACH(i, N) carried[i] = lambda[i] * h[i];
+            EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
+            set_mixer(&F, values, prepared);
+            *steps_unsettled(f, b) += !solve(&F, y, next);
+            mix(&F, h, y);
+            finish(&F, h);
+            copy_row(rows_of(f, o->y) + row * N, h, N);
+        }
+    }
+}
+
+/* One state of each channel: h <- exp(delta A) h, and what of it the output has. */
+static void move_row(real *restrict carried, real *restrict h, const real *restrict A, const real *restrict delta,
+                     real c, int64_t E) {
+    EACH(e, E) {
+        h[e] = selective_move(selective_transition(delta[e], A[e]), h[e]);
+        carried[e] = selective_output(carried[e], h[e], c);
+    }
+}
+
+/* h <- h + (delta x) b */
+static void take_row(real *restrict h, const real *restrict delta, const real *restrict x, real b, int64_t E) {
+    EACH(e, E) h[e] = selective_step(h[e], selective_input(delta[e], x[e]), b);
+}
+
+/* out <- gate SiLU(y + skip x), or y SiLU(gate) if the skip is in the step. */
+static void gate_row(real *restrict out, const real *restrict y, const real *restrict gate, const real *restrict x,
+                     const real *restrict skip, bool normed, int64_t E) {
+    if (normed)
+        EACH(e, E) out[e] = y[e] * silu(gate[e]);
+    else
+        EACH(e, E) out[e] = gate[e] * silu(y[e] + skip[e] * x[e]);
+}
+
+/* Step `row` of sequence b. The state: h (S, E), then the previous output y (E). */
+static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
+    const iterated *const how = o->iterated;
+    const int64_t E = o->y.width, S = how->maps[MAP_B].width;
+    const bool normed = how->scale;
+    const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->v) + row * E;
+    real *const h = state_of(f, b, o->state), *const output = h + S * E;
+    real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
+    real *const next = y + E, *const apart = next + E, *const prepared = apart + E;
+    real *const values = rows_of(f, how->values) + row * o->x.width;
+    image F = {.how = how, .N = E, .x = x, .carried = carried, .gain = gain, .apart = apart};
+    F.scratch = prepared + o->count;
+    apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
+    const real *const delta = values + how->maps[MAP_DELTA].at;
+    const real *const B = values + how->maps[MAP_B].at, *const C = values + how->maps[MAP_C].at;
+    set_mixer(&F, values, prepared);
+    const real along = dot(B, C, S);
+    EACH(e, E) gain[e] = delta[e] * along + (normed ? skip[e] : 0);
+    zero_row(carried, E);
+    for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E);
+    *steps_unsettled(f, b) += !solve(&F, y, next);
+    mix(&F, next, y);
+    for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
+    finish(&F, next);
+    copy_row(output, next, E);
+    gate_row(rows_of(f, o->y) + row * E, output, rows_of(f, o->z) + row * E, x, skip, normed, E);
+}
+
+void K(rot_run_matrix_fixed_point)(const op *o, const frame *f) {
+    const iterated *const how = o->iterated;
+    const int64_t E = o->y.width, output = o->state + how->maps[MAP_B].width * E * (int64_t)sizeof(real);
+    for (int64_t t = 0; t < f->n; t++) {
+        if (how->V) add_recurrence(f, o->x, how->driven, t, how->V, output, E);
+        if (how->V_gate) add_recurrence(f, o->z, 0, t, how->V_gate, output, E);
+        for (int64_t b = 0; b < f->B; b++) matrix_step(o, f, b, b * f->n + t);
+    }
+}
