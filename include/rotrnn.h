@@ -14,7 +14,7 @@
  *
  * Promises:
  *   - A push allocates no memory, takes no lock and calls no operating system. Its time depends on sizes alone and,
- *     where all steps are kept, on their number.
+ *     where all steps are kept, on their number; with layers that iterate to a fixed point, on the iterations.
  *   - The output has the same bits whether steps are pushed one by one or many at once, alone or in a batch.
  *   - A model does not change once it is open: any number of streams and threads may share it. A stream belongs to one
  *     thread at a time. The library has no state of its own.
@@ -107,6 +107,10 @@ ROTRNN_API rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream);
  * rotrnn_stream_steps is the largest of them: that of each sequence where none has had lengths. */
 ROTRNN_API int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence);
 ROTRNN_API int64_t rotrnn_stream_steps(const rotrnn_stream *stream);
+
+/* How often, since the start or the last reset, a layer of a sequence's model did not reach its fixed point in a step,
+ * within its number of iterations; the stream goes on from where it was. 0 for models without such layers. */
+ROTRNN_API int64_t rotrnn_sequence_unsettled(const rotrnn_stream *stream, int64_t sequence);
 
 /* Reads the next n >= 0 steps of each sequence: features (batch, n, inputs), or tokens (batch, n), in C order, of the
  * kind that the model's facts say. Writes the logits, (batch, n, outputs) if the model gives them for each step, else

@@ -77,6 +77,9 @@ def library(folder: str = FOLDER, **variables: str) -> ctypes.CDLL:
         "stream_free": (None, [c_void_p]),
         "stream_reset": (c_int, [c_void_p]),
         "stream_steps": (c_int64, [c_void_p]),
+        "sequence_steps": (c_int64, [c_void_p, c_int64]),
+        "sequence_unsettled": (c_int64, [c_void_p, c_int64]),
+        "push_ragged": (c_int, [c_void_p, c_void_p, c_int64, c_void_p, c_void_p]),
         **{f"push_{kind}": (c_int, [c_void_p, c_void_p, c_int64, c_void_p]) for kind in PUSHES.values()},
         "state_size": (c_size_t, [c_void_p]),
         "state_save": (c_int, [c_void_p, c_void_p, c_size_t]),
@@ -136,13 +139,17 @@ class Stream:
     def __del__(self) -> None:
         self.lib.stream_free(self.handle)
 
-    def push(self, x: Array) -> Array:
-        """Reads x (B, T) or (B, T, F); returns logits (B, T, C) or (B, C)."""
+    def push(self, x: Array, lengths: Array | None = None) -> Array:
+        """Reads x (B, T) or (B, T, F), or `lengths` (B,) steps of it; returns logits (B, T, C) or (B, C)."""
         x = np.ascontiguousarray(x, self.input_dtype)
         facts = self.model.facts
         shape = (self.batch, x.shape[1]) if facts.gives_each else (self.batch,)
         logits = np.full((*shape, facts.outputs), np.nan, self.dtype)
-        status = self.function(self.handle, x.ctypes.data, x.shape[1], logits.ctypes.data)
+        at, n, to = x.ctypes.data, x.shape[1], logits.ctypes.data
+        if lengths is None:
+            status = self.function(self.handle, at, n, to)
+        else:
+            status = self.lib.push_ragged(self.handle, at, n, np.asarray(lengths, np.int64).ctypes.data, to)
         if status != OK:
             raise LibraryError(status, self.lib.error_text(status).decode())
         return logits

@@ -142,11 +142,14 @@ const char *rotrnn_model_isa(const rotrnn_model *model) { return model ? model->
 
 static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->state_bytes; }
 
-/* The number of steps that a sequence has read is where its state begins, in any state of this stream's form. */
-static int64_t steps_in(const rotrnn_stream *s, const void *state, int64_t sequence) {
-    int64_t steps;
-    memcpy(&steps, (const char *)state + sequence * s->state_bytes, sizeof steps);
-    return steps;
+/* The counts with which a sequence's state begins, in any state of this stream's form: of its steps, and of those
+ * without a fixed point. */
+enum { STEPS, UNSETTLED, COUNTS };
+
+static int64_t count_in(const rotrnn_stream *s, const void *state, int64_t sequence, int which) {
+    int64_t counts[COUNTS];
+    memcpy(counts, (const char *)state + sequence * s->state_bytes, sizeof counts);
+    return counts[which];
 }
 
 rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch, int64_t capacity,
@@ -197,14 +200,22 @@ rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream) {
     return ROTRNN_OK;
 }
 
+static int64_t count_of(const rotrnn_stream *s, int64_t sequence, int which) {
+    const bool there = s && sequence >= 0 && sequence < s->batch;
+    return there ? count_in(s, s->state, sequence, which) : 0;
+}
+
 int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence) {
-    const bool there = stream && sequence >= 0 && sequence < stream->batch;
-    return there ? steps_in(stream, stream->state, sequence) : 0;
+    return count_of(stream, sequence, STEPS);
+}
+
+int64_t rotrnn_sequence_unsettled(const rotrnn_stream *stream, int64_t sequence) {
+    return count_of(stream, sequence, UNSETTLED);
 }
 
 int64_t rotrnn_stream_steps(const rotrnn_stream *stream) {
     int64_t steps = 0;
-    for (int64_t b = 0; stream && b < stream->batch; b++) steps = most(steps, steps_in(stream, stream->state, b));
+    for (int64_t b = 0; stream && b < stream->batch; b++) steps = most(steps, count_of(stream, b, STEPS));
     return steps;
 }
 
@@ -231,7 +242,7 @@ static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
         const int64_t length = length_of(call, b);
         if (length < 0 || length > call->n) return ROTRNN_ARGUMENT;
         if (length && p->tokens && !in_vocabulary(call->tokens + b * call->n, length, p->inputs)) return ROTRNN_ARGUMENT;
-        if (length > most_steps - steps_in(s, s->state, b)) status = ROTRNN_FULL;
+        if (length > most_steps - count_of(s, b, STEPS)) status = ROTRNN_FULL;
     }
     return status;
 }
@@ -345,8 +356,8 @@ static void add_checksum(state_header *h, const void *state) {
 int64_t stream_refuses(const rotrnn_stream *s, const void *state) {
     const int64_t most_steps = s->model->program.step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
     for (int64_t b = 0; b < s->batch; b++) {
-        const int64_t steps = steps_in(s, state, b);
-        if (steps < 0 || steps > most_steps) return b;
+        const int64_t steps = count_in(s, state, b, STEPS), unsettled = count_in(s, state, b, UNSETTLED);
+        if (steps < 0 || steps > most_steps || unsettled < 0 || unsettled > MOST_STEPS_OF_A_STREAM) return b;
     }
     return -1;
 }

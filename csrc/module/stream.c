@@ -161,7 +161,8 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
     const int64_t n = PyLong_AsLongLong(args[1]), B = self->stream->batch, most_steps = INT64_MAX >> 32;
     if (n == -1 && PyErr_Occurred()) return NULL;
     const bool ragged = args[2] != Py_None;
-    if (n < 0 || n > most_steps / B || !fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)) ||
+    const bool bounded = n >= 0 && n <= most_steps / B;
+    if (!bounded || !fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)) ||
         !fits(args[3], &y, type, B * (p->pool ? 1 : n) * p->outputs) || !y.writeable ||
         (ragged && !fits(args[2], &lengths, NPY_INT64, B)))
         return PyErr_Format(PyExc_ValueError, "Stream.push: an array does not have the dtype and size of the stream");
@@ -219,13 +220,12 @@ static PyObject *restore(PyObject *object, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
-static PyObject *steps(PyObject *object, PyObject *ignored) {
-    stream_object *const self = (stream_object *)object;
+/* A list of a count of each sequence. */
+static PyObject *counts(const stream_object *self, int64_t (*count)(const rotrnn_stream *, int64_t)) {
     const int64_t B = self->stream->batch;
-    (void)ignored;
     PyObject *const list = PyList_New((Py_ssize_t)B);
     for (int64_t b = 0; list && b < B; b++) {
-        PyObject *const one = PyLong_FromLongLong(rotrnn_sequence_steps(self->stream, b));
+        PyObject *const one = PyLong_FromLongLong(count(self->stream, b));
         if (!one) {
             Py_DECREF(list);
             return NULL;
@@ -235,6 +235,16 @@ static PyObject *steps(PyObject *object, PyObject *ignored) {
     return list;
 }
 
+static PyObject *steps(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    return counts((stream_object *)object, rotrnn_sequence_steps);
+}
+
+static PyObject *unsettled(PyObject *object, PyObject *ignored) {
+    (void)ignored;
+    return counts((stream_object *)object, rotrnn_sequence_unsettled);
+}
+
 static PyMethodDef METHODS[] = {
     {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
      "push(x, n, lengths, y): reads n steps and writes y; whether tokens and lengths were in range."},
@@ -242,6 +252,7 @@ static PyMethodDef METHODS[] = {
     {"state", state, METH_NOARGS, "state(): the state of all sequences."},
     {"restore", restore, METH_O, "restore(state): continues from what state() returned."},
     {"steps", steps, METH_NOARGS, "steps(): the number of steps that each sequence has read."},
+    {"unsettled", unsettled, METH_NOARGS, "unsettled(): how often each sequence had no fixed point in a step."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -138,8 +138,8 @@ def stream_of_features(x: Any) -> object:
 def stream_with(**parts: Any) -> object:
     """Pushes a token after changing what the stream has."""
     model, params = language_model()
-    stream = model.stream(params)
-    vars(stream).update(parts)
+    stream = model.stream(params, engine="python")
+    vars(stream._engine).update(parts)
     return stream.push(np.zeros(1, np.int64))
 
 
@@ -155,7 +155,7 @@ def stream_of_attention(place: int) -> object:
     stream, tokens = model.stream(model.init(np.random.default_rng(0))), np.zeros(1, np.int64)
     stream.push(tokens)
     (state,), head = stream.state
-    stream.state = ((*state[:place], state[place].astype("U3"), *state[place + 1 :]),), head
+    stream._engine.state = ((*state[:place], state[place].astype("U3"), *state[place + 1 :]),), head
     return stream.push(tokens)
 
 

@@ -1,6 +1,7 @@
 """Arguments of a call as a tree: nodes by path, replaced, copied.
 
-Inner nodes are tuples, NamedTuples, lists, dicts, dataclasses and streams. Everything else is a leaf.
+Inner nodes are tuples, NamedTuples, lists, dicts, dataclasses, and streams whose engine is Python. Everything else is a
+leaf.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def children(node: Any) -> dict[Any, Any]:
         return dict(enumerate(node))
     if type(node) is dict:
         return node
-    if isinstance(node, Stream):
-        return {name: getattr(node, name) for name in STREAM}
+    if isinstance(node, Stream) and node.engine == "python":
+        return {name: getattr(node._engine, name) for name in STREAM}
     if is_dataclass(node) and not isinstance(node, type):
         return {one.name: getattr(node, one.name) for one in fields(node) if one.init and one.name[0] != "_"}
     return {}
@@ -42,8 +43,9 @@ def rebuilt(node: Any, parts: dict[Any, Any]) -> Any:
     if isinstance(node, list):
         return list(parts.values())
     if isinstance(node, Stream):
-        stream = copy.copy(node)
-        vars(stream).update(parts)
+        stream = object.__new__(Stream)
+        vars(stream).update(vars(node), _engine=copy.copy(node._engine))
+        vars(stream._engine).update(parts)
         return stream
     if is_dataclass(node) and not isinstance(node, type):
         changed = {name: part for name, part in parts.items() if part is not getattr(node, name)}
@@ -89,7 +91,7 @@ def copied(node: Any) -> Any:
     """Returns the tree with copies of its arrays and generators. (Subclasses of arrays are read-only, and stay.)"""
 
     def copy_of(leaf: Any) -> Any:
-        if isinstance(leaf, np.random.Generator):
+        if isinstance(leaf, np.random.Generator | Stream):
             return copy.deepcopy(leaf)
         return leaf.copy("K") if type(leaf) is np.ndarray else leaf
 

@@ -36,6 +36,9 @@ LAYERS: dict[str, dict[str, Any]] = {
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},
+    "fixed_point": {"d_state": 4, "rank": 2},
+    "bedouin": {"d_state": 2, "mixer": "kronecker"},
+    "fpmamba": {"d_state": 2, "max_iterations": 100},
     "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},
 }
 

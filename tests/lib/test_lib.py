@@ -47,6 +47,9 @@ class Case(NamedTuple):
 
 
 LINEAR = {"d_state": 10}
+TIGHT = {"tol": 4e-6, "max_iterations": 300}
+"""For layers that iterate: about the least tolerance in float32, 32 of its epsilons. In double both streams do the same
+iterations, unless a residual is at the tolerance to rounding."""
 CASES = {
     "lru": Case("lru", LINEAR),
     "lru, real and imaginary": Case("lru", {**LINEAR, "form": "real_imag", "gamma": False}),
@@ -86,6 +89,25 @@ CASES = {
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),
     "mamba, other forms": Case("mamba", {"d_state": 5, "d_conv": 1, "dt_rank": 3, "bias": True, "conv_bias": False}),
     "mamba, no convolution": Case("mamba", {"d_state": 5, "d_conv": 0}),
+    "fixed_point": Case("fixed_point", {**LINEAR, **TIGHT}),
+    "fixed_point, constant": Case("fixed_point", {**LINEAR, **TIGHT, "selective": (), "rank": 3, "mixer": "dplr"}),
+    "fixed_point, matrix": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "orthogonal", "contractive": True}),
+    "fixed_point, low rank": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "low_rank", "damping": "none"}),
+    "fixed_point, kronecker": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "kronecker", "selective": ("mixer",), "accelerated": False}
+    ),
+    "fixed_point, constant kronecker": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "kronecker", "selective": ("lambda", "B"), "contractive": True}
+    ),
+    "bedouin": Case("bedouin", {"d_state": 4, **TIGHT, "rank": 2}, {"block": "plain"}),
+    "bedouin, all driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": ("lambda", "mixer", "B", "C", "gate")}),
+    "bedouin, none driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": (), "expand": 1}),
+    "bedouin, matrix": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "orthogonal", "feedback": ("C",)}),
+    "fpmamba": Case("fpmamba", {"d_state": 4, **TIGHT, "stop": "sequence"}, {"block": "plain"}),
+    "fpmamba, kronecker": Case(
+        "fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")}
+    ),
+    "fpmamba, none driven": Case("fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "feedback": ()}),
     "half1": Case("lru", LINEAR, {"glu": "half1"}),
     "half2": Case("lru", LINEAR, {"glu": "half2", "norm": "layer"}),
     "gelu": Case("lru", LINEAR, {"glu": "gelu", "dropout": 0.1}),
@@ -136,7 +158,7 @@ def test_equals_the_python_stream_in_double(name: str, tmp_path: Path) -> None:
     """Two orders of the same sums. Each number passes through fewer than 2^13 roundings of 2^-53 each, on a path whose
     gain is below 2^8 for these small models, relative to the largest logit."""
     model, params, x = built(name)
-    expected = stepped(model.stream(params, BATCH), x)
+    expected = stepped(model.stream(params, BATCH, "python"), x)
     got = one_by_one(Model(saved(tmp_path, model, params)).stream(BATCH), x)
     assert np.abs(got - expected).max() <= 2.0**-32 * np.abs(expected).max()
 
@@ -148,8 +170,8 @@ def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
     is a few roundings, for the cases where Python happens to be exact."""
     model, params, x = built(name)
     single = astype(params, np.float32)
-    expected = stepped(model.stream(params, BATCH), x if x.dtype.kind == "i" else x.astype(np.float32))
-    error = np.abs(stepped(model.stream(single, BATCH), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected)
+    expected = stepped(model.stream(params, BATCH, "python"), x if x.dtype.kind == "i" else x.astype(np.float32))
+    error = np.abs(stepped(model.stream(single, BATCH, "python"), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected)
     got = one_by_one(Model(saved(tmp_path, model, single)).stream(BATCH), x)
     assert got.dtype == np.float32
     assert np.abs(got - expected).max() <= 4 * error.max() + 2.0**-22 * np.abs(expected).max()
@@ -182,6 +204,55 @@ def test_windows_forget_to_the_bit(tmp_path: Path) -> None:
     expected, got = loaded.stream().push(x), loaded.stream().push(large)
     assert not np.array_equal(got[:, 2:9], expected[:, 2:9])
     assert np.array_equal(got[:, 2 + 4 * 7 :], expected[:, 2 + 4 * 7 :])
+
+
+@each_case
+def test_sequences_of_different_lengths_have_the_bits_of_each_alone(name: str, tmp_path: Path) -> None:
+    """Two chunks with lengths, some of them zero; padding is not read, and its logits are zero."""
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, alone = loaded.stream(BATCH), [loaded.stream() for _ in range(BATCH)]
+    bad = np.array(-5 if x.dtype.kind == "i" else np.nan, x.dtype)
+    for first, last, lengths in ((0, 9, [4, 0, 9]), (9, STEPS, [0, 14, 3])):
+        chunk = x[:, first:last].copy()
+        for b, length in enumerate(lengths):
+            chunk[b, length:] = bad
+        got = stream.push(chunk, np.array(lengths))
+        for b, length in enumerate(lengths):
+            expected = alone[b].push(x[b : b + 1, first : first + length])[0]
+            assert np.array_equal(got[b, :length] if got.ndim == 3 else got[b], expected)
+            assert got.ndim == 2 or not got[b, length:].any()
+    steps = [stream.lib.sequence_steps(stream.handle, b) for b in range(-1, BATCH + 1)]
+    assert steps == [0, 4, 14, 12, 0]
+    assert stream.lib.stream_steps(stream.handle) == 14
+    twin = loaded.stream(BATCH)
+    twin.load(stream.save())
+    assert np.array_equal(twin.push(x), stream.push(x))
+
+
+def test_lengths_out_of_range_are_refused(tmp_path: Path) -> None:
+    stream = small(tmp_path)[1].stream(2)
+    before = stream.save()
+    for lengths in ([2, 4], [-1, 2]):
+        with pytest.raises(LibraryError) as caught:
+            stream.push(np.zeros((2, 3), np.int32), np.array(lengths))
+        assert caught.value.status == librotrnn.ARGUMENT
+    lib, out = stream.lib, np.zeros((2, CLASSES), np.float32)
+    assert lib.push_ragged(stream.handle, None, 0, np.array([1, 0]).ctypes.data, out.ctypes.data) == librotrnn.ARGUMENT
+    assert lib.push_ragged(stream.handle, None, 0, None, out.ctypes.data) == librotrnn.ARGUMENT
+    assert lib.push_ragged(stream.handle, None, 0, np.zeros(2, np.int64).ctypes.data, out.ctypes.data) == librotrnn.OK
+    assert stream.save() == before
+
+
+def test_steps_without_a_fixed_point_are_counted(tmp_path: Path) -> None:
+    """One iteration does not suffice, a hundred do."""
+    for iterations, unsettled in ((1, STEPS), (100, 0)):
+        own = {"d_state": 4, "max_iterations": iterations, "tol": 0.01}
+        model = build_model(ModelSettings("fixed_point", D, 1), own, n_classes=3, n_features=4)
+        params = model.init(np.random.default_rng(0))
+        stream = Model(saved(tmp_path, model, params)).stream(2)
+        stream.push(built("lru")[2][:2])
+        assert [stream.lib.sequence_unsettled(stream.handle, b) for b in range(3)] == [unsettled, unsettled, 0]
 
 
 def test_chunks_longer_than_the_scratch_memory(tmp_path: Path) -> None:
@@ -407,9 +478,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "fixed_point": ("fixed_point", {"d_state": 8}),
-    "bedouin": ("bedouin", {"d_state": 4}),
-    "fpmamba": ("fpmamba", {"d_state": 4}),
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
@@ -606,7 +674,7 @@ def test_a_model_that_was_saved_here_on_aarch64(tmp_path: Path) -> None:
     program, include = tmp_path / "example", f"-I{librotrnn.ROOT / 'include'}"
     archive = str(folder / "librotrnn.a")
     run([cc, "-static", include, str(tmp_path / "example.c"), archive, "-lm", "-o", str(program)])
-    for name in ("lru", "rotrnn, window", "mamba", "attention", "lstm"):
+    for name in ("lru", "rotrnn, window", "mamba", "attention", "lstm", "fixed_point", "bedouin"):
         model, params, x = built(name)
         content = saved(tmp_path, model, astype(params, np.float32))
         numbers = "\n".join(f"{value:.9g}" for value in x[0].astype(np.float32).ravel())

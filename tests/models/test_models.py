@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -216,14 +217,19 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("features", [False, True], ids=["tokens", "features"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("head", ["classifier", "tagger", "bits"])
-def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], features: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_a_stream_says_what_forward_says(
+    engine: str, head: str, settings: dict[str, Any], features: bool, tmp_path: Path
+) -> None:
     """Token by token, in chunks, both mixed, ragged, and over a save and load in between."""
     model = model_of(head, features=features, **settings)
+    stream_of = functools.partial(model.stream, batch=B, engine=engine)
     params = prepared(model)
     inputs, _ = data_of(head, features)
     full, _ = model.forward(params, inputs)
     close = {"rtol": 0, "atol": 1e4 * EPS}  # a few hundred operations on numbers of size one, in another order
-    stream = model.stream(params, B)
+    stream = stream_of(params)
+    assert stream.engine == engine
     for cuts in ([*range(T + 1)], [0, 4, 9], [0, 1, 5, 6, 9]):
         stream.reset()
         pieces = []
@@ -233,14 +239,14 @@ def test_a_stream_says_what_forward_says(head: str, settings: dict[str, Any], fe
             pieces.append(logits[:, None] if last - first == 1 else logits)
             if first == 4:
                 stream.save(tmp_path / "state.safetensors")
-                stream = model.stream(params, B)
+                stream = stream_of(params)
                 stream.load(tmp_path / "state.safetensors")
         assert stream.tokens.tolist() == [T] * B
         if head == "classifier":
             np.testing.assert_allclose(np.squeeze(pieces[-1]), full, **close)
         else:
             np.testing.assert_allclose(np.concatenate(pieces, 1), full, **close)
-    ragged = model.stream(params, B)
+    ragged = stream_of(params)
     ragged.push(inputs[:, :3], lengths=np.minimum(LENGTHS, 3))
     logits = ragged.push(inputs[:, 3:], lengths=np.maximum(LENGTHS - 3, 0))
     expected, _ = model.forward(params, inputs, Context(LENGTHS))
@@ -337,7 +343,7 @@ def _say_dtype(name: str, dtype: Any) -> Any:
 def test_a_crafted_state_is_refused_with_the_name_of_its_array(change: Any, message: str, tmp_path: Path) -> None:
     """The checksum is right. What is refused leaves the stream as it was."""
     model = build_model(ModelSettings("lru", 5, 2), {"d_state": 3, "window": 4}, n_classes=C, vocab=V)
-    stream = model.stream(prepared(model), B)
+    stream = model.stream(prepared(model), B, engine="python")
     inputs, _ = data_of("classifier")
     stream.push(inputs[:, :3])
     path = tmp_path / "state.safetensors"
@@ -354,7 +360,7 @@ def test_a_crafted_state_is_refused_with_the_name_of_its_array(change: Any, mess
 @pytest.mark.parametrize("window", [None, 3])
 def test_places_of_attention_lie_among_its_keys(window: int | None, tmp_path: Path) -> None:
     model = build_model(ModelSettings("attention", 4, 1), {"window": window}, head="tagger", n_classes=C, vocab=V)
-    stream = model.stream(prepared(model), B)
+    stream = model.stream(prepared(model), B, engine="python")
     stream.push(data_of("tagger")[0][:, :1])
     path = tmp_path / "state.safetensors"
     stream.save(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,8 +12,12 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
+from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
+from rotrnn.nn.fixed_points.iteration import NotConverged
+from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, flatten_state, trusted, unflatten_state
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.module import Unchecked, check_form
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import check_indices
@@ -72,7 +77,9 @@ class CEngine(Engine):
         self.reads_features = isinstance(model.encoder, Dense)
         self.pools = "T" not in model.output_forms[0]
         self.outputs = [*model.heads.values()][-1].d_out
+        self.iterates = any(isinstance(layer, FixedPointRNN | MatrixFixedPoint) for layer in layers)
         self.stream = _cpu.Stream(to_json({"model": described(model)}), arrays, batch)
+        self.unsettled = 0
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
         B, outputs = self.batch, self.outputs
@@ -86,10 +93,20 @@ class CEngine(Engine):
         if not self.stream.push(x, n, steps, logits):
             padding = None if steps is None else np.arange(n) >= steps[:, None]
             check_indices(args, "inputs", x, self.model.encoder.vocab, padding)
+        if self.iterates:
+            self._warn(n)
         return logits
+
+    def _warn(self, n: int) -> None:
+        """Warns if a layer did not reach its fixed point in the last n steps."""
+        before, self.unsettled = self.unsettled, sum(self.stream.unsettled())
+        if found := self.unsettled - before:
+            steps = plural(n * self.batch, "step")
+            warnings.warn(f"Stream.push: no fixed point for {found} of {steps} of a layer", NotConverged, stacklevel=4)
 
     def reset(self) -> None:
         self.stream.reset()
+        self.unsettled = 0
 
     @property  # type: ignore[override]  # an attribute of the other engine
     def state(self) -> State:
@@ -110,6 +127,7 @@ class CEngine(Engine):
         if (read != tokens).any():
             raise ValueError(f"state is that after {read.tolist()} steps, expected tokens, {tokens.tolist()}")
         self.stream.restore(state.tobytes())
+        self.unsettled = sum(self.stream.unsettled())
 
 
 

@@ -1,0 +1,232 @@
+"""A stream's engines: the C library in Python against the library itself and against the layers' functions."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import librotrnn
+from rotrnn import LRU, ModelSettings, build_model
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn.nn.fixed_points.iteration import NotConverged
+from rotrnn.nn.layer import astype
+from rotrnn.nn.registry import LAYERS
+
+OWN: dict[str, dict[str, Any]] = {
+    "lru": {"d_state": 6, "window": 4},
+    "rotrnn": {"d_state": 6, "heads": 2},
+    "rope_memory": {"d_state": 4, "length": 20},
+    "mamba": {"d_state": 3},
+    "lstm": {"d_state": 5},
+    "bedouin": {"d_state": 3, "tol": 1e-4},
+}
+F, C, B, T = 3, 4, 3, 120
+each_layer = pytest.mark.parametrize("layer", OWN)
+
+
+def made(layer: str, head: str = "tagger", tokens: bool = False, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    """A model, its parameters, and inputs for it."""
+    reads = {"vocab": 7} if tokens else {"n_features": F}
+    model = build_model(ModelSettings(layer, 8, 2), OWN[layer], head=head, n_classes=C, **reads)
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 7, (B, T)) if tokens else rng.standard_normal((B, T, F)).astype(dtype)
+    return model, astype(model.init(rng), dtype), x
+
+
+@pytest.mark.skipif(not (librotrnn.ROOT / "csrc").exists(), reason="needs the sources")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_layer
+def test_the_bits_of_the_library(layer: str, dtype: Any, tmp_path: Path) -> None:
+    """One by one, in chunks and with lengths; and the state has the same bytes behind the library's header."""
+    model, params, x = made(layer, dtype=dtype)
+    model.save(tmp_path / "model.safetensors", params)
+    lib = librotrnn.Model((tmp_path / "model.safetensors").read_bytes()).stream(B)
+    stream = model.stream(params, B)
+    assert stream.engine == "c"
+    for t in range(5):
+        assert np.array_equal(stream.push(x[:, t]), lib.push(x[:, t : t + 1])[:, 0])
+    assert np.array_equal(stream.push(x[:, 5:110]), lib.push(x[:, 5:110]))
+    lengths = np.array([3, 0, 10])
+    assert np.array_equal(stream.push(x[:, 110:], lengths), lib.push(x[:, 110:], lengths))
+    assert stream.tokens.tolist() == [113, 110, 120]
+    assert lib.save().endswith(stream.state.tobytes())
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("head", ["classifier", "tagger"])
+def test_chunks_have_the_bits_of_single_tokens(head: str, tokens: bool) -> None:
+    model, params, x = made("lru", head, tokens)
+    one, chunks = model.stream(params, B), model.stream(params, B)
+    for first, last in itertools.pairwise([0, 1, 7, 7, T]):
+        steps = [one.push(x[:, t]) for t in range(first, last)]
+        got = chunks.push(x[:, first:last])
+        if steps:
+            assert np.array_equal(got, np.stack(steps, 1) if head == "tagger" else steps[-1])
+    assert np.array_equal(one.state, chunks.state)
+
+
+@each_layer
+def test_both_engines_say_the_same(layer: str) -> None:
+    """In float64, where both do the same iterations; some thousand roundings of numbers of size one."""
+    model, params, x = made(layer, dtype=np.float64)
+    c, python = model.stream(params, B, "c"), model.stream(params, B, engine="python")
+    assert (c.engine, python.engine) == ("c", "python")
+    for t in range(40):
+        np.testing.assert_allclose(c.push(x[:, t]), python.push(x[:, t]), rtol=0, atol=1e-11)
+    assert c.tokens.tolist() == python.tokens.tolist()
+    c.reset()
+    assert not c.state.any()
+    assert not c.tokens.any()
+
+
+class Mine(LRU):
+    """A layer that the library cannot know."""
+
+
+def test_what_the_library_does_not_have_runs_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
+    params = attention.init(np.random.default_rng(0))
+    assert attention.stream(params).engine == "python"
+    with pytest.raises(ValueError, match="Stream: engine is 'c', but a layer keeps all steps"):
+        attention.stream(params, engine="c")
+    model, params, x = made("lru")
+    with pytest.raises(ValueError, match="Stream: engine is 'd', expected one of auto, c, python"):
+        model.stream(params, engine="d")
+    params["head"] = astype(params["head"], np.float64)
+    with pytest.raises(ValueError, match="all of float32 or of float64: expected 'python'"):
+        model.stream(params, engine="c")
+    assert model.stream(params, B).push(x).dtype == np.float64
+    monkeypatch.setitem(LAYERS, "lru", Mine)
+    own = build_model(ModelSettings("lru", 8, 1), {"d_state": 3}, head="tagger", n_classes=C, n_features=F)
+    with pytest.raises(ValueError, match="the model has a Mine, a layer of your own"):
+        own.stream(own.init(np.random.default_rng(0)), engine="c")
+
+
+def test_inputs_of_another_dtype_or_layout() -> None:
+    model, params, x = made("lru")
+    expected = model.stream(params, B).push(x)
+    assert expected.dtype == np.float32
+    for other in (x.astype(np.float64), np.asfortranarray(x), x[::-1][::-1], x.tolist()):
+        assert np.array_equal(model.stream(params, B).push(other), expected)
+    tokens, params, ids = made("lru", tokens=True)
+    expected = tokens.stream(params, B).push(ids)
+    for other in (ids.astype(np.int16), ids.astype(np.uint32), ids.tolist()):
+        assert np.array_equal(tokens.stream(params, B).push(other), expected)
+
+
+def test_what_is_wrong_is_said_and_changes_nothing() -> None:
+    model, params, ids = made("lru", tokens=True)
+    stream = model.stream(params, B)
+    stream.push(ids[:, :9])
+    before = stream.state
+    for wrong in (7, -1, 2**32, 2**63 - 1):
+        bad = ids[:, :4].copy()
+        bad[2, 3] = wrong
+        with pytest.raises(ValueError, match=rf"^Stream.push: inputs\[2, 3\] is {wrong}, expected an integer from 0 to 6"):
+            stream.push(bad)
+        stream_of_two = model.stream(params, B)
+        assert np.isfinite(stream_of_two.push(bad, [4, 4, 3])).all()
+    with pytest.raises(ValueError, match="lengths"):
+        stream.push(ids[:, :4], [4, 5, 4])
+    assert np.array_equal(stream.state, before)
+
+
+def test_copies_go_on_by_themselves() -> None:
+    for engine in ("c", "python"):
+        model, params, x = made("rotrnn")
+        stream = model.stream(params, B, engine)
+        stream.push(x[:, :5])
+        others = [copy.copy(stream), copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))]
+        expected = stream.push(x[:, 5:])
+        for other in others:
+            assert other.engine == engine
+            assert other.tokens.tolist() == [5] * B
+            assert np.array_equal(other.push(x[:, 5:]), expected)
+
+
+def test_a_change_of_the_parameters_does_not_reach_a_stream() -> None:
+    model, params, x = made("lru")
+    expected = model.stream(params, B).push(x)
+    stream = model.stream(params, B)
+    params["head"]["w"][:] = 0
+    assert np.array_equal(stream.push(x), expected)
+
+
+def test_states_of_files_are_checked(tmp_path: Path) -> None:
+    """The checksum is right, the content is not; the stream stays as it was."""
+    model, params, x = made("lru")
+    stream, path = model.stream(params, B), tmp_path / "state.safetensors"
+    stream.push(x[:, :5])
+    stream.save(path)
+    arrays, facts = read_checkpoint(path)
+    state, kept = arrays["state"], stream.state
+    counts = state[:, :8].copy()
+    negative, late = state.copy(), state.copy()
+    negative[1, 7] = 255
+    late[1, :8] = 6, 0, 0, 0, 0, 0, 0, 0
+    wrong = np.array([5, int(negative[1, :8].copy().view(np.int64)[0]), 5])
+    assert counts.view(np.int64)[:, 0].tolist() == [5, 5, 5]
+    for changed, message in (
+        ({"state": state[:, 1:]}, "state has dtype uint8 and shape"),
+        ({"state": state.astype(np.float32)}, "state has dtype float32"),
+        ({"state": state, "other": state}, "has other, state, expected state, the bytes"),
+        ({}, "has no array, expected state"),
+        ({"state": late}, r"state is that after \[5, 6, 5\] steps, expected tokens, \[5, 5, 5\]"),
+        ({"state": negative, "tokens": wrong}, "expected a number of steps from 0"),
+    ):
+        write_checkpoint(path, {"tokens": arrays["tokens"], **changed}, facts)
+        with pytest.raises(ValueError, match=f"^{path}: .*{message}"):
+            stream.load(path)
+        assert np.array_equal(stream.state, kept)
+    python = model.stream(params, B, "python")
+    python.push(x[:, :5])
+    python.save(path)
+    with pytest.raises(ValueError, match=r"has state\.0\.0.*expected state, the bytes of a stream whose engine is 'c'"):
+        stream.load(path)
+    stream.save(path)
+    with pytest.raises(ValueError, match="state is not a tuple"):
+        python.load(path)
+
+
+def test_steps_without_a_fixed_point_are_warned_of() -> None:
+    own = {"d_state": 4, "max_iterations": 1, "tol": 1e-3}
+    model = build_model(ModelSettings("fixed_point", 8, 1), own, head="tagger", n_classes=C, n_features=F)
+    params, x = model.init(np.random.default_rng(0)), made("lru")[2]
+    stream = model.stream(params, B, "c")
+    with pytest.warns(NotConverged, match="Stream.push: no fixed point for 15 of 15 steps"):
+        stream.push(x[:, :5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stream.push(x[:, :0])
+
+
+def test_threads_do_not_meet_in_a_stream() -> None:
+    """Each push of many threads on one stream is either whole or refused; streams of their own do not meet."""
+    own = {"d_state": 64}
+    model = build_model(ModelSettings("lru", 64, 2), own, head="tagger", n_classes=C, n_features=F)
+    params = model.init(np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((1, 4000, F)).astype(np.float32)
+    shared = model.stream(params)
+    expected = model.stream(params).push(x)
+
+    def push(_: int) -> bool:
+        assert np.array_equal(model.stream(params).push(x), expected)
+        try:
+            shared.push(x)
+        except RuntimeError as error:
+            assert "Stream.push: another thread is in a call of this stream" in str(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        done = sum(pool.map(push, range(16)))
+    assert shared.tokens.tolist() == [4000 * done]
+    assert done
