@@ -2,8 +2,9 @@
 
     python -m benchmarks.stream [--json] [--quick]
 
-A tagger of two blocks of width 128, batch 1, float32, evaluation mode. The limit is the same tokens in one forward
-call, per token, so the ratio is the cost of streaming. Memory is that of the state, after that many tokens.
+A tagger of two blocks of width 128, batch 1, float32, evaluation mode, by the stream's engine in C, or in Python for the
+layers that it does not have. The limit is the same tokens in one forward call, per token, so the ratio is the cost of
+streaming; a token by the engine in Python is beside it. Memory is that of the state, after that many tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
         settings = ModelSettings(layer=name, d_model=D, n_layers=2)
         model = build_model(settings, settings_of(name, D), head="tagger", n_classes=32, vocab=32)
         params = model.init(np.random.default_rng(0))
-        stream = model.stream(params)
+        stream, python = model.stream(params), model.stream(params, engine="python")
+
+        def in_python(stream: Any = python) -> None:
+            for t in range(CHUNK):
+                stream.push(tokens[:, t])
 
         def one_by_one(stream: Any = stream) -> None:
             for t in range(CHUNK):
@@ -43,11 +48,15 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
 
         for _ in range(2):  # so that windowed states have seen a whole window
             stream.push(tokens)
-        single, chunk, whole = seconds_in_turn([one_by_one, chunked, at_once], window=window)
+            python.push(tokens)
+        timed = seconds_in_turn([one_by_one, in_python, chunked, at_once], window=window)
+        single, slow, chunk, whole = timed
         state = sum(leaf.nbytes for _, leaf in flatten_state(stream.state))
         more = {
             "limit": "one call, per token",
             "layer": name,
+            "engine": stream.engine,
+            "python_seconds": slow / CHUNK,
             "chunk_seconds": chunk / CHUNK,
             "state_bytes": state,
             "D": D,
@@ -58,8 +67,10 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
 
 
 def line(one: dict[str, Any]) -> str:
-    alone, chunk, whole = (1e6 * one[key] for key in ("seconds", "chunk_seconds", "limit_seconds"))
-    times = f"{alone:10.1f} us/token, in chunks of {CHUNK} {chunk:8.2f}, in one call {whole:8.2f}"
+    keys = ("seconds", "python_seconds", "chunk_seconds", "limit_seconds")
+    alone, python, chunk, whole = (1e6 * one[key] for key in keys)
+    times = f"{alone:8.1f} us/token ({one['engine']}; python {python:.1f}), in chunks of {CHUNK} {chunk:8.2f}"
+    times += f", in one call {whole:8.2f}"
     return f"{one['name']:28s}{times}; state {one['state_bytes'] / 1024:8.1f} KiB"
 
 

@@ -26,6 +26,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "min_gru": {"d_state": 128},
     "lstm": {"d_state": 128},
     "mamba": {},
+    "fixed_point": {"d_state": 128},
+    "bedouin": {},
+    "fpmamba": {},
 }
 
 
@@ -37,9 +40,10 @@ def main(layers: list[str]) -> None:
         source, archive = ROOT / "benchmarks" / "stream_in_c.c", ROOT / "build" / "lib" / "librotrnn.a"
         options = ["-O3", "-march=native", f"-I{ROOT / 'include'}", "-lm", "-o", str(program)]
         subprocess.run(["cc", str(source), str(archive), *options], check=True)
+        plain = ("mamba", "bedouin", "fpmamba")  # gated by themselves
         print("layer         set      numbers   a token   reading them   ratio")
         for layer in layers or SETTINGS:
-            block = "plain" if layer == "mamba" else "gated"
+            block = "plain" if layer in plain else "gated"
             model = build_model(ModelSettings(layer, 128, 2, block=block), SETTINGS[layer], n_features=1, n_classes=10)
             model.save(path, model.init(np.random.default_rng(0)))
             done = subprocess.run([str(program), str(path)], capture_output=True, text=True, check=True)

@@ -130,8 +130,8 @@ ROTRNN_API rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const 
 /* The same for sequences of different lengths, for models of any kind: `input` and `output` have the numbers and the
  * shape that the model's facts say, with room for n steps of each sequence. Sequence b reads lengths[b] steps, 0 to n;
  * what is behind them is not read, and its logits are zero. Results have the same bits as for each sequence alone. */
-ROTRNN_API rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64_t n,
-                                            const int64_t *lengths, void *output);
+ROTRNN_API rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64_t n, const int64_t *lengths,
+                                            void *output);
 
 /* The state of a stream as bytes, to continue later, here or on another machine. rotrnn_state_size is the number of
  * bytes of every state of this stream, 0 for NULL. Loading checks that the bytes are whole and of a stream with the

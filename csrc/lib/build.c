@@ -243,9 +243,11 @@ static const struct {
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
+#if LIB_FIXED_POINTS
     {"FixedPointRNN", build_fixed_point},
     {"Bedouin", build_bedouin},
     {"FPMamba", build_fpmamba},
+#endif
 };
 
 static void build_layer_of(builder *b, const part *layer, rows y, rows x) {

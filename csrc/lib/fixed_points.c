@@ -10,8 +10,8 @@
 #include "kernels.h"
 #include "mixer.h"
 
-static const double CONTRACTION = 0.95;              /* bound of |I - Q| of a contractive mixer */
-static const double FINEST = 32;                     /* multiple of epsilon that is the least tolerance */
+static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mixer */
+static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
 
 /* A map of a step, f(W x + V y + b) with y the previous output, where it is in the maps, and what it is made of. W and
@@ -152,19 +152,16 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const mixing m = mixing_of(b, p, N, contractive);
     const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
     ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
-    map maps[MOST_MAPS] = {
-        [MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
-        [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
+    map maps[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
+                           [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
     if (has(p, "selective", "lambda")) maps[MAP_LAMBDA].W = matrix_of(b, p, "W_lambda", N, D);
     if (has(p, "selective", "B"))
-        maps[MAP_GATE] = (map){.width = N,
-                               .function = LAGGED_SIGMOID,
-                               .W = matrix_of(b, p, "W_B", N, D),
-                               .b = vector_of(b, p, "b_B", N)};
+        maps[MAP_GATE] = (map){
+            .width = N, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_B", N, D), .b = vector_of(b, p, "b_B", N)};
     if (varying) {
         maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, N, D)};
-        maps[MAP_ALPHA] = (map){
-            .width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
+        maps[MAP_ALPHA] =
+            (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
     }
     const double *const C = matrix_of(b, p, "C", D, N), *const skip = vector_of(b, p, "D", D);
     iterated *const to = new_iterated(b, p, &m);
@@ -213,20 +210,19 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
     const bool driven = has(p, "feedback", "mixer");
-    map maps[MOST_MAPS] = {
-        [MAP_DELTA] = {.width = E,
-                       .function = LAGGED_SIGMOID,
-                       .W = matrix_of(b, p, "W_delta", E, E),
-                       .b = vector_of(b, p, "b_delta", E)},
-        [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
-        [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
+    map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E,
+                                          .function = LAGGED_SIGMOID,
+                                          .W = matrix_of(b, p, "W_delta", E, E),
+                                          .b = vector_of(b, p, "b_delta", E)},
+                           [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
+                           [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
     if (has(p, "feedback", "lambda")) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
     if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
     if (m.form != MIXER_MATRIX) {
         maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, E, E)};
-        maps[MAP_ALPHA] = (map){
-            .width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
+        maps[MAP_ALPHA] =
+            (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
         if (driven) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
         if (driven) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
     }
@@ -247,8 +243,7 @@ static const double *weight_normed(builder *b, const double *w, const double *ga
     for (int64_t r = 0; good(b) && r < rows; r++) {
         double square = 0;
         for (int64_t j = 0; j < columns; j++) square += w[r * columns + j] * w[r * columns + j];
-        for (int64_t j = 0; j < width; j++)
-            to[r * width + j] = gains[r] * (w[r * columns + first + j] / sqrt(square));
+        for (int64_t j = 0; j < width; j++) to[r * width + j] = gains[r] * (w[r * columns + first + j] / sqrt(square));
     }
     return to;
 }
@@ -276,18 +271,16 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     const double eps = number_of(b, p, "norm_eps");
     ignore(p, "dt_min dt_max");
     const double *const W_d = matrix_of(b, p, "W_d", R, E), *const W_dt = matrix_of(b, p, "W_dt", E, R);
-    map maps[MOST_MAPS] = {
-        [MAP_DELTA] = {.width = E, .function = LAGGED_SOFTPLUS, .b = vector_of(b, p, "b_dt", E)},
-        [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
-        [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
+    map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E, .function = LAGGED_SOFTPLUS, .b = vector_of(b, p, "b_dt", E)},
+                           [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
+                           [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
     if (has(p, "feedback", "B")) maps[MAP_B].V = normed_matrix(b, p, "V_B", "g_V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
     if (m.form != MIXER_MATRIX) {
         const bool flat = m.form == MIXER_KRONECKER;
         const int64_t columns = driven ? 2 * E : E;
         maps[MAP_U] = (map){.width = m.u, .function = LAGGED_SILU};
-        maps[MAP_ALPHA] = (map){
-            .width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
+        maps[MAP_ALPHA] = (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
         const double *const P_u = vectors_of(b, p, "P_u", &m, E, columns);
         const double *const g_u = flat ? vector_of(b, p, "g_P_u", m.u) : matrix_of(b, p, "g_P_u", m.rank, E);
         set_normed(b, maps + MAP_U, P_u, g_u, E, driven);

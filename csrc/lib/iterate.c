@@ -126,7 +126,8 @@ void K(rot_run_fixed_point)(const op *o, const frame *f) {
         for (int64_t row = b * f->n; row < (b + 1) * f->n; row++) {
             real *const values = rows_of(f, how->values) + row * o->x.width;
             apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
-            const real *const lambda = values + how->maps[MAP_LAMBDA].at, *const drive = values + how->maps[MAP_DRIVE].at;
+            const real *const lambda = values + how->maps[MAP_LAMBDA].at, *const drive =
+                                                                              values + how->maps[MAP_DRIVE].at;
             const real *const gate = how->maps[MAP_GATE].width ? values + how->maps[MAP_GATE].at : NULL;
             EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
             EACH(i, N) carried[i] = lambda[i] * h[i];

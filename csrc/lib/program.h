@@ -14,6 +14,10 @@
 
 #include "kernels.h"
 
+#ifndef LIB_FIXED_POINTS
+#define LIB_FIXED_POINTS 1 /* the layers that iterate are in this build */
+#endif
+
 typedef enum {
     OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
@@ -68,11 +72,11 @@ enum { MIXER_MATRIX = -1, MOST_MAPS = 5 };
  * Weights are as those of an instruction. */
 typedef struct {
     iteration how;
-    columns maps[MOST_MAPS]; /* of width 0 where there is none */
-    rows values, room;       /* the maps' values, and memory for a step */
-    int64_t form, rank;      /* of the mixer Q; MIXER_MATRIX has neither */
-    double largest;          /* gain of the mixer: alpha = largest s(.) */
-    const void *matrix;      /* of MIXER_MATRIX, packed */
+    columns maps[MOST_MAPS];      /* of width 0 where there is none */
+    rows values, room;            /* the maps' values, and memory for a step */
+    int64_t form, rank;           /* of the mixer Q; MIXER_MATRIX has neither */
+    double largest;               /* gain of the mixer: alpha = largest s(.) */
+    const void *matrix;           /* of MIXER_MATRIX, packed */
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
     bool scaled;                  /* a vector state's input is multiplied by 1 - lambda */
     int64_t driven;               /* the first column that depends on the previous output, */

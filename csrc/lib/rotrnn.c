@@ -241,7 +241,8 @@ static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t length = length_of(call, b);
         if (length < 0 || length > call->n) return ROTRNN_ARGUMENT;
-        if (length && p->tokens && !in_vocabulary(call->tokens + b * call->n, length, p->inputs)) return ROTRNN_ARGUMENT;
+        if (length && p->tokens && !in_vocabulary(call->tokens + b * call->n, length, p->inputs))
+            return ROTRNN_ARGUMENT;
         if (length > most_steps - count_of(s, b, STEPS)) status = ROTRNN_FULL;
     }
     return status;

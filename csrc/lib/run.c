@@ -396,8 +396,10 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
+#if LIB_FIXED_POINTS
     [OP_FIXED_POINT] = K(rot_run_fixed_point),
     [OP_MATRIX_FIXED_POINT] = K(rot_run_matrix_fixed_point),
+#endif
 };
 
 /* Steps first .. first+n-1 of each sequence through the encoder. */

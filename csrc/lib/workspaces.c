@@ -1,5 +1,5 @@
-/* The workspaces of kernels that run while a model is loaded: the library keeps no memory of its own. (The Python module
- * has its pool instead.)
+/* The workspaces of kernels that run while a model is loaded: the library keeps no memory of its own. (The Python
+ * module has its pool instead.)
  */
 #include "../module/platform.h"
 #include "pool.h"

@@ -10,13 +10,13 @@
 #include <omp.h>
 #endif
 
+#include "../lib/choose.h"
 #include "float_mode.h"
 #include "platform.h"
 #include "pool.h"
 #include "precision.h"
 #include "stop.h"
 #include "stream.h"
-#include "../lib/choose.h"
 
 #define TABLES(isa)                                                                                                    \
     extern const rot_call rot_calls_f32_##isa[], rot_calls_f64_##isa[], rot_calls_c64_##isa[], rot_calls_c128_##isa[]; \
@@ -40,8 +40,8 @@ typedef struct {
 
 #define SIMD(isa)                                                                                                      \
     {                                                                                                                  \
-        #isa, {rot_calls_f32_##isa, rot_calls_f64_##isa, rot_calls_c64_##isa, rot_calls_c128_##isa},                   \
-            {&rot_run_f32_##isa, &rot_run_f64_##isa},                                                                  \
+#isa, {rot_calls_f32_##isa, rot_calls_f64_##isa, rot_calls_c64_##isa, rot_calls_c128_##isa },                  \
+               {&rot_run_f32_##isa, &rot_run_f64_##isa },                                                              \
     }
 
 /* From the baseline to the fastest. */

@@ -171,7 +171,9 @@ def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
     model, params, x = built(name)
     single = astype(params, np.float32)
     expected = stepped(model.stream(params, BATCH, "python"), x if x.dtype.kind == "i" else x.astype(np.float32))
-    error = np.abs(stepped(model.stream(single, BATCH, "python"), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected)
+    error = np.abs(
+        stepped(model.stream(single, BATCH, "python"), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected
+    )
     got = one_by_one(Model(saved(tmp_path, model, single)).stream(BATCH), x)
     assert got.dtype == np.float32
     assert np.abs(got - expected).max() <= 4 * error.max() + 2.0**-22 * np.abs(expected).max()
@@ -521,6 +523,19 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
     with pytest.raises(LibraryError) as caught:
         loaded.stream(BATCH, 10).load(stream.save())
     assert caught.value.status == librotrnn.MISMATCH
+
+
+def test_the_layers_that_iterate_can_be_left_out(tmp_path: Path) -> None:
+    lib = librotrnn.library(f"{librotrnn.FOLDER}-less", LIB_ISA="base", LIB_FIXED_POINTS="0")
+    for name in ("lru", "bedouin"):
+        model, params, x = built(name)
+        content = saved(tmp_path, model, params)
+        if name == "lru":
+            Model(content, lib).stream(BATCH).push(x)
+            continue
+        with pytest.raises(LibraryError) as caught:
+            Model(content, lib)
+        assert caught.value.status == librotrnn.UNSUPPORTED
 
 
 def test_threads_share_a_model(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from rotrnn._support.text import plural
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
-from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, flatten_state, trusted, unflatten_state
+from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
-from rotrnn.nn.module import Unchecked, check_form
+from rotrnn.nn.module import check_form
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import check_indices
 
@@ -92,7 +92,7 @@ class CEngine(Engine):
         logits = np.empty((B, outputs) if one or self.pools else (B, n, outputs), self.dtype)
         if not self.stream.push(x, n, steps, logits):
             padding = None if steps is None else np.arange(n) >= steps[:, None]
-            check_indices(args, "inputs", x, self.model.encoder.vocab, padding)
+            check_indices(args, "inputs", x, self.model.encoder.vocab, padding)  # type: ignore[union-attr]
         if self.iterates:
             self._warn(n)
         return logits
@@ -108,11 +108,11 @@ class CEngine(Engine):
         self.stream.reset()
         self.unsettled = 0
 
-    @property  # type: ignore[override]  # an attribute of the other engine
+    @property
     def state(self) -> State:
         return np.frombuffer(self.stream.state(), np.uint8).reshape(self.batch, -1)
 
-    @property  # type: ignore[override]
+    @property
     def tokens(self) -> Int64:
         return np.array(self.stream.steps(), np.int64)
 
@@ -130,9 +130,8 @@ class CEngine(Engine):
         self.unsettled = sum(self.stream.unsettled())
 
 
-
 class PythonEngine(Engine):
-    """The layers' `step` and `forward`, on arrays of any device. The state is that of the stack and that of the head."""
+    """The layers' `step` and `forward`, on arrays of any device. The state is (that of the stack, that of the head)."""
 
     name = "python"
 
