@@ -5,15 +5,37 @@
  */
 #include "run.h"
 
+#include "../module/float_mode.h"
 #include "exact.h"
 #include "kernels.h"
 #include "rows.h"
 
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
+enum { PIECE = 48, SERIAL = 1 << 20 }; /* rows of a thread's turn, and products that one thread makes alone */
+
+/* The rows from r on, at most `count` of them. */
+static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
+    const int64_t out = o->y.width, in = o->x.width;
+    unrounded_product(rows_of(f, o->y) + r * out, out, o->w[1], 0, (gemm_view){rows_of(f, o->x) + r * in, in, 1},
+                      o->w[0], least(count, f->B * f->n - r), o->count, out);
+}
+
+/* In the Python module, which has OpenMP, threads share the rows of a chunk. Theirs is the mode of the push, too. */
 static void run_dense(const op *o, const frame *f) {
-    unrounded_product(rows_of(f, o->y), o->y.width, o->w[1], 0, (gemm_view){rows_of(f, o->x), o->x.width, 1}, o->w[0],
-                      f->B * f->n, o->count, o->y.width);
+    const int64_t rows = f->B * f->n;
+    if (rows * o->count * o->y.width <= SERIAL) {
+        dense_rows(o, f, 0, rows);
+        return;
+    }
+    const float_mode mode = float_mode_now();
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r += PIECE) {
+        const float_mode before = float_mode_now();
+        float_mode_set(mode);
+        dense_rows(o, f, r, PIECE);
+        float_mode_set(before);
+    }
 }
 
 static void run_affine(const op *o, const frame *f) {
