@@ -1,14 +1,15 @@
 """The table of cases: one list of ops, tested by test_cases.py, and one of layers, also tested by test_layer_rows.py.
 
 A new op or layer adds its rows in a file of its own here, and its lists below. The rows of LARGE are for threads
-alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row.
+alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row. Those of ON_CPU
+need kernels that a GPU does not have.
 """
 
 from cases import bedouin, blocks, fixed_point, ladder, linear, memory, mixers, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
-LAYER_ROWS: list[LayerRow] = [
+ANYWHERE: list[LayerRow] = [
     *bedouin.LAYERS,
     *linear.LINEAR,
     *selective.LAYERS,
@@ -19,6 +20,7 @@ LAYER_ROWS: list[LayerRow] = [
     *ladder.LADDER,
     *fixed_point.FIXED_POINT,
 ]
+LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
@@ -35,8 +37,9 @@ CASES: list[Case] = [
     *memory.HISTORIES,
     *ladder.BANK,
     *blocks.FUSED,
-    *(row.case() for row in LAYER_ROWS),
+    *(row.case() for row in ANYWHERE),
 ]
+ON_CPU: list[Case] = [row.case() for row in bedouin.ON_CPU]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,

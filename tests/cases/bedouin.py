@@ -153,14 +153,9 @@ BEDOUIN = [
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),
     row("low rank", 1, 5, mixer="low_rank", rank=2, feedback=["B", "C"]),
     row("kronecker", 2, 4, mixer="kronecker", expand=3),
-    row("direct", 2, 6, solver="direct"),
-    row("direct rank 2", 5, 5, (5, 0, 3, 4, 1), rank=2, solver="direct"),
-    row("direct dplr", 2, 5, mixer="dplr", rank=3, feedback=("mixer", "gate"), solver="direct"),
-    row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),
-    *(row("direct", B, T, solver="direct") for B, T in ((0, 3), (2, 0), (1, 1))),
 ]
 FPMAMBA = [
     printed_row("", 2, 4),
@@ -172,3 +167,11 @@ FPMAMBA = [
 ]
 
 LAYERS = [*BEDOUIN, *FPMAMBA]
+ON_CPU = [
+    row("direct", 2, 6, solver="direct"),
+    row("direct rank 2", 5, 5, (5, 0, 3, 4, 1), rank=2, solver="direct"),
+    row("direct dplr", 2, 5, mixer="dplr", rank=3, feedback=("mixer", "gate"), solver="direct"),
+    row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
+    *(row("direct", B, T, solver="direct") for B, T in ((0, 3), (2, 0), (1, 1))),
+]
+"""The direct solver, which has no kernel on a GPU."""
