@@ -6,8 +6,8 @@ forward and backward with several tolerances, beside the direct solver.
 
 An iteration mixes, scans, computes the residual and updates the iterate, for a vector state in one pass over memory;
 its adjoint is that of the implicit gradient. A direct solution is such a pass, too, with a small system for each token
-before it. The limit is the time of the ops alone, in the same window. `error` and `limit_error` are those of the
-layer's output, against the direct solver in float64, with outputs of order 1.
+before it. The limit is the time of the ops alone, in the same window. `output_error` and
+`limit_output_error` are against the direct solver in float64, with outputs of order 1.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def solver_rows(B: int, T: int, D: int, window: float) -> Iterator[dict[str, Any
         iterated = Bedouin(D, tol=tol)
         y, saved = iterated.forward(params, x)
         seconds, limit = seconds_in_turn([both(iterated), both(direct)], window=window)
-        found = {"tol": tol, "iterations": int(saved.iterations.max()), "error": error(y)}
-        more = {"limit": "direct solver", "limit_error": error(direct.forward(params, x)[0]), "B": B, "T": T, "D": D}
+        found = {"tol": tol, "iterations": int(saved.iterations.max()), "output_error": error(y)}
+        more = {"limit": "direct solver", "limit_output_error": error(direct.forward(params, x)[0]), "B": B, "T": T, "D": D}
         yield row(f"Bedouin to {tol:g}", seconds, limit, **found, **more)
 
 
