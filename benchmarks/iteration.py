@@ -99,8 +99,8 @@ def solver_rows(B: int, T: int, D: int, window: float) -> Iterator[dict[str, Any
         y, saved = iterated.forward(params, x)
         seconds, limit = seconds_in_turn([both(iterated), both(direct)], window=window)
         found = {"tol": tol, "iterations": int(saved.iterations.max()), "output_error": error(y)}
-        more = {"limit": "direct solver", "limit_output_error": error(direct.forward(params, x)[0]), "B": B, "T": T, "D": D}
-        yield row(f"Bedouin to {tol:g}", seconds, limit, **found, **more)
+        more = {"limit": "direct solver", "limit_output_error": error(direct.forward(params, x)[0])}
+        yield row(f"Bedouin to {tol:g}", seconds, limit, **found, **more, B=B, T=T, D=D)
 
 
 def main() -> None:
