@@ -80,7 +80,7 @@ def block(
     weights = n["gate"] if form == "full" else n["gate"][:2]
     places = 3 * np.arange(shape.B)[::-1]
     gating = Gating(form, *weights, rate=rate, over_time=over_time, seed=3, step=5, site=2, places=places)
-    how = {"lengths": shape.lengths, "moments": moments, "keep": keep}
+    how = {"lengths": shape.lengths, "moments": moments, "keep": ("layer",) * keep}
     r = residual_block(n["x"], part, n["system"], gating, n["h0"], **how)
     after = Later(*n["later"]) if later else None
     grads = residual_block_backward(n["dy"], part, n["system"], gating, r.saved, n["dhT"], after)
