@@ -36,17 +36,16 @@ ROT_ALWAYS_INLINE void store(real *x, vec v) { *(vec *)x = v; }
 
 /* A store to an aligned address that leaves the caches alone, where the processor has one. Other threads see such
  * stores after end_of_stores_past_caches. */
+#if !defined(__AVX2__)
+ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { store(x, v); }
+ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) {}
+#else
 #if defined(__AVX512F__)
 ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm512_stream_si512((__m512i *)x, (__m512i)v); }
-#elif defined(__AVX2__)
+#else
 ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm256_stream_si256((__m256i *)x, (__m256i)v); }
-#else
-ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { store(x, v); }
 #endif
-#if defined(__AVX2__)
 ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) { _mm_sfence(); }
-#else
-ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) {}
 #endif
 
 /* The sum of the lanes, pairwise. */
