@@ -116,12 +116,12 @@ lint-source: .venv/linters
 lint-gcc: .venv/installed
 	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_BUILD=build/lint-gcc/lib LIB_CFLAGS="$(WARNINGS)"
-	$(MAKE) -s -f examples/c/Makefile programs CC=gcc LIB_BUILD=build/lint-gcc/lib EXAMPLES=build/lint-gcc/examples LIB_CFLAGS="$(WARNINGS)"
+	$(MAKE) -s -f examples/c/Makefile programs CC=gcc EXAMPLES=build/lint-gcc/examples LIB_CFLAGS="$(WARNINGS)"
 
 lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=clang LIB_BUILD=build/lint-clang/lib LIB_CFLAGS="$(WARNINGS)"
-	$(MAKE) -s -f examples/c/Makefile programs CC=clang LIB_BUILD=build/lint-clang/lib EXAMPLES=build/lint-clang/examples LIB_CFLAGS="$(WARNINGS)"
+	$(MAKE) -s -f examples/c/Makefile programs CC=clang EXAMPLES=build/lint-clang/examples LIB_CFLAGS="$(WARNINGS)"
 
 # Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run
 strict:

@@ -19,38 +19,36 @@
 
 #if ROT_DOUBLE
 typedef uint64_t real_bits;
-typedef int64_t real_order;
-#define ROT_ABS      fabs
-#define ROT_SQRT     sqrt
-#define ROT_COPYSIGN copysign
-#define ROT_MANTISSA 52
-#define ROT_ROUND    (0x1.8p52 + 1022) /* adding it rounds to an integer in the last bits, biased for 2^(n-1) */
-#define ROT_EXP_HIGH 710.0
-#define ROT_EXP_LOW  (-708.3)
-#define ROT_LOG2E    0x1.71547652b82fep0
-#define ROT_LN2_HIGH 0x1.62e42fefa2p-1 /* short enough that n times it is exact */
-#define ROT_LN2_LOW  0x1.9ef35793c7673p-41
-#define ROT_LN2      0x1.62e42fefa39efp-1
-#define ROT_SHIFT    (0x1.8p52 + 1023) /* as ROT_ROUND, biased for 2^n, and its bits at n = -1023 */
-#define ROT_LEAST    INT64_C(0x4338000000000000)
-#define ROT_MOST     (ROT_LEAST + 2047)
+#define ROT_ABS       fabs
+#define ROT_SQRT      sqrt
+#define ROT_COPYSIGN  copysign
+#define ROT_MANTISSA  52
+#define ROT_ROUND     (0x1.8p52 + 1022) /* adding it rounds to an integer in the last bits, biased for 2^(n-1) */
+#define ROT_EXP_HIGH  710.0
+#define ROT_EXP_LOW   (-708.3)
+#define ROT_EXP2_LOW  (-1023.0) /* 2^n has the bits of 0 here, and those of infinity at n = ROT_EXP2_HIGH */
+#define ROT_EXP2_HIGH 1024.0
+#define ROT_LOG2E     0x1.71547652b82fep0
+#define ROT_LN2_HIGH  0x1.62e42fefa2p-1 /* short enough that n times it is exact */
+#define ROT_LN2_LOW   0x1.9ef35793c7673p-41
+#define ROT_LN2       0x1.62e42fefa39efp-1
+#define ROT_SHIFT     (0x1.8p52 + 1023) /* as ROT_ROUND, biased for 2^n */
 #else
 typedef uint32_t real_bits;
-typedef int32_t real_order; /* bits of a number as an integer, in the order of positive numbers */
-#define ROT_ABS      fabsf
-#define ROT_SQRT     sqrtf
-#define ROT_COPYSIGN copysignf
-#define ROT_MANTISSA 23
-#define ROT_ROUND    (0x1.8p23f + 126)
-#define ROT_EXP_HIGH 89.0f
-#define ROT_EXP_LOW  (-87.3f)
-#define ROT_LOG2E    0x1.715476p0f
-#define ROT_LN2_HIGH 0x1.62e4p-1f
-#define ROT_LN2_LOW  0x1.7f7d1cp-20f
-#define ROT_LN2      0x1.62e430p-1f
-#define ROT_SHIFT    (0x1.8p23f + 127)
-#define ROT_LEAST    0x4B400000
-#define ROT_MOST     (ROT_LEAST + 255)
+#define ROT_ABS       fabsf
+#define ROT_SQRT      sqrtf
+#define ROT_COPYSIGN  copysignf
+#define ROT_MANTISSA  23
+#define ROT_ROUND     (0x1.8p23f + 126)
+#define ROT_EXP_HIGH  89.0f
+#define ROT_EXP_LOW   (-87.3f)
+#define ROT_EXP2_LOW  (-127.0f)
+#define ROT_EXP2_HIGH 128.0f
+#define ROT_LOG2E     0x1.715476p0f
+#define ROT_LN2_HIGH  0x1.62e4p-1f
+#define ROT_LN2_LOW   0x1.7f7d1cp-20f
+#define ROT_LN2       0x1.62e430p-1f
+#define ROT_SHIFT     (0x1.8p23f + 127)
 #endif
 
 ROT_INLINE real vmath_q(real r) {
@@ -100,15 +98,14 @@ ROT_INLINE real vmath_exp(real x) {
 }
 
 /* 2^x = 2^n e^r with n = round(x) and r = (x - n) ln 2, in two thirds of the time of e^x, to a few units in the last
- * place. Infinite from 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5, NaN for infinite x.
- * The clamp is one of integers, which compilers turn into a min and a max instruction. */
+ * place. Infinite from 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5. */
 ROT_INLINE real vmath_exp2(real x) {
-    const real shifted = x + ROT_SHIFT, r = (x - (shifted - ROT_SHIFT)) * ROT_LN2;
-    real_order n;
+    const real low = x < ROT_EXP2_LOW ? ROT_EXP2_LOW : x, clamped = low > ROT_EXP2_HIGH ? ROT_EXP2_HIGH : low;
+    const real shifted = clamped + ROT_SHIFT, r = (clamped - (shifted - ROT_SHIFT)) * ROT_LN2;
+    real_bits bits;
     real power;
-    memcpy(&n, &shifted, sizeof n);
-    const real_order low = n < ROT_LEAST ? ROT_LEAST : n, clamped = low > ROT_MOST ? ROT_MOST : low;
-    const real_bits bits = (real_bits)clamped << ROT_MANTISSA;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits <<= ROT_MANTISSA;
     memcpy(&power, &bits, sizeof power);
     return power * (1 + r * (1 + r * vmath_q(r)));
 }

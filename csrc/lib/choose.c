@@ -1,3 +1,5 @@
+#include <stddef.h>
+
 #include "choose.h"
 
 /* LIB_avx2, for one, says that the build has the implementations for AVX2. */

@@ -2,7 +2,9 @@
 #ifndef ROT_CHOOSE_H
 #define ROT_CHOOSE_H
 
-#include "program.h"
+#include <stdbool.h>
+
+typedef struct implementation implementation; /* program.h */
 
 /* The fastest implementation in this build that the processor can run; NULL if there is none. */
 const implementation *choose(bool is_double);

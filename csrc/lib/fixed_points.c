@@ -130,6 +130,11 @@ static rows emit_maps(builder *b, iterated *to, map *maps, rows x) {
     return sums;
 }
 
+/* The library has no direct solver. */
+static void check_iterates(builder *b, const part *p) {
+    if (choice_of(b, p, "solver", "iteration direct")) unsupported(b, p, " with a direct solver");
+}
+
 static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
     iterated *const to = good(b) ? arena_take(b->memory, 1, sizeof *to) : NULL;
     if (!to) {
@@ -151,7 +156,8 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const bool contractive = flag_of(b, p, "contractive"), scaled = flag_of(b, p, "scaled");
     const mixing m = mixing_of(b, p, N, contractive);
     const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
-    ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
+    ignore(p, "selective lambda_init accelerated tile"); /* within one step there is nothing to accelerate */
+    check_iterates(b, p);
     map maps[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
                            [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
     if (has(p, "selective", "lambda")) maps[MAP_LAMBDA].W = matrix_of(b, p, "W_lambda", N, D);
@@ -206,6 +212,7 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
 }
 
 void build_bedouin(builder *b, const part *p, rows y, rows x) {
+    check_iterates(b, p);
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;

@@ -153,7 +153,7 @@ typedef struct {
 } pushed;
 
 /* The implementation of a dtype and instruction set. */
-typedef struct {
+typedef struct implementation {
     const char *isa;
     size_t number; /* bytes of a number */
     int64_t (*packed)(int64_t out, int64_t in);

@@ -1,8 +1,8 @@
 """The table of cases: one list of ops, tested by test_cases.py, and one of layers, also tested by test_layer_rows.py.
 
 A new op or layer adds its rows in a file of its own here, and its lists below. The rows of LARGE are for threads
-alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row. Those of ON_CPU
-need kernels that a GPU does not have.
+alone: every parallel loop of csrc stays in one thread below some size, and goes beyond it in some row. ON_DEVICES are
+without those that need kernels that a GPU does not have.
 """
 
 from cases import bedouin, blocks, fixed_point, ladder, linear, memory, mixers, ops, rnn, selective, window
@@ -28,7 +28,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *selective.LAYERS_LARGE,
 ]
 
-CASES: list[Case] = [
+ON_DEVICES: list[Case] = [
     *ops.OPS,
     *rnn.OPS,
     *mixers.OPS,
@@ -39,7 +39,7 @@ CASES: list[Case] = [
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
-ON_CPU: list[Case] = [row.case() for row in bedouin.ON_CPU]
+CASES = [*ON_DEVICES, *(row.case() for row in bedouin.ON_CPU)]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from cases import CASES
+from cases import ON_DEVICES
 from cases.table import Case
 from cuda_harness import check_case, few
 
@@ -19,6 +19,6 @@ COUNT = int(os.environ.get("HARNESS_CASES", "0"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("case", few(CASES, COUNT) if COUNT else CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", few(ON_DEVICES, COUNT) if COUNT else ON_DEVICES, ids=lambda case: case.name)
 def test_a_case_on_the_cuda_kernels(case: Case, seed: int) -> None:
     check_case(case, seed)

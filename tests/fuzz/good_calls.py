@@ -25,6 +25,7 @@ from cases.table import Case
 from fuzz.tree import copied
 from rotrnn import nn, ops
 from rotrnn.nn.layer import Context, Module, astype
+from rotrnn.training.parallel import ALONE
 
 METHODS = ("init", "forward", "backward", "prepare", "step", "fold", "fold_backward")
 
@@ -223,10 +224,22 @@ def _of_windows() -> None:
         rotrnn.tiir_scan(a, X.astype(a.dtype), state, window=3, power=a**3)
 
 
+def _of_split() -> None:
+    """One process with whole sequences."""
+    turn, x = np.full(D // 2, 0.9 + 0.1j), X[..., : D // 2 * 2].view(np.complex128)
+    theta, gamma = np.full((1, D // 2), 0.3), np.array([0.9])
+    lengths = rotrnn.split_lengths(np.array([9, 3]), X.shape[1], split=ALONE)
+    rotrnn.split_start(turn, x, split=ALONE, lengths=lengths)
+    rotrnn.split_end(x, turn, split=ALONE, lengths=lengths)
+    rotrnn.split_rotation_start(theta, gamma, X, split=ALONE, lengths=lengths)
+    rotrnn.split_rotation_end(X, theta, gamma, split=ALONE, lengths=lengths)
+
+
 WITHOUT_ROWS: dict[str, Callable[[], Any]] = {
     "bank_step": lambda: rotrnn.bank_step(TURN, TURN, np.ones(D), np.zeros((2, D, 3), complex), X[:, 0]),
     "batch_norm_statistics": lambda: rotrnn.batch_norm_statistics(X, lengths=np.array([9, 3])),
     "learning_rate": lambda: rotrnn.learning_rate(3, 10, 1e-3),
+    "split": _of_split,
     "tiir_scan": _of_windows,
     "wrope_angle": lambda: rotrnn.wrope_angle(np.arange(5), 8),
 }

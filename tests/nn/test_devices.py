@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rotrnn
-from cases import CASES
+from cases import ON_DEVICES
 from cases.table import Case
 from rotrnn import Context
 from rotrnn.nn import LAYERS
@@ -19,7 +19,7 @@ from strict import STRICT, SilentConversion, StrictArray, counted, to_device, to
 EPS = np.finfo(np.float64).eps
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ON_DEVICES, ids=lambda case: case.name)
 def test_a_case_runs_on_the_device(case: Case) -> None:
     """Forward and backward give the CPU's results, to rounding: NumPy's loops depend on where arrays lie."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))

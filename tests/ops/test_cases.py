@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import CASES as ANYWHERE
-from cases import LARGE, ON_CPU
+from cases import CASES, LARGE
 from cases.table import Arrays, Case
 from rotrnn import _cpu
 
-CASES = [*ANYWHERE, *ON_CPU]
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:

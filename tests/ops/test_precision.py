@@ -365,11 +365,11 @@ def test_blocks_of_several_tiles(lengths: tuple[int, ...], way: tuple[str, str])
 
 @pytest.mark.parametrize("form", ["full", "none"])
 def test_tiles_of_other_sizes_round_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With single steps, every state that da takes is one between tiles."""
+    """With tiles of two steps, every other state that da takes is one between tiles."""
     distances = []
     for draw in range(3):
         n, found = numbers(2, 40, 8, 3, 1 + draw % 2, draw), []
-        for tile in (1, 96):
+        for tile in (2, 96):
             monkeypatch.setitem(vars(HOST), "tile", tile)
             with rotrnn.precision("bf16"):
                 found.append(block(n, (40, 30), "row", form))

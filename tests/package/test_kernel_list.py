@@ -102,6 +102,12 @@ y, s = np.full((2, 3), np.nan), np.full(2, np.nan)
 _cpu.kernels.planted(y=y, s=s, x=x, w=w, M=2, N=3)
 assert (y == w * x).all() and (s == y.sum(1)).all(), (y, s)
 """
+WITHOUT_STREAMS = """
+#include <Python.h>
+int add_stream(PyObject *module);
+int add_stream(PyObject *module) { return (void)module, 0; }
+const char rot_run_f32_base, rot_run_f64_base, rot_run_f32_neon, rot_run_f64_neon;
+"""
 NAMES = ("y", "s", "x", "w", "M", "N")
 COMPILER = shutil.which("gcc") or shutil.which("cc") or ""
 EXTENSION = sysconfig.get_config_var("EXT_SUFFIX")
@@ -134,6 +140,9 @@ def common(tmp_path_factory):
     made = compile_objects(folder, [folder / "planted.c"])
     assert not made.returncode, made.stderr
     (folder / "planted.o").rename(folder / "planted_f32.o")
+    (folder / "streams.c").write_text(WITHOUT_STREAMS)
+    made = compile_objects(folder, [folder / "streams.c"])
+    assert not made.returncode, made.stderr
     return folder
 
 
