@@ -13,7 +13,6 @@ from cases.table import Arrays, Case
 from rotrnn import _cpu
 
 
-
 def over(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
