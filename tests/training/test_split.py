@@ -410,7 +410,8 @@ def test_states_belong_to_the_ends():
             (ops.split_end, (x, a, h), True, 0, "dhT"),
         ):
             expected = (
-                rf"{name} was given to process {1 - rank} of 2, expected only by process {rank}, where time begins"
+                f"{name} was given to process {1 - rank} of 2, expected only by process {rank}, "
+                f"where time {'ends' if name == 'dhT' else 'begins'}"
             )
             try:
                 with world.together():

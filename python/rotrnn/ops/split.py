@@ -119,7 +119,7 @@ def pass_on(
         if split.rank != order[0]:
             raise ValueError(
                 f"{op}: {name} was given to process {split.rank} of {split.size}, expected only by process "
-                f"{order[0]}, where time begins"
+                f"{order[0]}, where time {'ends' if name == 'dhT' else 'begins'}"
             )
         own = own._replace(last=own(given))
     form = f"{op} with B={B}, N={N}, {dtype}" + (" from the end" if reverse else "")
