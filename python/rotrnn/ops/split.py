@@ -136,7 +136,7 @@ def pass_on(
             break
         numbers = messages[rank][FORM:].copy().view(body.dtype)
         cut = len(numbers) - B * N
-        one = Affine(numbers[:cut].reshape(cut // max(N, 1), N), numbers[cut:].reshape(B, N))
+        one = Affine(numbers[:cut].reshape(cut // N if N else 1, N), numbers[cut:].reshape(B, N))
         state = one.last if state is None else one(state)  # that of the first process includes what was given to it
     return state
 
