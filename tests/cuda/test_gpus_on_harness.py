@@ -22,7 +22,7 @@ from rotrnn.training import gpus
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.loop import train
 from rotrnn.training.parallel import ALONE, World
-from rotrnn.training.recipe import Recipe
+from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.run import Run
 from strict import to_host
 
@@ -67,6 +67,24 @@ def test_two_gpus_train_as_one_process_does(settings: list[str], tmp_path: Path)
         np.testing.assert_allclose(value, there[key], rtol=0, atol=1e-6, err_msg=key)  # as in test_training_on_harness
     facts = read_checkpoint(Run(tmp_path / "gpu").checkpoint("last"))[1]
     assert facts["arithmetic"] == ["harness, CUDA 13.0 and CuPy 14.2.0 on 2 processes"]
+
+
+def test_states_that_are_carried_on_go_between_gpus_as_they_are(tmp_path: Path) -> None:
+    """They are complex, and the shares of three sequences differ in size: NCCL gathers neither."""
+    small = ("task.group=S3", "task.length=5", "task.samples=200", "task.val_fraction=0.02", "task.test_length=6")
+    own = ("model.layer=lru", "layer.d_state=4", "model.d_model=8", "model.n_layers=1", "optimiser.no_decay=[]")
+    often = ("training.batch=3", "training.steps=4", "training.eval_every=2", "training.dtype=float64")
+    with pytest.warns(match="another model.layer drops what was set"):
+        recipe = load_recipe("word-problem", [*small, *own, *often, "task.test=10", "task.carry=0.8"])
+    train(recipe, tmp_path / "cpu", progress=False)
+    done = started(tmp_path, recipe)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-7)
+    there, found = parameters(tmp_path / "cpu"), parameters(tmp_path / "gpu")
+    carried = [key for key in there if key.startswith("carried")]
+    assert carried
+    for key in carried:
+        np.testing.assert_allclose(found[key], there[key], rtol=0, atol=1e-6, err_msg=key)
 
 
 def test_two_processes_do_not_share_a_gpu(tmp_path: Path) -> None:

@@ -198,6 +198,17 @@ def test_states_of_files_are_checked(tmp_path: Path) -> None:
         python.load(path)
 
 
+def test_a_state_of_other_numbers_is_refused(tmp_path: Path) -> None:
+    """Its bytes may be as many, since what a layer keeps is padded to 64."""
+    model = build_model(ModelSettings("lstm", 8, 1), {"d_state": 4}, head="tagger", n_classes=C, n_features=F)
+    single, path = model.init(np.random.default_rng(0)), tmp_path / "state.safetensors"
+    one, other = (model.stream(astype(single, dtype), B, "c") for dtype in (np.float32, np.float64))
+    assert one.state.shape == other.state.shape
+    one.save(path)
+    with pytest.raises(ValueError, match=f"^{path}: has numbers of 'float32', expected float64 as the stream's param"):
+        other.load(path)
+
+
 def test_steps_without_a_fixed_point_are_warned_of() -> None:
     own = {"d_state": 4, "max_iterations": 1, "tol": 1e-3}
     model = build_model(ModelSettings("fixed_point", 8, 1), own, head="tagger", n_classes=C, n_features=F)

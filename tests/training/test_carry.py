@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,10 +184,12 @@ def test_the_state_that_is_carried_on_is_that_of_the_whole_sequences(tmp_path) -
     trainer.close()
 
 
-@pytest.mark.parametrize("layer", ["lru", "lstm", "bedouin"])
+@pytest.mark.parametrize(
+    ("layer", "dtype"), [("lru", "float32"), ("lru", "float64"), ("lstm", "float32"), ("bedouin", "float32")]
+)
 @pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
-def test_a_run_resumes_to_the_same_bytes(layer: str, tmp_path) -> None:
-    recipe = small_recipe(layer, "training.accumulate=2")
+def test_a_run_resumes_to_the_same_bytes(layer: str, dtype: str, tmp_path) -> None:
+    recipe = small_recipe(layer, "training.accumulate=2", f"training.dtype={dtype}")
     train(recipe, tmp_path / "straight", progress=False)
     original = Stepper.advance
 
@@ -223,6 +226,25 @@ def test_two_processes_train_as_one(tmp_path) -> None:
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-8, err_msg=name)
 
 
+def test_a_state_without_numbers_goes_between_processes() -> None:
+    """Mamba without a convolution keeps nothing of past inputs, (B, 0, I)."""
+
+    def run(world):
+        layer = ("layer.d_state=2", "layer.d_conv=1")
+        with warnings.catch_warnings(action="ignore"):
+            recipe = load_recipe("word-problem", [*SMALL, "model.layer=mamba", "optimiser.no_decay=[]", *layer])
+        trainer = Trainer(recipe, Run(Path("unused")), False, world)
+        state = initial_state(trainer.model, recipe)
+        for _ in range(3):
+            trainer.stepper.advance(state)
+        trainer.close()
+        return [leaf.shape for _, leaf in flatten_state(state.carried)]
+
+    (one,), (first, second) = among(1, run), among(2, run)
+    assert one == first == second
+    assert (6, 0, 16) in one
+
+
 @pytest.mark.parametrize(
     ("overrides", "match"),
     [
@@ -249,3 +271,13 @@ def test_runs_without_carry_keep_their_digest() -> None:
     digests = {carry: small_recipe("lru", f"task.carry={carry}").digest() for carry in (0.0, 0.5)}
     assert digests[0.0] == "6d857033947c54cf783fe25cff97794a730c53aa9866e71de8bcefb88502f1c3"
     assert digests[0.5] != digests[0.0]
+
+
+def test_a_setting_of_ones_own_task_that_begins_alike_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, digests = small_recipe(), set()
+    tables = recipe.tables()
+    for bits in (1, 2):
+        task = {"name": "sums", "carry_bits": bits}
+        monkeypatch.setattr(type(recipe), "tables", lambda self, task=task: tables | {"task": task})
+        digests.add(recipe.digest())
+    assert len(digests) == 2

@@ -15,7 +15,9 @@ import pytest
 
 import toy
 from rotrnn.cli import main
+from rotrnn.training.crew import LOST, Crew, Remote, serve
 from rotrnn.training.loop import train
+from rotrnn.training.parallel import ALONE
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.slurm import check_options, script
@@ -261,3 +263,73 @@ def test_a_script_quotes_what_a_shell_would_read():
     assert "#SBATCH --job-name=my_sweep_HOME\n#SBATCH --array=0-2\n" in text
     assert """set -- seed=0 seed=1 'a=b;c'"'"'d'\n""" in text
     assert text.endswith('train --resume "$1" --device cuda\n')
+
+
+# ---- what goes wrong in another process ----
+
+
+class Wire:
+    """The communicator of process 1, which is told these things, one at a time."""
+
+    def __init__(self, *told):
+        self.told, self.sent = list(told), []
+
+    def iprobe(self, source=None):
+        return bool(self.told) and (self.told[0] != ("leave",) or bool(self.sent))
+
+    def recv(self, source=None):
+        return self.told.pop(0)
+
+    def send(self, what, dest):
+        self.sent.append(what)
+
+
+class Together:
+    """A world of two processes on this machine."""
+
+    rank = 1
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def tell(self, facts):
+        return [facts, facts]
+
+
+class Gone:
+    """A worker whose folder is gone when it has ended."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def has_ended(self):
+        return True
+
+    def end(self):
+        self.run.fail("it crashed")
+        return "failed", []
+
+
+@pytest.mark.parametrize("where", ["at its start", "at its end"])
+def test_process_0_hears_of_a_run_that_nothing_can_be_written_of(where, tmp_path, monkeypatch):
+    """Process 0 would wait for ever for an answer; it raises the error instead, as a sweep without MPI does."""
+    folder = str(tmp_path / "gone")
+
+    def start(run):
+        if where == "at its start":
+            raise OSError("no processes are left")
+        return Gone(run)
+
+    monkeypatch.setattr("rotrnn.training.crew.here", lambda share, device: start)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    wire = Wire(("start", folder, 1, "cpu"), ("leave",))
+    serve(Together(wire))
+    ((name, how, more),) = wire.sent
+    assert (name, how) == (folder, LOST)
+    assert folder in more[0]
+    crew = Crew(ALONE)
+    crew.comm, crew.ended = Wire(), {folder: (how, more)}
+    remote = Remote(crew, 1, 1, "cpu", Run(Path(folder)))
+    assert remote.has_ended()
+    with pytest.raises(OSError, match=rf"process 1: .*{folder}"):
+        remote.end()

@@ -399,6 +399,12 @@ def test_a_process_that_fails_is_heard_of_in_other_rows_too():
     assert told[:3] == [f"Fallen: process 3 of 4 failed: {told[3]}"] * 3
 
 
+def test_no_lanes_at_all():
+    found = among(3, lambda world: ops.split_start(np.ones(0), np.zeros((B, T, 0)), split=world))
+    assert found[0] is None
+    assert [one.shape for one in found[1:]] == [(B, 0), (B, 0)]
+
+
 def test_states_belong_to_the_ends():
     a, x, h = np.full(N, 0.5), np.zeros((B, T, N)), np.zeros((B, N))
 
@@ -410,7 +416,8 @@ def test_states_belong_to_the_ends():
             (ops.split_end, (x, a, h), True, 0, "dhT"),
         ):
             expected = (
-                rf"{name} was given to process {1 - rank} of 2, expected only by process {rank}, where time begins"
+                f"{name} was given to process {1 - rank} of 2, expected only by process {rank}, "
+                f"where time {'ends' if name == 'dhT' else 'begins'}"
             )
             try:
                 with world.together():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,13 @@ def test_a_resumed_run_keeps_its_choice(tmp_path: Path, monkeypatch: pytest.Monk
     assert start("auto", 2 * 10**9, True) == 4 * 10**9 // SHARE
     assert start("auto", 10**8, True) == 10**8 // SHARE
     assert start("least", 10**8, True) == 0
+    assert run.load_recipe().training.memory == "least"  # which a plain --resume and the worker of a sweep read
+    assert start("auto", 10**9, True) == 10**9 // SHARE
+    assert start("5000", 10**9, True) == 5000
+    assert start("auto", 10**9, True) == 10**9 // SHARE
+    for damaged in ("much", -5, True, [1]):
+        run.sessions.write_text(json.dumps([{"memory": damaged, "memory_setting": "auto"}]))
+        assert start("auto", 10**9, True) == 10**9 // SHARE
     arrays, facts = read_checkpoint(run.checkpoint("last"))
     assert facts["step"] == 2
     assert all(np.isfinite(one).all() for one in arrays.values())

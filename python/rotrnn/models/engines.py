@@ -36,6 +36,8 @@ class Engine(ABC):
     """
 
     name: ClassVar[str]
+    numbers: str | None = None
+    """The dtype of the numbers in a state that is made of bytes."""
     state: Any
     tokens: Any
 
@@ -74,6 +76,7 @@ class CEngine(Engine):
             raise NotImplementedError("the parameters are not NumPy arrays")
         self.model, self.batch = model, batch
         self.dtype = next(iter(arrays.values())).dtype
+        self.numbers = self.dtype.name
         self.reads_features = isinstance(model.encoder, Dense)
         self.pools = "T" not in model.output_forms[0]
         self.outputs = [*model.heads.values()][-1].d_out

@@ -127,7 +127,8 @@ class Stream:
         for name, leaf in flatten_state(self.state):
             arrays[name] = leaf.view(leaf.real.dtype).reshape(*leaf.shape, 2) if np.iscomplexobj(leaf) else leaf
         kinds = {name: leaf.dtype.name for name, leaf in flatten_state(self.state)}
-        write_checkpoint(path, arrays, {"stream": self._digest(), "dtypes": kinds})
+        numbers = {} if self._engine.numbers is None else {"numbers": self._engine.numbers}
+        write_checkpoint(path, arrays, {"stream": self._digest(), "dtypes": kinds, **numbers})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Loads a state that `save` wrote, on this machine or another, and continues from it.
@@ -138,7 +139,8 @@ class Stream:
             The file does not exist.
         ValueError
             The file is damaged, is not a stream's state, or belongs to a model with other settings, to another batch
-            size or to another engine; or an array in it is not one of the model's state. The stream is unchanged.
+            size or to another engine, or in C to parameters of another dtype; or an array in it is not one of the
+            model's state. The stream is unchanged.
         """
         _check_path("Stream.load", path)
         arrays, facts = read_checkpoint(path)
@@ -150,6 +152,9 @@ class Stream:
             raise ValueError(f"{path}: has no tokens, expected the number of tokens that each sequence has read")
         if len(tokens) != self.batch:
             raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {self.batch}")
+        numbers, expected = facts.get("numbers"), self._engine.numbers
+        if numbers is not None and expected is not None and numbers != expected:
+            raise ValueError(f"{path}: has numbers of {numbers!r:.20}, expected {expected} as the stream's parameters")
         try:
             check_steps("tokens", tokens)
             self._engine.restore(arrays, facts.get("dtypes"), tokens)

@@ -119,7 +119,7 @@ def pass_on(
         if split.rank != order[0]:
             raise ValueError(
                 f"{op}: {name} was given to process {split.rank} of {split.size}, expected only by process "
-                f"{order[0]}, where time begins"
+                f"{order[0]}, where time {'ends' if name == 'dhT' else 'begins'}"
             )
         own = own._replace(last=own(given))
     form = f"{op} with B={B}, N={N}, {dtype}" + (" from the end" if reverse else "")
@@ -136,7 +136,7 @@ def pass_on(
             break
         numbers = messages[rank][FORM:].copy().view(body.dtype)
         cut = len(numbers) - B * N
-        one = Affine(numbers[:cut].reshape(cut // max(N, 1), N), numbers[cut:].reshape(B, N))
+        one = Affine(numbers[:cut].reshape(cut // N if N else 1, N), numbers[cut:].reshape(B, N))
         state = one.last if state is None else one(state)  # that of the first process includes what was given to it
     return state
 

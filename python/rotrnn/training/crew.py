@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from typing import Any
 from rotrnn.training.parallel import MPIWorld, World
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import POLL, Place, Worker, here
+
+Outcome = tuple[str, list[str]]
+LOST = "lost"
+"""The outcome of a run of which nothing could be written, as on a full disk; instead of warnings, the error."""
 
 
 class Crew:
@@ -28,7 +33,7 @@ class Crew:
     def __init__(self, among: World) -> None:
         self.comm = among.comm if isinstance(among, MPIWorld) else None
         self.beside = _beside(among)
-        self.ended: dict[str, tuple[str, list[str]]] = {}
+        self.ended: dict[str, Outcome] = {}
 
     def __enter__(self) -> Crew:
         return self
@@ -54,8 +59,8 @@ class Crew:
     def listen(self) -> None:
         """Takes the answers that have come."""
         while self.comm is not None and self.comm.iprobe():
-            folder, *outcome = self.comm.recv()
-            self.ended[folder] = tuple(outcome)
+            folder, how, warned = self.comm.recv()
+            self.ended[folder] = how, warned
 
 
 class Remote:
@@ -73,8 +78,11 @@ class Remote:
     def ask_to_stop(self) -> None:
         self.crew.tell(self.rank, "stop", self.name)
 
-    def end(self) -> tuple[str, list[str]]:
-        return self.crew.ended.pop(self.name)
+    def end(self) -> Outcome:
+        how, warned = self.crew.ended.pop(self.name)
+        if how == LOST:
+            raise OSError(f"process {self.rank}: {warned[0]}")
+        return how, warned
 
     def kill(self) -> None:
         """Nothing: a process that is dismissed kills its runs."""
@@ -100,11 +108,23 @@ def serve(among: MPIWorld) -> None:
                 try:
                     working[folder] = here(jobs * beside, device)(Run(Path(folder)))
                 except OSError as error:
-                    Run(Path(folder)).fail(str(error))
-                    comm.send((folder, "failed", []), dest=0)
+                    comm.send((folder, *_told(partial(_failed, Run(Path(folder)), str(error)))), dest=0)
         for folder in [name for name, worker in working.items() if worker.has_ended()]:
-            comm.send((folder, *working.pop(folder).end()), dest=0)
+            comm.send((folder, *_told(working.pop(folder).end)), dest=0)
         time.sleep(POLL)
+
+
+def _failed(run: Run, error: str) -> Outcome:
+    run.fail(error)
+    return "failed", []
+
+
+def _told(outcome: Callable[[], Outcome]) -> Outcome:
+    """Returns the outcome, or that it could not be recorded: process 0 waits for an answer, and raises the error."""
+    try:
+        return outcome()
+    except OSError as error:
+        return LOST, [str(error)]
 
 
 def _beside(among: World) -> int:

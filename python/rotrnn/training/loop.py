@@ -138,12 +138,13 @@ def train(
         with precision(recipe.training.precision), ExitStack() as stack:
             if place is not HOST and among.size > 1:
                 among = stack.enter_context(GPUs(among))
-            before = run.last_session().get("memory") if among.first and there is not None else None
+            before = run.last_memory() if among.first and there is not None else None
             memory = budget(recipe.training.memory, place, among, among.tell(before)[0])
             trainer = Trainer(recipe, run, progress and among.first, among, place, memory)
             if among.first:
                 run.put(recipe, there)
-                facts = {"processes": among.size, "precision": recipe.training.precision, "memory": memory}
+                facts = {"processes": among.size, "precision": recipe.training.precision}
+                facts |= {"memory": memory, "memory_setting": recipe.training.memory}
                 gpu = {} if place is HOST else {"gpu": cuda.describe()}
                 run.add_session({**session(), **facts, **gpu})
             return trainer.train()

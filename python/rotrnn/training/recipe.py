@@ -157,12 +157,17 @@ class Recipe:
         }
 
     def moved(self, other: Recipe | None = None) -> Recipe:
-        """Returns this recipe with the data paths of `other` (or its own), made absolute so that a run finds its files
-        from any working directory."""
+        """Returns this recipe with what a run may go on with of `other` (or its own): `training.memory`, and data
+        paths, made absolute so that a run finds its files from any working directory."""
+        memory = (self if other is None else other).training.memory
         task: Any = self.task if other is None else other.task
         places = {key: getattr(task, key) for key in HERE if hasattr(self.task, key)}
         absolute = {key: os.path.abspath(one) if one and isinstance(one, str) else one for key, one in places.items()}
-        return dataclasses.replace(self, task=dataclasses.replace(cast(Any, self.task), **absolute))
+        return dataclasses.replace(
+            self,
+            task=dataclasses.replace(cast(Any, self.task), **absolute),
+            training=dataclasses.replace(self.training, memory=memory),
+        )
 
     def text(self) -> str:
         """Returns the recipe as TOML."""
@@ -176,8 +181,8 @@ class Recipe:
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
-        if not tables["task"].get("carry"):  # nor of this one
-            tables["task"] = {key: value for key, value in tables["task"].items() if not key.startswith("carry")}
+        if tables["task"].get("carry") == 0:  # nor of this one
+            tables["task"] = {key: value for key, value in tables["task"].items() if key not in CARRY}
         idle = {"memory"}
         if tables["training"].get("precision") == "float32":  # runs from before there was a choice have this digest
             idle.add("precision")
@@ -187,6 +192,9 @@ class Recipe:
 
 HERE = {"data_dir": "", "download": False, "cache_dir": ""}
 """Settings of tasks that say where their files lie, which may be elsewhere tomorrow."""
+
+CARRY = ("carry", "carry_after")
+"""Settings of tasks that say nothing where `carry` is 0."""
 
 
 @cache

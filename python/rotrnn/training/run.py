@@ -125,7 +125,8 @@ class Run:
                 )
 
     def put(self, recipe: Recipe, there: Recipe | None = None) -> None:
-        """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files are updated."""
+        """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files and
+        `training.memory` are updated."""
         new = recipe.moved() if there is None else there.moved(recipe)
         if there is None or new != there:
             self.write(self.recipe, new.text())
@@ -158,10 +159,13 @@ class Run:
         """Appends to the list in sessions.json."""
         self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
-    def last_session(self) -> dict[str, Any]:
-        """Returns what sessions.json says of the last start; nothing if there was none."""
+    def last_memory(self) -> int | None:
+        """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
+        not."""
         sessions: list[dict[str, Any]] = self.read_json(self.sessions, [])
-        return sessions[-1] if sessions else {}
+        last = sessions[-1] if sessions else {}
+        memory = last.get("memory") if last.get("memory_setting") == "auto" else None
+        return memory if type(memory) is int and memory >= 0 else None
 
     def read_json(self, path: Path, default: Any = None) -> Any:
         """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged.

@@ -73,16 +73,26 @@ class State:
     """The model's state after the last step, of each row of the batch, if the task carries it on."""
 
     def arrays(self) -> dict[str, Array]:
-        """Every array, on the CPU, by the name it has in a checkpoint."""
+        """Every array, on the CPU, by the name it has in a checkpoint. A complex one is viewed as a real one with a
+        last axis of size 2, since files have no complex128."""
         arrays = {**{PARAMS + name: array for name, array in flatten(self.params)}, **self.moments}
         arrays |= dict(flatten_state(self.carried, CARRIED))
-        return {name: to_host(array) for name, array in arrays.items()}
+        return {name: _as_real(to_host(array)) for name, array in arrays.items()}
 
     def move(self, device: Device) -> None:
         """Moves every array to a device."""
         self.params, self.moments = moved(self.params, device), moved(self.moments, device)
         carried = moved(dict(flatten_state(self.carried, CARRIED)), device)
         self.carried = unflatten_state(carried)
+
+
+def _as_real(array: Array) -> Array:
+    return array.view(array.real.dtype).reshape(*array.shape, 2) if np.iscomplexobj(array) else array
+
+
+def _as_it_was(array: Array, like: Array) -> Array:
+    """The inverse of `_as_real`, for an array of the dtype of `like`."""
+    return np.ascontiguousarray(array).view(like.dtype).reshape(like.shape) if np.iscomplexobj(like) else array
 
 
 def initial_state(model: Model, recipe: Recipe) -> State:
@@ -162,7 +172,8 @@ class Checkpoints:
             history = [*history, here]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}
-        carried = unflatten_state({name: arrays[name] for name, _ in flatten_state(state.carried, CARRIED)})
+        leaves = flatten_state(state.carried, CARRIED)
+        carried = unflatten_state({name: _as_it_was(arrays[name], leaf) for name, leaf in leaves})
         return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], history, carried)
 
     def write(self, name: str, state: State, **facts: Any) -> None:

@@ -23,7 +23,7 @@ from rotrnn.nn.layer import (
     unflatten_state,
 )
 from rotrnn.nn.layer import State as Carried
-from rotrnn.ops.device import HOST, Device, beside
+from rotrnn.ops.device import HOST, Device, beside, to_host
 from rotrnn.tasks.task import Index
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
@@ -170,14 +170,15 @@ class Stepper:
 
     def joined(self, carried: Carried, parts: list[Carried]) -> Carried:
         """Returns the state of the whole batch from this process's share of each part; the leaves of `carried` say the
-        dtypes."""
+        dtypes. Between processes it goes by the host: shares may differ in size, and NCCL has no complex numbers."""
         flat = [dict(flatten_state(part)) for part in parts]
         whole = {}
         for name, leaf in flatten_state(carried):
             shares = [part[name].astype(leaf.dtype, copy=False) for part in flat]
-            if self.world.size > 1:
-                shares = [one for share in shares for one in self.world.gather(share)]
-            whole[name] = np.concatenate(shares)
+            if self.world.size > 1 and leaf.size:
+                every = [one for share in shares for one in self.world.gather(to_host(share))]
+                shares = [self.device.asarray(np.concatenate(every))]
+            whole[name] = np.concatenate(shares) if leaf.size else leaf
         return unflatten_state(whole)
 
 
