@@ -221,28 +221,29 @@ static PyObject *restore(PyObject *object, PyObject *argument) {
 }
 
 /* A list of a count of each sequence. */
-static PyObject *counts(const stream_object *self, int64_t (*count)(const rotrnn_stream *, int64_t)) {
+static PyObject *counts(stream_object *self, const char *call, int64_t (*count)(const rotrnn_stream *, int64_t)) {
     const int64_t B = self->stream->batch;
-    PyObject *const list = PyList_New((Py_ssize_t)B);
+    if (!enter(self, call)) return NULL;
+    PyObject *list = PyList_New((Py_ssize_t)B);
     for (int64_t b = 0; list && b < B; b++) {
         PyObject *const one = PyLong_FromLongLong(count(self->stream, b));
-        if (!one) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        PyList_SET_ITEM(list, (Py_ssize_t)b, one);
+        if (one)
+            PyList_SET_ITEM(list, (Py_ssize_t)b, one);
+        else
+            Py_CLEAR(list);
     }
+    leave(self);
     return list;
 }
 
 static PyObject *steps(PyObject *object, PyObject *ignored) {
     (void)ignored;
-    return counts((stream_object *)object, rotrnn_sequence_steps);
+    return counts((stream_object *)object, "tokens", rotrnn_sequence_steps);
 }
 
 static PyObject *unsettled(PyObject *object, PyObject *ignored) {
     (void)ignored;
-    return counts((stream_object *)object, rotrnn_sequence_unsettled);
+    return counts((stream_object *)object, "unsettled", rotrnn_sequence_unsettled);
 }
 
 static PyMethodDef METHODS[] = {

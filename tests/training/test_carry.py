@@ -18,7 +18,6 @@ from rotrnn.training.loader import Loader
 from rotrnn.training.loop import Trainer, train
 from rotrnn.training.recipe import Training, load_recipe
 from rotrnn.training.run import Run
-from rotrnn.training.state import initial_state
 from rotrnn.training.step import Stepper
 from toy import contents
 
@@ -164,7 +163,7 @@ def test_zeros_are_the_state_before_the_first_step(name: str) -> None:
 def test_the_state_that_is_carried_on_is_that_of_the_whole_sequences(tmp_path) -> None:
     """Without updates, the state after some steps is that of one forward over what each row has read since it began."""
     trainer = Trainer(small_recipe("lru", "training.dtype=float64"), Run(tmp_path), False)
-    state = initial_state(trainer.model, trainer.recipe)
+    state = trainer.initial_state()
     read: list[list[int]] = [[] for _ in range(6)]
     for step in range(8):
         part = trainer.loader.parts(step)[0]
@@ -211,7 +210,7 @@ def test_two_processes_train_as_one(tmp_path) -> None:
 
     def run(world):
         trainer = Trainer(recipe, Run(tmp_path / str(world.rank)), False, world)
-        state = initial_state(trainer.model, recipe)
+        state = trainer.initial_state()
         for _ in range(6):
             trainer.stepper.advance(state)
         trainer.close()
@@ -234,7 +233,7 @@ def test_a_state_without_numbers_goes_between_processes() -> None:
         with warnings.catch_warnings(action="ignore"):
             recipe = load_recipe("word-problem", [*SMALL, "model.layer=mamba", "optimiser.no_decay=[]", *layer])
         trainer = Trainer(recipe, Run(Path("unused")), False, world)
-        state = initial_state(trainer.model, recipe)
+        state = trainer.initial_state()
         for _ in range(3):
             trainer.stepper.advance(state)
         trainer.close()

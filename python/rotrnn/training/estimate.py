@@ -29,7 +29,7 @@ from rotrnn.training.memory import budget
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
-from rotrnn.training.state import State, initial_state
+from rotrnn.training.state import State
 
 EVALUATED = 4
 """Number of batches that are evaluated to measure the time of an evaluation."""
@@ -130,7 +130,7 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
         memory = budget(recipe.training.memory, place)
         trainer = Trainer(recipe, Run(Path(folder)), False, device=place, memory=memory)
         try:
-            state = initial_state(trainer.model, recipe)
+            state = trainer.initial_state()
             state.move(trainer.device)
             trainer.record(state)
             yield trainer, state

@@ -46,7 +46,7 @@ from rotrnn.training.optimiser import NonFinite, check_parameters, describe_grou
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe
 from rotrnn.training.run import Run
-from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state
+from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
 
 
@@ -179,7 +179,7 @@ class Trainer:
     # ---- a run ----
 
     def train(self) -> dict[str, Any]:
-        state = self.checkpoints.load(initial_state(self.model, self.recipe))
+        state = self.checkpoints.load(self.initial_state())
         try:
             state.move(self.device)
             self.record(state)
@@ -207,6 +207,13 @@ class Trainer:
             raise kind(f"the GPU failed after step {state.step}: {error}; {self.kept}") from error
         finally:
             self.close()
+
+    def initial_state(self) -> State:
+        """The state before the first step."""
+        state = initial_state(self.model, self.recipe)
+        if self.task.train.carry:
+            state.carried = zero_rows(self.model, self.recipe)
+        return state
 
     def close(self) -> None:
         """Drops the graphs of steps, and ends the loader."""

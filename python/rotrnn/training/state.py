@@ -96,17 +96,19 @@ def _as_it_was(array: Array, like: Array) -> Array:
 
 
 def initial_state(model: Model, recipe: Recipe) -> State:
-    """Initial values, drawn from (seed, 0, 1), and if the task carries states on, that of the model for each row."""
+    """Initial values, drawn from (seed, 0, 1)."""
     rng = np.random.default_rng([recipe.training.seed, 0, 1])
     params = astype(model.init(rng), recipe.training.dtype)
-    state = State(0, params, recipe.optimiser.init(params))
-    if getattr(recipe.task, "carry", 0):
-        if not isinstance(model, Tagger):
-            raise ValueError(
-                f"task.carry: the model is a {type(model).__name__}, expected one with labels for steps, as a Tagger"
-            )
-        state.carried = model.zero_state(recipe.training.batch, recipe.training.dtype)
-    return state
+    return State(0, params, recipe.optimiser.init(params))
+
+
+def zero_rows(model: Model, recipe: Recipe) -> Carried:
+    """The state of the model before the first step of each row of a batch, for a task that carries states on."""
+    if not isinstance(model, Tagger):
+        raise ValueError(
+            f"task.carry: the model is a {type(model).__name__}, expected one with labels for steps, as a Tagger"
+        )
+    return model.zero_state(recipe.training.batch, recipe.training.dtype)
 
 
 def checksum(state: State) -> int:
