@@ -9,6 +9,7 @@
 #include "exact.h"
 #include "kernels.h"
 #include "rows.h"
+#include "stop.h"
 
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
@@ -474,10 +475,12 @@ static void read_pool(const program *p, const frame *f, real *output) {
     read_out(p, output, rows_of(f, p->last), f->B);
 }
 
+/* A push that is stopped leaves the state between two chunks. */
 static void push(const program *p, frame *f, const pushed *call) {
     const int64_t chunk = most(f->room / f->B, 1);
     real *const output = call->output;
-    for (int64_t first = 0; first < call->n; first += f->n) {
+    rot_stop *const stop = stop_of_call();
+    for (int64_t first = 0; first < call->n && !stopped(stop); first += f->n) {
         f->n = least(chunk, call->n - first);
         encode(p, f, call, first);
         for (int64_t i = 0; i < p->count; i++) INSTRUCTIONS[p->ops[i].kind](p->ops + i, f);
