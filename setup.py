@@ -101,9 +101,6 @@ def all_jobs(amx=False):
         if source.parent.name == LIB and source.name not in LIB_VARIANTS:
             jobs.append(Job(str(source), "", [], [*MACROS, ("ROT_DTYPE", "f64"), ("ROTRNN_API", "")]))
             continue
-        if source.parent.name == LIB and source.name not in LIB_VARIANTS:
-            jobs.append(Job(str(source), "", [], [*MACROS, ("ROT_DTYPE", "f64"), ("ROTRNN_API", "")]))
-            continue
         for dtype, isa in variants(source):
             macros = [*common, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
             jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))

@@ -288,6 +288,7 @@ ROT_ROW depth_report solve_sequence(const depth *p, int64_t b, int64_t T, int64_
                                     bool direct, real *y, real *out, const real *h0, real *room) {
     real *const h = room, *const now = h + p->m.D, *const rest = now + p->m.D;
     depth_report report = {0, 0, 0};
+    tile = least(tile, most(steps, 1)); /* any larger one is the same, and may be too large to add to */
     copy_or_zero_row(h, h0, p->m.D);
     for (int64_t i = 0; i < pieces_of(steps, tile) && !call_stops(p); i++) {
         const walk along = walk_of(b, i, tile, steps, T, p->adjoint);

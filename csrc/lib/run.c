@@ -9,6 +9,7 @@
 #include "exact.h"
 #include "kernels.h"
 #include "rows.h"
+#include "stop.h"
 
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
@@ -21,21 +22,23 @@ static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
                       o->w[0], least(count, f->B * f->n - r), o->count, out);
 }
 
-/* In the Python module, which has OpenMP, threads share the rows of a chunk. Theirs is the mode of the push, too. */
+/* In the Python module, which has OpenMP, threads share the rows of a chunk. Theirs is the mode of the push, too, but
+ * only here: threads that start here inherit and keep the usual mode, in which kernels run. */
 static void run_dense(const op *o, const frame *f) {
     const int64_t rows = f->B * f->n;
     if (rows * o->count * o->y.width <= SERIAL) {
         dense_rows(o, f, 0, rows);
         return;
     }
-    const float_mode mode = float_mode_now();
+    const float_mode mode = float_mode_now(), usual = mode & ~(float_mode)FLOAT_MODE_BITS;
+    float_mode_set(usual);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r += PIECE) {
-        const float_mode before = float_mode_now();
         float_mode_set(mode);
         dense_rows(o, f, r, PIECE);
-        float_mode_set(before);
+        float_mode_set(usual);
     }
+    float_mode_set(mode);
 }
 
 static void run_affine(const op *o, const frame *f) {
@@ -472,10 +475,12 @@ static void read_pool(const program *p, const frame *f, real *output) {
     read_out(p, output, rows_of(f, p->last), f->B);
 }
 
+/* A push that is stopped leaves the state between two chunks. */
 static void push(const program *p, frame *f, const pushed *call) {
     const int64_t chunk = most(f->room / f->B, 1);
     real *const output = call->output;
-    for (int64_t first = 0; first < call->n; first += f->n) {
+    rot_stop *const stop = stop_of_call();
+    for (int64_t first = 0; first < call->n && !stopped(stop); first += f->n) {
         f->n = least(chunk, call->n - first);
         encode(p, f, call, first);
         for (int64_t i = 0; i < p->count; i++) INSTRUCTIONS[p->ops[i].kind](p->ops + i, f);

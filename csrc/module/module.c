@@ -374,7 +374,7 @@ static PyModuleDef_Slot SLOTS[] = {
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* NumPy is not */
 #endif
 #if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, which has a lock, and the atomic `level_in_use` */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared: the pool, with its lock, and atomics: `level_in_use`, bf16_by */
 #endif
     {0, NULL},
 };

@@ -136,11 +136,12 @@ int pool_keeps(void) { return !WATCHED; }
 
 size_t pool_release(void) {
     header *removed[KEPT];
+    size_t n = 0;
     lock();
     const size_t bytes = kept_bytes;
     peak = in_use;
-    const size_t excess = remove_excess(removed);
+    while (count) removed[n++] = remove_piece(0);
     unlock();
-    free_all(removed, excess);
+    free_all(removed, n);
     return bytes;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../lib/stream.h"
+#include "stop.h"
 
 typedef struct {
     PyObject_HEAD rotrnn_model *model;
@@ -141,13 +142,35 @@ static bool narrow(stream_object *self, const int64_t *from, int64_t count) {
 /* A push of fewer numbers of work keeps the interpreter's lock: it is over before another thread would run. */
 static const int64_t SMALL = (int64_t)1 << 23;
 
-static rotrnn_status run_push(stream_object *self, const pushed *call) {
-    const rotrnn_model *const model = self->model;
-    if (self->stream->batch * call->n * model->parameters < SMALL) return stream_push(self->stream, call);
-    PyThreadState *const thread = PyEval_SaveThread();
-    const rotrnn_status status = stream_push(self->stream, call);
-    PyEval_RestoreThread(thread);
-    return status;
+typedef struct {
+    rotrnn_stream *stream;
+    const pushed *call;
+} push_args;
+
+static int push_now(const void *args) {
+    const push_args *const push = args;
+    return (int)stream_push(push->stream, push->call);
+}
+
+/* Returns false with an exception set and the stream as it was before: no memory, or a signal ended the push early. */
+static bool run_push(stream_object *self, const pushed *call, int *status) {
+    rotrnn_stream *const s = self->stream;
+    const push_args args = {s, call};
+    if (s->batch * call->n * self->model->parameters < SMALL) {
+        rot_stop *const outer = stop_calls_by(NULL); /* in a handler of signals: that of the call they came in */
+        *status = push_now(&args);
+        stop_calls_by(outer);
+        return true;
+    }
+    const size_t bytes = (size_t)(s->batch * s->state_bytes);
+    void *const before = PyMem_Malloc(bytes);
+    if (!before) return PyErr_NoMemory();
+    memcpy(before, s->state, bytes);
+    PyObject *const module = PyType_GetModule(Py_TYPE(self));
+    const bool ended = run_call(module, "Stream.push", push_now, (const char *)(const void *)&args, status);
+    if (!ended) memcpy(s->state, before, bytes);
+    PyMem_Free(before);
+    return ended;
 }
 
 /* push(x, n, lengths, y): y is written. Returns whether all tokens, or lengths, were in range; nothing is done if not.
@@ -167,15 +190,16 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
         (ragged && !fits(args[2], &lengths, NPY_INT64, B)))
         return PyErr_Format(PyExc_ValueError, "Stream.push: an array does not have the dtype and size of the stream");
     if (!enter(self, "push")) return NULL;
-    rotrnn_status status = ROTRNN_NO_MEMORY;
-    if (!p->tokens || narrow(self, x.data, B * n))
-        status = run_push(self, &(pushed){.features = p->tokens ? NULL : x.data,
-                                          .tokens = p->tokens ? self->tokens : NULL,
-                                          .lengths = lengths.data,
-                                          .output = y.data,
-                                          .n = n});
+    int status = ROTRNN_NO_MEMORY;
+    bool ended = !p->tokens || narrow(self, x.data, B * n);
+    const pushed call = {.features = p->tokens ? NULL : x.data,
+                         .tokens = p->tokens ? self->tokens : NULL,
+                         .lengths = lengths.data,
+                         .output = y.data,
+                         .n = n};
+    if (ended) ended = run_push(self, &call, &status);
     leave(self);
-    if (PyErr_Occurred()) return NULL;
+    if (!ended) return NULL;
     if (status == ROTRNN_FULL) return PyErr_Format(PyExc_OverflowError, "Stream.push: the stream has read 2^62 steps");
     return PyBool_FromLong(status == ROTRNN_OK);
 }

@@ -211,6 +211,15 @@ def test_memory_is_kept_for_reuse_and_can_be_released() -> None:
     assert rotrnn.release_memory() == 0
 
 
+@keeps_memory
+def test_little_that_is_kept_can_be_released_beside_much_in_use() -> None:
+    in_use, kept = (_cpu.empty((bytes_,), np.uint8) for bytes_ in (1 << 26, 1 << 21))
+    del kept
+    assert rotrnn.release_memory() >= 1 << 21
+    assert rotrnn.release_memory() == 0
+    assert in_use.size
+
+
 FOOTPRINT = """
 import resource
 import numpy as np

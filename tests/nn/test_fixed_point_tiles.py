@@ -335,4 +335,10 @@ def test_bad_arguments() -> None:
             call(**changed)
     with pytest.raises(TypeError, match="depth_solve: mixer is a NoneType, expected a PreparedMixer"):
         call(mixer=None)
-    call(mixer=mixer(DPLR), tile=2**62)
+    whole, larger = x.copy(), x.copy()
+    call(mixer=mixer(DPLR), y=whole, tile=3)
+    for tile in (2**62, 2**63 - 1):
+        call(mixer=mixer(DPLR), y=larger, tile=tile)
+        assert np.array_equal(larger, whole)
+        larger[:] = 1
+    assert not np.array_equal(larger, whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,42 @@ def test_a_layer_can_be_called_again_afterwards() -> None:
     expected = layer.forward(params, long[:, :100])[0]
     interrupted(lambda: layer.forward(params, long))
     np.testing.assert_array_equal(layer.forward(params, long[:, :100])[0], expected)
+
+
+def test_a_stream_is_afterwards_as_before() -> None:
+    settings = rotrnn.ModelSettings("lru", 128, 4)
+    model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
+    x = np.ones((1, 100_000, 2), np.float32)
+    stream = model.stream(model.init(np.random.default_rng(0)), engine="c")
+    stream.push(x[:, :100])
+    state, began = stream.state, time.perf_counter()
+    interrupted(lambda: stream.push(x))
+    ended = time.perf_counter()
+    np.testing.assert_array_equal(stream.state, state)
+    stream.push(x)
+    assert ended - began < (time.perf_counter() - ended) / 2
+    assert stream.tokens == 100_100
+
+
+def test_a_handler_may_push_to_a_stream_during_a_push_to_another() -> None:
+    settings = rotrnn.ModelSettings("lru", 128, 2)
+    model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
+    params, x = model.init(np.random.default_rng(0)), np.ones((1, 50_000, 2), np.float32)
+    expected, other, called = model.stream(params).push(x), model.stream(params), []
+
+    def handler(number: int, frame: object) -> None:
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.1:  # longer than between two looks for signals
+            called.append(other.push(x[:, 0]))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        np.testing.assert_array_equal(model.stream(params).push(x), expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_array_equal(called[0], expected[:, 0])
 
 
 def test_a_handler_may_call_kernels_and_go_on() -> None:

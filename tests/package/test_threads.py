@@ -267,6 +267,21 @@ print("same")
     assert run(code, OMP_NUM_THREADS="2") == "same\n"
 
 
+def test_threads_that_begin_in_a_stream_do_not_keep_its_mode() -> None:
+    """Streams count subnormal numbers as zero; kernels do not, on whichever thread."""
+    code = """
+import numpy as np
+import rotrnn
+settings = rotrnn.ModelSettings("lru", 128, 1)
+model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
+stream = model.stream(model.init(np.random.default_rng(0)), 96)
+stream.push(np.ones((96, 4, 2), np.float32))
+y = rotrnn.dense(np.full((4, 5000, 64), 1e-310), np.full((64, 64), 1e-3))
+print(stream.engine, bool((y > 0).all()))
+"""
+    assert run(code, OMP_NUM_THREADS="2") == "c True\n"
+
+
 def test_initial_values_do_not_depend_on_the_threads_of_blas() -> None:
     """S5's eigenvectors and RNN's orthogonal matrix, at sizes where LAPACK's last bits did."""
     code = f"""
