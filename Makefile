@@ -123,11 +123,12 @@ lint-clang: .venv/installed
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=clang LIB_BUILD=build/lint-clang/lib LIB_CFLAGS="$(WARNINGS)"
 	$(MAKE) -s -f examples/c/Makefile programs CC=clang EXAMPLES=build/lint-clang/examples LIB_CFLAGS="$(WARNINGS)"
 
-# Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run
+# Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run. Theirs of the
+# C library has no other options, so they do not build it again
 strict:
 	rm -f .venv/installed
 	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
-	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_CFLAGS="$(WARNINGS)"
+	$(MAKE) -s -f csrc/lib/Makefile lib LIB_WARNINGS="$(WARNINGS)"
 
 # Compiles each header by itself, as C11 and as C++17, since other backends include them
 lint-headers:

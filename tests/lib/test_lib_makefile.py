@@ -1,0 +1,74 @@
+"""The Makefile of the C library: what another option builds again, and programs with what is built."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import librotrnn
+
+pytestmark = pytest.mark.skipif(
+    not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
+)
+COMPILER = """#!/bin/sh
+case "$*" in
+    -dumpmachine) echo x86_64-linux-gnu ;;
+    *" -o "*) echo "$*" >> "$0.log" ;;
+esac
+for word; do test "$before" = -o && echo "$*" > "$word"; before=$word; done
+true
+"""
+"""It writes its command line instead of an object, and all of them to a file."""
+
+
+def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
+    """Each row differs from the one before in an option; all objects are compiled again and linked, and the same row
+    once more compiles nothing."""
+    compilers = [tmp_path / "one", tmp_path / "two"]
+    for path in compilers:
+        path.write_text(COMPILER)
+        path.chmod(0o755)
+
+    def compiled(compiler: Path, options: dict[str, str]) -> list[str]:
+        """The objects that a build compiles."""
+        log = Path(f"{compiler}.log")
+        log.write_text("")
+        settings = {"LIB_CFLAGS": "", "LIB_FIXED_POINTS": "1", "LIB_ISA": "base avx2 avx512", **options}
+        librotrnn.make("lib", folder=str(tmp_path / "lib"), CC=str(compiler), **settings)
+        lines = [shlex.split(line) for line in log.read_text().splitlines()]
+        return sorted(Path(line[-1]).name for line in lines if "-c" in line)
+
+    for compiler, options in (
+        (compilers[0], {}),
+        (compilers[0], {"LIB_ISA": "base avx2"}),
+        (compilers[0], {"LIB_ISA": "base"}),
+        (compilers[0], {}),
+        (compilers[0], {"LIB_FIXED_POINTS": "0"}),
+        (compilers[0], {"LIB_CFLAGS": "-DNAME='\"a b\"'"}),
+        (compilers[1], {"LIB_CFLAGS": "-DNAME='\"a b\"'"}),
+    ):
+        first = compiled(compiler, options)
+        assert compiled(compiler, options) == []
+        assert compiled(compiler, options | {"LIB_WARNINGS": "-Wall"}) == []
+        assert "choose.o" in first
+        assert ("run.f32_avx2.o" in first) == ("avx2" in options.get("LIB_ISA", "avx2"))
+        assert ("fixed_points.o" in first) == ("LIB_FIXED_POINTS" not in options)
+        linked = (tmp_path / "lib" / "librotrnn.so").read_text().split()
+        assert sorted(Path(word).name for word in linked if word.endswith(".o")) == first
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux finds libraries")
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the program has no sanitizer")
+def test_a_program_runs_with_the_library_where_it_was_built(tmp_path: Path) -> None:
+    source, program, folder = tmp_path / "main.c", tmp_path / "main", librotrnn.make("lib")
+    source.write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n")
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    include = f"-I{librotrnn.ROOT / 'include'}"
+    subprocess.run([*cc, include, source, f"-L{folder}", "-lrotrnn", "-o", program], check=True)
+    subprocess.run([program], check=True, env={"LD_LIBRARY_PATH": str(folder)})
