@@ -9,7 +9,8 @@
 #error "librotrnn reads its files on little-endian processors"
 #endif
 
-enum { LENGTH = 8 }; /* bytes of the header's length, in front of the header */
+enum { LENGTH = 8 };                                      /* bytes of the header's length, in front of the header */
+enum { SHORTEST_HEADER = 2, LONGEST_HEADER = 100000000 }; /* "{}", and the limit of safetensors */
 
 static const char KEY[] = "rotrnn"; /* of the metadata */
 enum { FORMAT = 2, MODEL_FORMAT = 1 };
@@ -112,14 +113,26 @@ static bool read_facts(file *f, arena *memory, const json *text, rotrnn_error *e
     return true;
 }
 
-bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error) {
+int64_t header_length(const void *bytes, size_t size, rotrnn_error *error) {
     uint64_t length = 0;
+    if (size >= LENGTH) memcpy(&length, bytes, LENGTH);
+    if (size < LENGTH)
+        failed(error, ROTRNN_DAMAGED, "%zu bytes are too few for a model's file", size);
+    else if (length < SHORTEST_HEADER || length > LONGEST_HEADER)
+        failed(error, ROTRNN_DAMAGED, "not a safetensors file: its header would have %llu bytes, expected %d to %d",
+               (unsigned long long)length, SHORTEST_HEADER, LONGEST_HEADER);
+    else
+        return (int64_t)length;
+    return -1;
+}
+
+bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error) {
     *f = (file){0};
-    if (size < LENGTH || size > INT64_MAX)
-        return failed(error, ROTRNN_DAMAGED, "%zu bytes are too few for a model's file", size);
-    memcpy(&length, bytes, LENGTH);
-    if (length > size - LENGTH)
-        return failed(error, ROTRNN_DAMAGED, "cut off, or not a safetensors file: its header would be longer");
+    const int64_t length = header_length(bytes, size, error);
+    if (length < 0) return false;
+    if ((size_t)length > size - LENGTH)
+        return failed(error, ROTRNN_DAMAGED, "cut off, or not a safetensors file: its header would have %lld bytes",
+                      (long long)length);
     const char *const text = (const char *)bytes + LENGTH;
     const json *const header = json_read(memory, text, (size_t)length, error);
     if (!header) return false;

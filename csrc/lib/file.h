@@ -25,6 +25,11 @@ typedef struct {
     uint8_t digest[SHA256_BYTES]; /* of all of this */
 } file;
 
+/* The length of the header, from the first bytes of a file; -1 with an error if they are not the beginning of a
+ * model's.
+ */
+int64_t header_length(const void *bytes, size_t size, rotrnn_error *error);
+
 /* Reads and verifies the bytes of a file, which `f` points into. The rest lives in the arena. */
 bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error);
 

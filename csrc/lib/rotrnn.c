@@ -36,6 +36,11 @@ static rotrnn_error *cleared(rotrnn_error *error, rotrnn_error *own) {
     return e;
 }
 
+/* Whether an argument is there; an error if it is NULL. */
+static bool given(rotrnn_error *error, const char *what, const void *argument) {
+    return argument || failed(error, ROTRNN_ARGUMENT, "%s is NULL", what);
+}
+
 /* ---------------------------------------------------------------------------------------------------- models */
 
 rotrnn_model *model_of(const file *f, rotrnn_error *error) {
@@ -61,8 +66,9 @@ rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t 
     arena spare = {0};
     file f;
     if (model) *model = NULL;
-    if (!model || !bytes) {
-        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_read: model or bytes is NULL");
+    if (!given(e, "rotrnn_model_read: model", model) || !given(e, "rotrnn_model_read: bytes", bytes)) return e->status;
+    if (size > PTRDIFF_MAX) {
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_read: size is %zu, but no object has so many bytes", size);
         return e->status;
     }
     if (file_read(&f, &spare, bytes, size, e)) *model = model_of(&f, e);
@@ -70,51 +76,57 @@ rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t 
     return e->status;
 }
 
-/* The bytes of a file, in memory of malloc, or NULL. */
-static void *read_bytes(FILE *from, size_t *size) {
+/* The bytes of a model's file, in memory of malloc; NULL with an error. What does not begin as a model's file does, as
+ * devices without an end, is not read further. */
+static void *read_bytes(FILE *from, size_t *size, rotrnn_error *error) {
     enum { FIRST = 1 << 16 };
     char *bytes = NULL;
-    size_t room = 0;
-    *size = 0;
-    for (;;) {
+    size_t room = 0, got = 1;
+    for (*size = 0; got; *size += got) {
         if (*size == room) {
             room = room ? 2 * room : FIRST;
             char *const more = realloc(bytes, room);
-            if (!more) break;
+            if (!more) {
+                failed(error, ROTRNN_NO_MEMORY, "no memory for the file");
+                break;
+            }
             bytes = more;
         }
-        const size_t got = fread(bytes + *size, 1, room - *size, from);
-        *size += got;
-        if (got) continue;
-        if (ferror(from)) break;
-        return bytes;
+        got = fread(bytes + *size, 1, room - *size, from);
+        if (ferror(from)) {
+            failed(error, ROTRNN_NO_FILE, "%s", strerror(errno));
+            break;
+        }
+        if (!*size && header_length(bytes, got, error) < 0) break;
     }
+    if (error->status == ROTRNN_OK) return bytes;
     free(bytes);
     return NULL;
 }
 
-rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
-    rotrnn_error own, *const e = cleared(error, &own);
-    size_t size = 0;
-    if (model) *model = NULL;
-    if (!model || !path) {
-        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_open: model or path is NULL");
-        return e->status;
-    }
-    errno = 0;
+static void read_file(rotrnn_model **model, const char *path, rotrnn_error *error) {
+    size_t size;
     FILE *const from = fopen(path, "rb");
     if (!from) {
-        failed(e, ROTRNN_NO_FILE, "%.150s: %.80s", path, strerror(errno));
-        return e->status;
+        failed(error, ROTRNN_NO_FILE, "%s", strerror(errno));
+        return;
     }
-    void *const bytes = read_bytes(from, &size);
-    const int problem = errno;
+    void *const bytes = read_bytes(from, &size, error);
     (void)fclose(from);
-    if (bytes)
-        (void)rotrnn_model_read(model, bytes, size, e);
-    else
-        failed(e, ROTRNN_NO_FILE, "%.150s: %.80s", path, strerror(problem));
+    if (bytes) (void)rotrnn_model_read(model, bytes, size, error);
     free(bytes);
+}
+
+rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
+    enum { LONGEST = 96 }; /* more of a path leaves no room for the sentence */
+    rotrnn_error own, found = {.status = ROTRNN_OK}, *const e = cleared(error, &own);
+    if (model) *model = NULL;
+    if (!given(e, "rotrnn_model_open: model", model) || !given(e, "rotrnn_model_open: path", path)) return e->status;
+    read_file(model, path, &found);
+    const size_t length = strlen(path);
+    if (found.status != ROTRNN_OK)
+        failed(e, found.status, "%s%s: %s", length > LONGEST ? "..." : "",
+               length > LONGEST ? path + length - LONGEST : path, found.text);
     return e->status;
 }
 
@@ -157,12 +169,15 @@ rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *mode
     rotrnn_error own, *const e = cleared(error, &own);
     arena memory = {0};
     if (stream) *stream = NULL;
-    if (!stream || !model || batch < 1 || capacity < 0 || (!capacity && model->program.step_bytes)) {
-        failed(e, ROTRNN_ARGUMENT,
-               "rotrnn_stream_new: stream or model is NULL, or batch=%lld or capacity=%lld too small", (long long)batch,
-               (long long)capacity);
+    if (!given(e, "rotrnn_stream_new: stream", stream) || !given(e, "rotrnn_stream_new: model", model))
         return e->status;
-    }
+    const bool keeps_steps = model->program.step_bytes > 0;
+    if (batch < 1)
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_stream_new: batch is %lld, expected 1 sequence or more", (long long)batch);
+    if (capacity < keeps_steps)
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_stream_new: capacity is %lld, expected %s", (long long)capacity,
+               keeps_steps ? "1 step or more, because a layer of the model keeps all steps" : "0 steps or more");
+    if (e->status != ROTRNN_OK) return e->status;
     const program *const p = &model->program;
     const int64_t chunk = most(ROWS / batch, 1);
     int64_t numbers = 0, rows = 0, state_bytes = 0;
@@ -378,10 +393,8 @@ rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t
 
 rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
-    if (!stream || !bytes) {
-        failed(e, ROTRNN_ARGUMENT, "rotrnn_state_load: stream or bytes is NULL");
+    if (!given(e, "rotrnn_state_load: stream", stream) || !given(e, "rotrnn_state_load: bytes", bytes))
         return e->status;
-    }
     const state_header mine = header_of(stream);
     state_header h;
     if (size < sizeof h) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import itertools
 import json
@@ -434,6 +435,75 @@ def test_states_that_do_not_belong(tmp_path: Path) -> None:
     assert np.array_equal(twin.push(np.array([[5], [6]])), stream.push(np.array([[5], [6]])))
 
 
+def opened(path: Path) -> tuple[int, str]:
+    """The status of opening a file, and its sentence."""
+    handle, error = ctypes.c_void_p(), librotrnn.Error()
+    status = librotrnn.library().model_open(ctypes.byref(handle), bytes(path), ctypes.byref(error))
+    assert status == error.status
+    assert bool(handle) == (status == librotrnn.OK)
+    librotrnn.library().model_free(handle)
+    return status, error.text.decode()
+
+
+@pytest.mark.skipif(not Path("/dev/urandom").exists(), reason="as Unix has devices")
+@pytest.mark.parametrize("name", ["zero", "urandom"])
+def test_devices_without_an_end_are_refused_at_once(name: str) -> None:
+    """Eight bytes of urandom are the length of a header with a probability of 1e8 / 2^64."""
+    status, text = opened(Path("/dev") / name)
+    assert status == librotrnn.DAMAGED
+    assert re.fullmatch(rf"/dev/{name}: not a safetensors file: its header would have \d+ bytes, .*", text)
+
+
+def test_errors_of_files_begin_with_their_paths(tmp_path: Path) -> None:
+    content, _ = small(tmp_path)
+    for name, made, status, words in (
+        ("empty", b"", librotrnn.DAMAGED, "0 bytes are too few"),
+        ("short", content[:7], librotrnn.DAMAGED, "7 bytes are too few"),
+        ("cut", content[:-1], librotrnn.DAMAGED, "size of its shape"),
+        ("text", b"A page of text, and no model.", librotrnn.DAMAGED, "not a safetensors file"),
+        ("limit", struct.pack("<Q", 10**8) + b"{", librotrnn.DAMAGED, "cut off"),
+        ("beyond", struct.pack("<Q", 10**8 + 1) + b"{", librotrnn.DAMAGED, "100000001 bytes"),
+    ):
+        (tmp_path / name).write_bytes(made)
+        got, text = opened(tmp_path / name)
+        assert got == status
+        assert str(tmp_path / name).endswith(text[: text.index(": ")].removeprefix("..."))
+        assert words in text
+    assert opened(tmp_path / "none")[1].endswith(f"none: {os.strerror(errno.ENOENT)}")
+    assert opened(tmp_path)[0] == librotrnn.NO_FILE
+    assert opened(tmp_path / "model.safetensors") == (librotrnn.OK, "")
+
+
+def test_a_long_path_is_shortened(tmp_path: Path) -> None:
+    """Its end is kept, and the whole sentence."""
+    folder = tmp_path / ("a" * 100) / ("b" * 100)
+    folder.mkdir(parents=True)
+    (folder / "c").write_bytes(b"")
+    assert opened(folder / "c")[1] == f"...{'b' * 94}/c: 0 bytes are too few for a model's file"
+
+
+def test_arguments_are_named_in_errors(tmp_path: Path) -> None:
+    _, model = small(tmp_path)
+    keeping = Model(saved(tmp_path, *built("attention")[:2]))
+    lib, handle, error = model.lib, ctypes.c_void_p(), librotrnn.Error()
+    for call, arguments, text in (
+        (lib.model_open, (None, b"x"), "rotrnn_model_open: model is NULL"),
+        (lib.model_open, (handle, None), "rotrnn_model_open: path is NULL"),
+        (lib.model_read, (None, b"abc", 3), "rotrnn_model_read: model is NULL"),
+        (lib.model_read, (handle, None, 3), "rotrnn_model_read: bytes is NULL"),
+        (lib.model_read, (handle, b"abc", 2**64 - 1), f"rotrnn_model_read: size is {2**64 - 1}, but no object has"),
+        (lib.stream_new, (None, model.handle, 1, 0), "rotrnn_stream_new: stream is NULL"),
+        (lib.stream_new, (handle, None, 1, 0), "rotrnn_stream_new: model is NULL"),
+        (lib.stream_new, (handle, model.handle, 0, 0), "rotrnn_stream_new: batch is 0, expected 1 sequence or more"),
+        (lib.stream_new, (handle, model.handle, 1, -1), "rotrnn_stream_new: capacity is -1, expected 0 steps or more"),
+        (lib.stream_new, (handle, keeping.handle, 1, 0), "rotrnn_stream_new: capacity is 0, expected 1 step or more"),
+        (lib.state_load, (None, b"x", 1), "rotrnn_state_load: stream is NULL"),
+    ):
+        assert call(*arguments, error) == librotrnn.ARGUMENT
+        assert error.text.decode().startswith(text)
+        assert not handle
+
+
 def test_arguments_that_are_wrong(tmp_path: Path) -> None:
     _, model = small(tmp_path)
     lib, stream, error = model.lib, model.stream(), librotrnn.Error()
@@ -482,6 +552,8 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
+    "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
+    "bedouin, direct": ("bedouin", {"d_state": 4, "solver": "direct"}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
 }
