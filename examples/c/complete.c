@@ -18,7 +18,8 @@ enum { CHARACTERS = 128 };
 
 static const char *const usage =
     "usage: complete [-t TEMPERATURE] [-s SEED] MODEL COUNT [TEXT]\n"
-    "Continues TEXT, or standard input, by COUNT characters. TEMPERATURE (0.5): 0 is the most probable text.\n";
+    "Continues TEXT, or standard input, by COUNT characters. TEMPERATURE (0.5): 0 is the most probable text.\n"
+    "COUNT and SEED are whole numbers.\n";
 
 /* A number in [0, 1) from a counter (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"). */
 static double uniform(uint64_t *state) {
@@ -49,6 +50,11 @@ static int number(const char *text, double low, double high, double *value) {
     return end != text && !*end && *value >= low && *value <= high;
 }
 
+/* The same for whole numbers. */
+static int whole(const char *text, double high, double *value) {
+    return number(text, 0, high, value) && *value == floor(*value);
+}
+
 /* The next character of the text or, if that is NULL, of standard input; EOF at the end. */
 static int next(const char **text) {
     if (!*text) return getchar();
@@ -59,12 +65,12 @@ int main(int argc, char **argv) {
     double temperature = 0.5, seed = 0, count;
     for (int option; (option = getopt(argc, argv, "t:s:")) != -1;) {
         const int good = option == 't'   ? number(optarg, 0, 1000, &temperature)
-                         : option == 's' ? number(optarg, 0, 1e15, &seed)
+                         : option == 's' ? whole(optarg, 1e15, &seed)
                                          : 0;
         if (!good) return fputs(usage, stderr), 2;
     }
     const int left = argc - optind;
-    if (left < 2 || left > 3 || !number(argv[optind + 1], 0, 1e9, &count)) return fputs(usage, stderr), 2;
+    if (left < 2 || left > 3 || !whole(argv[optind + 1], 1e9, &count)) return fputs(usage, stderr), 2;
     const char *text = left == 3 ? argv[optind + 2] : NULL;
 
     rotrnn_model *model;

@@ -4,7 +4,9 @@
  *     effect MODEL INPUT.wav OUTPUT.wav
  *
  * Each block size from 32 to 512 samples reads the whole file. A line for each tells how long its blocks took, and how
- * many took longer than they last, which would be heard. The output is the same for all of them.
+ * many took longer than they last, which would be heard. The output is the same for all of them. At another rate than
+ * that of the sounds that effect.py learnt from, the filter is another one, as if its frequencies were shifted: a line
+ * says so.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -15,7 +17,7 @@
 #include "rotrnn.h"
 #include "wav.h"
 
-enum { SMALLEST = 32, LARGEST = 512 };
+enum { SMALLEST = 32, LARGEST = 512, RATE = 48000 };
 
 static int failed(const char *what, const char *wrong) {
     fprintf(stderr, "effect: %s %s\n", what, wrong);
@@ -81,6 +83,9 @@ int main(int argc, char **argv) {
         if (memcmp(result, output, (size_t)sound.count * sizeof *output))
             return failed("the output", "depends on the size of the blocks");
     }
+    if (sound.rate != RATE)
+        printf("%s has %lu samples a second: the model learnt from %d, so this is another filter\n", argv[2],
+               (unsigned long)sound.rate, RATE);
     wrong = wav_write(&(wav){sound.rate, sound.count, output}, argv[3]);
     if (wrong) return failed(argv[3], wrong);
     free(sound.samples), free(output), free(again), free(times);

@@ -130,8 +130,8 @@ def test_the_seed_and_standard_input() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["", "MODEL", "MODEL -1 x", "MODEL 1e10 x", "MODEL 5x x", "MODEL 5 x y", "-t -1 MODEL 5 x", "-t nan MODEL 5 x",
-     "-t", "-s 1.5e300 MODEL 5 x", "-q MODEL 5 x"],
+    ["", "MODEL", "MODEL -1 x", "MODEL 1e10 x", "MODEL 5x x", "MODEL 1.7 x", "MODEL 5 x y", "-t -1 MODEL 5 x",
+     "-t nan MODEL 5 x", "-t", "-s 1.5e300 MODEL 5 x", "-s 1.5 MODEL 5 x", "-q MODEL 5 x"],
 )  # fmt: skip
 def test_complete_tells_its_usage(arguments: str) -> None:
     done = run("complete", *(str(file_of("complete")) if one == "MODEL" else one for one in arguments.split()))
@@ -233,6 +233,18 @@ def test_forms_of_wav_files(tmp_path: Path) -> None:
         assert np.array_equal(played(tmp_path, content)[0], expected)
     for count in (0, 1, 31, 33):
         assert np.array_equal(played(tmp_path, wav(floats[:count]))[0], expected[:count])
+
+
+def test_another_rate_is_reported(tmp_path: Path) -> None:
+    """And the samples are the same, because a model knows no rate."""
+    rate = script("effect")["RATE"]
+    x = np.sin(np.arange(100, dtype=np.float32))
+    expected, table = played(tmp_path, wav(x))
+    assert "samples a second" not in table
+    (tmp_path / "in.wav").write_bytes(wav(x, 44_100))
+    done = run("effect", file_of("effect"), tmp_path / "in.wav", tmp_path / "out.wav")
+    assert f"in.wav has 44100 samples a second: the model learnt from {rate}" in done.stdout.decode()
+    assert (tmp_path / "out.wav").read_bytes() == wav(expected, 44_100)
 
 
 def test_wav_files_that_are_not_right(tmp_path: Path) -> None:
