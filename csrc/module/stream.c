@@ -30,7 +30,7 @@ static void raise(const rotrnn_error *error) {
     PyObject *const type = error->status == ROTRNN_UNSUPPORTED ? PyExc_NotImplementedError
                            : error->status == ROTRNN_NO_MEMORY ? PyExc_MemoryError
                                                                : PyExc_ValueError;
-    PyErr_SetString(type, error->text);
+    PyErr_Format(type, error->status == ROTRNN_NO_MEMORY ? "Stream: %s" : "%s", error->text);
 }
 
 /* ----------------------------------------------------------------------------------------------------- a new one */

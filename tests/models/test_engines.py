@@ -246,3 +246,10 @@ def test_threads_do_not_meet_in_a_stream() -> None:
     assert shared.tokens.tolist() == [4000 * done]
     assert done
     assert set(refusals) <= {"Stream.push: another thread is in a call of this stream, expected one at a time"}
+
+
+def test_a_batch_that_no_memory_holds() -> None:
+    """A state has 64 bytes or more, so that all have 2^53."""
+    model, params, _ = made("lru")
+    with pytest.raises(MemoryError, match=f"Stream: no memory for a stream of {2**47} sequences"):
+        model.stream(params, 2**47)

@@ -380,8 +380,9 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
         stream.push(inputs[:3, 0])
     with pytest.raises(ValueError, match="got lengths with a single step"):
         stream.push(inputs[:, 0], lengths=[1, 1, 1, 1])
-    with pytest.raises(ValueError, match="batch is 0"):
-        model.stream(params, 0)
+    for batch in (0, 2**47 + 1, 10**18, 2**70):
+        with pytest.raises(ValueError, match=f"Stream: batch is {batch}, expected an integer from 1 to {2**47}"):
+            model.stream(params, batch)
     stream.push(inputs)
     path = tmp_path / "state.safetensors"
     stream.save(path)

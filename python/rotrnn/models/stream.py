@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.text import plural
 from rotrnn.models.engines import check_steps, engine_of
@@ -35,8 +36,8 @@ class Stream:
 
     Models on NumPy arrays run in the C library (docs/c.md), whose numbers have the dtype of the parameters: inputs are
     converted to it. Its results have the same bits however tokens are divided into chunks, and do not depend on
-    `rotrnn.precision`. A GPU's arrays, layers of your own and those that the library does not have run by the layers'
-    functions in Python, some ten times slower for a token.
+    `rotrnn.precision`. A GPU's arrays, layers of your own, the two layers that keep every step, and those that the
+    library does not have run by the layers' functions in Python, some ten times slower for a token.
 
     A stream belongs to one thread at a time: in the C library, a call while another thread is in one raises
     RuntimeError. Long chunks let other threads run. A copy of a stream (also by `pickle`) is another stream, with the
@@ -62,7 +63,7 @@ class Stream:
 
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1, engine: str = "auto") -> None:
         args = Boundary("Stream")
-        batch, engine = args.integer("batch", batch, 1), args.choice("engine", engine, ENGINES)
+        batch, engine = args.integer("batch", batch, 1, MOST_NUMBERS), args.choice("engine", engine, ENGINES)
         model.check_params(params)
         self.model, self.params, self.batch = model, in_order(params), batch
         self._engine = engine_of(engine, model, self.params, batch)
