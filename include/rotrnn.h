@@ -82,7 +82,8 @@ ROTRNN_API const char *rotrnn_version(void);
 ROTRNN_API const char *rotrnn_error_text(rotrnn_status status);
 
 /* Reads a model from a file, or from `size` bytes of memory, which may be freed afterwards. The file's checksum is
- * verified. Free the model by rotrnn_model_free, after its streams; NULL is ignored. */
+ * verified; the sentence of an error begins with the path, or the end of a long one. Free the model by
+ * rotrnn_model_free, after its streams; NULL is ignored. */
 ROTRNN_API rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error);
 ROTRNN_API rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error);
 ROTRNN_API void rotrnn_model_free(rotrnn_model *model);
