@@ -209,13 +209,16 @@ def test_a_state_of_other_numbers_is_refused(tmp_path: Path) -> None:
         other.load(path)
 
 
-def test_steps_without_a_fixed_point_are_warned_of() -> None:
+@pytest.mark.parametrize("layers", [1, 2])
+def test_steps_without_a_fixed_point_are_warned_of(layers: int) -> None:
+    """Each layer has a fixed point of each step that is not padding."""
     own = {"d_state": 4, "max_iterations": 1, "tol": 1e-3}
-    model = build_model(ModelSettings("fixed_point", 8, 1), own, head="tagger", n_classes=C, n_features=F)
+    model = build_model(ModelSettings("fixed_point", 8, layers), own, head="tagger", n_classes=C, n_features=F)
     params, x = model.init(np.random.default_rng(0)), made("lru")[2]
     stream = model.stream(params, B, "c")
-    with pytest.warns(NotConverged, match="Stream.push: no fixed point for 15 of 15 steps"):
-        stream.push(x[:, :5])
+    for lengths, steps in ((None, 15 * layers), ([5, 0, 2], 7 * layers)):
+        with pytest.warns(NotConverged, match=f"^Stream.push: no fixed point for {steps} of {steps} steps of {layers} l"):
+            stream.push(x[:, :5], lengths)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stream.push(x[:, :0])

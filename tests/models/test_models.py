@@ -398,8 +398,9 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
         stream.load(tmp_path / "nothing")
     chosen = ModelSettings(layer="lru", d_model=5, n_layers=1)
     both = build_model(chosen, {"d_state": 3, "bidirectional": True}, n_classes=C, vocab=V)
-    with pytest.raises(ValueError, match="a layer is bidirectional"):
-        both.stream(prepared(both), B).push(inputs)
+    for engine in ("auto", "c", "python"):
+        with pytest.raises(ValueError, match="^Stream: a bidirectional layer cannot run step by step, expected one that"):
+            both.stream(prepared(both), B, engine)
     pairs = model_of("retrieval")
     with pytest.raises(ValueError, match="pairs does not support streaming inference"):
         pairs.stream(prepared(pairs), B).push(inputs)

@@ -80,7 +80,7 @@ class CEngine(Engine):
         self.reads_features = isinstance(model.encoder, Dense)
         self.pools = "T" not in model.output_forms[0]
         self.outputs = [*model.heads.values()][-1].d_out
-        self.iterates = any(isinstance(layer, FixedPointRNN | MatrixFixedPoint) for layer in layers)
+        self.iterating = sum(isinstance(layer, FixedPointRNN | MatrixFixedPoint) for layer in layers)
         self.stream = _cpu.Stream(to_json({"model": described(model)}), arrays, batch)
         self.unsettled = 0
 
@@ -96,16 +96,17 @@ class CEngine(Engine):
         if not self.stream.push(x, n, steps, logits):
             padding = None if steps is None else np.arange(n) >= steps[:, None]
             check_indices(args, "inputs", x, self.model.encoder.vocab, padding)  # type: ignore[union-attr]
-        if self.iterates:
-            self._warn(n)
+        if self.iterating:
+            self._warn(B * n if steps is None else int(steps.sum()))
         return logits
 
-    def _warn(self, n: int) -> None:
-        """Warns if a layer did not reach its fixed point in the last n steps."""
+    def _warn(self, steps: int) -> None:
+        """Warns if a layer did not reach its fixed point in the last `steps` of all sequences. Each layer has its own
+        fixed point of each step."""
         before, self.unsettled = self.unsettled, sum(self.stream.unsettled())
         if found := self.unsettled - before:
-            steps = plural(n * self.batch, "step")
-            warnings.warn(f"Stream.push: no fixed point for {found} of {steps} of a layer", NotConverged, stacklevel=4)
+            among = f"{plural(steps * self.iterating, 'step')} of {plural(self.iterating, 'layer')}"
+            warnings.warn(f"Stream.push: no fixed point for {found} of {among}", NotConverged, stacklevel=4)
 
     def reset(self) -> None:
         self.stream.reset()
@@ -162,7 +163,6 @@ class PythonEngine(Engine):
     def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
         """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
         model, params = self.model, self.params
-        model.stack.check_streams(args)
         model.bind_sizes(args)
         x = model.check_input(args, "inputs", x[:, None])
         z, _ = model.encoder.forward(params["encoder"], x, TRUSTED)
@@ -181,7 +181,7 @@ class PythonEngine(Engine):
         y, saved = model.encode(self.params, x, ctx, state)
         state = saved[1].state
         if any(one is None for one in state):
-            raise ValueError("Stream.push: a layer is bidirectional and has no state to keep")
+            raise ValueError("Stream.push: a layer returned no state to keep, expected one that runs forward")
         return y, state, ctx.lengths
 
     def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:

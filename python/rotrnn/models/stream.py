@@ -50,6 +50,11 @@ class Stream:
     engine : "auto", "c" or "python"
         What computes. "auto" is "c" where it can be. "c" raises ValueError where it cannot, with the reason.
 
+    Raises
+    ------
+    ValueError
+        A layer is bidirectional: it needs what follows.
+
     Attributes
     ----------
     engine : "c" or "python"
@@ -64,6 +69,7 @@ class Stream:
     def __init__(self, model: SequenceModel, params: Params, batch: int = 1, engine: str = "auto") -> None:
         args = Boundary("Stream")
         batch, engine = args.integer("batch", batch, 1, MOST_NUMBERS), args.choice("engine", engine, ENGINES)
+        model.stack.check_streams(args)
         model.check_params(params)
         self.model, self.params, self.batch = model, in_order(params), batch
         self._engine = engine_of(engine, model, self.params, batch)
@@ -104,7 +110,7 @@ class Stream:
         Raises
         ------
         ValueError
-            The shape does not fit, or a layer is bidirectional.
+            The shape does not fit.
         """
         args = Boundary("Stream.push")
         features = self._features
