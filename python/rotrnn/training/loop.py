@@ -171,6 +171,8 @@ class Trainer:
         if among.first:
             among.tell(None)
         self.model: Model = recipe.build(self.task)
+        if self.task.train.carry:
+            zero_rows(self.model, recipe)  # refuses a model without rows to carry on before the run's folder is written
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training, among)
         self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device, memory)

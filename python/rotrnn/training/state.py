@@ -108,7 +108,10 @@ def zero_rows(model: Model, recipe: Recipe) -> Carried:
         raise ValueError(
             f"task.carry: the model is a {type(model).__name__}, expected one with labels for steps, as a Tagger"
         )
-    return model.zero_state(recipe.training.batch, recipe.training.dtype)
+    try:
+        return model.zero_state(recipe.training.batch, recipe.training.dtype)
+    except ValueError as error:
+        raise ValueError(f"task.carry: {error}") from error
 
 
 def checksum(state: State) -> int:
