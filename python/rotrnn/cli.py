@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"rotrnn: warning: {message}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_: _say(f"warning: {message}")
             if args.command not in (_train, _sweep) and (processes := started()[1]) > 1:
                 raise ValueError(
                     f"MPI started {processes} processes, expected one: only train and sweep run on several"
@@ -76,9 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(message: str, code: int) -> int:
-    if started()[0] == 0:  # with several processes only the first prints
-        print(f"rotrnn: {message}", file=sys.stderr)
+    _say(message)
     return code
+
+
+def _say(message: str) -> None:
+    """Prints a line on standard error; with several processes only the first does."""
+    if started()[0] == 0:
+        print(f"rotrnn: {message}", file=sys.stderr)
 
 
 # ---- commands ----

@@ -307,6 +307,15 @@ def test_warnings_are_one_line(monkeypatch, recipe, capsys):
     assert capsys.readouterr().err == "rotrnn: warning: bits may differ\n"
 
 
+def test_only_the_first_process_prints_warnings(monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.cli._train", lambda _: warnings.warn("bits may differ", stacklevel=1))
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for rank, said in enumerate(("rotrnn: warning: bits may differ\n", "")):
+        monkeypatch.setenv("PMI_RANK", str(rank))
+        assert main(["train", "digits-lru"]) == 0
+        assert capsys.readouterr().err == said
+
+
 def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("digits-rotrnn").write_text("no recipe")
