@@ -388,6 +388,22 @@ def test_a_direct_solution_that_is_not_finite_is_reported() -> None:
     assert np.isfinite(y[[0, 2]]).all()
 
 
+@pytest.mark.parametrize("solver", ["direct", "iteration"])
+def test_an_output_that_is_not_finite_is_reported(solver: str) -> None:
+    """The fixed point of large inputs is finite, but not the product of it and the gate: 1e30^2 > 3.4e38."""
+    layer = Bedouin(3, d_state=2, solver=solver)
+    params, u = layer.init(np.random.default_rng(0)), made(layer)[1].astype(np.float32)
+    u[1] *= 1e30
+    with np.errstate(all="ignore"), pytest.warns(NotConverged) as caught:
+        y, saved = layer.forward(params, u)
+    assert [str(one.message) for one in caught] == ["Bedouin: the output of 1 of 3 sequences is not finite"]
+    assert np.isfinite(saved.iterate).all()
+    assert np.isfinite(y).all((1, 2)).tolist() == [True, False, True]
+    assert np.isnan(saved.report.residual).tolist() == [False, True, False]
+    assert saved.report.converged.tolist() == [True, False, True]
+    assert np.isnan(layer.report(saved)["residual"])
+
+
 def test_bad_input_of_the_direct_solver() -> None:
     B, T, E, S, R = 2, 3, 4, 2, 1
     K = R * E + R + 2 * S

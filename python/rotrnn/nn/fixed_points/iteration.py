@@ -195,8 +195,8 @@ def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
 
 
 class Report(NamedTuple):
-    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN), whether it was
-    below `tol`, and the mean number of iterations that a step took part in.
+    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN, or the layer's output
+    is not finite), whether it was below `tol`, and the mean number of iterations that a step took part in.
 
     The residual is that of the iterate before the last update; the updated iterate is even closer. Where a sequence is
     solved by tiles of time, number and residual are the largest ones of its tiles, and the mean is over all steps;
@@ -430,6 +430,19 @@ def at_once(y: Array, lengths: Steps) -> DepthSolution:
         raise NotRecordable("a direct fixed point needs the host")
     finite = np.isfinite(last_steps(y, lengths, np.zeros_like(y, shape=(len(y), y.shape[2])))).all(1)
     return DepthSolution(None, (lengths > 0).astype(np.int64), lengths, np.where(finite, 0, np.nan))
+
+
+def check_output(out: Array, report: Report, name: str) -> None:
+    """Says in the report, and in a warning, which sequences of the output (B, T, D) are not finite although their fixed
+    points are, as a product of large numbers may be. A recorded pass does not: the host does not see its output."""
+    if recording() is not None:
+        return
+    spoiled = ~to_host(np.isfinite(out).all((1, 2))) & ~np.isnan(report.residual)
+    if not spoiled.any():
+        return
+    report.residual[spoiled], report.converged[spoiled] = np.nan, False
+    found = f"{int(spoiled.sum())} of {plural(len(spoiled), 'sequence')}"
+    warnings.warn(f"{name}: the output of {found} is not finite", NotConverged, stacklevel=5)
 
 
 def _until_the_end(after: Callable[[], Progress], limit: int, each: int, together: Gather | None) -> Progress:

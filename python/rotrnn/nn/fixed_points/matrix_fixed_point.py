@@ -21,6 +21,7 @@ from rotrnn.nn.fixed_points.iteration import (
     Steps,
     add_to_last_steps,
     at_once,
+    check_output,
     in_one_call,
     last_steps,
     lengths_of,
@@ -246,7 +247,9 @@ class MatrixFixedPoint(Recurrent):
         gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
         last = last_steps(y, lengths, y0).astype(u.dtype)
         saved = MatrixSaved(weights, u, x, known, depth, before, applied, gated, lengths, report, (applied.hT, last))
-        return dense(gated.out, folded["W_out"]), saved
+        out = dense(gated.out, folded["W_out"])
+        check_output(out, report, type(self).__name__)
+        return out, saved
 
     def _solved(
         self, depth: MatrixDepth, start: Array | None, lengths: Steps, ctx: Context
