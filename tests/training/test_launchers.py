@@ -232,6 +232,11 @@ def test_an_sbatch_that_is_missing_or_fails(tmp_path, sbatch, capsys, monkeypatc
         f"rotrnn: error: --launcher slurm: {tmp_path}/sweep/sweep.sbatch is written, but {error}\n"
         in capsys.readouterr().err
     )
+    for prints, said in {"exit": "nothing", "echo Submitted batch job": "'Submitted batch job'"}.items():
+        sbatch(f"#!/bin/sh\n{prints}\n")
+        assert main(command) == 2
+        error = f"sbatch printed {said}, expected the number of a job, as --parsable asks for\n"
+        assert f"sweep.sbatch is written, but {error}" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert main(command) == 2
     assert (
@@ -250,16 +255,25 @@ def test_launchers_and_options_that_there_are_not(tmp_path, capsys):
     for option in ("--time=1", "time=", "a b", "time=1\n#SBATCH --x", ""):
         with pytest.raises(ValueError, match=r"--slurm-option .*: expected an option of sbatch without dashes"):
             check_options([option])
-    for option in ("array=0-3", "chdir=/"):
-        with pytest.raises(
-            ValueError, match=rf"--slurm-option {option}: the sweep sets --{option.partition('=')[0]} its"
-        ):
+    for option, said in {
+        "array=0-3": "sets --array itself",
+        "arr=0-3": "sets --array itself",
+        "chdir=/": "sets --chdir itself",
+        "parsable": "sets --parsable itself",
+        "test-only": "cannot submit with --test-only",
+        "wait": "cannot submit with --wait",
+        "wrap=ls": "cannot submit with --wrap",
+    }.items():
+        with pytest.raises(ValueError, match=f"^--slurm-option {option}: the sweep {said}, expected another option$"):
             check_options([option])
+    check_options(["time=2:00:00", "wait-all-nodes=1", "exclusive", "comment=a b"])
     assert not (tmp_path / "sweep").exists()
 
 
 def test_a_script_quotes_what_a_shell_would_read():
-    text = script("my sweep $HOME", [*plan("digits-lru", seeds=[0, 1]), "a=b;c'd"], None, "cuda", ())
+    options = ("comment=two words # 1", "gres=gpu:1", "exclusive")
+    text = script("my sweep $HOME", [*plan("digits-lru", seeds=[0, 1]), "a=b;c'd"], None, "cuda", options)
+    assert "#SBATCH --comment='two words # 1'\n#SBATCH --gres=gpu:1\n#SBATCH --exclusive\n" in text
     assert "#SBATCH --job-name=my_sweep_HOME\n#SBATCH --array=0-2\n" in text
     assert """set -- seed=0 seed=1 'a=b;c'"'"'d'\n""" in text
     assert text.endswith('train --resume "$1" --device cuda\n')

@@ -17,8 +17,10 @@ from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import Run
 
 SCRIPT = "sweep.sbatch"
-OURS = ("array", "chdir")
+OURS = ("array", "chdir", "parsable")
 """Options of sbatch that a sweep sets and that cannot be replaced."""
+OTHERS = ("help", "test-only", "usage", "version", "wait", "wrap")
+"""Options with which sbatch does not submit the script, or waits for the end of its job."""
 
 TEMPLATE = """\
 #!/bin/sh
@@ -43,8 +45,11 @@ def check_options(options: Sequence[str]) -> None:
     for option in options:
         if not re.fullmatch(r"[a-z][a-z0-9-]*(=[^\n]+)?", option):
             raise ValueError(f"--slurm-option {option!r}: expected an option of sbatch without dashes, as time=2:00:00")
-        if (key := option.partition("=")[0]) in OURS:
-            raise ValueError(f"--slurm-option {option}: the sweep sets --{key} itself, expected another option")
+        key = option.partition("=")[0]
+        for one in (*OURS, *OTHERS):
+            if one.startswith(key):  # sbatch takes the beginnings of its options, too
+                what = f"sets --{one} itself" if one in OURS else f"cannot submit with --{one}"
+                raise ValueError(f"--slurm-option {option}: the sweep {what}, expected another option")
 
 
 def launch(
@@ -73,7 +78,8 @@ def launch(
     Raises
     ------
     ValueError
-        As in `run_sweep`; an option is malformed; or sbatch is missing or fails, with what it says.
+        As in `run_sweep`; an option is malformed, or one of `OURS` or `OTHERS`; sbatch is missing, or fails, with what
+        it says, or does not print the number of a job.
     """
     check_options(options)
     with sweep.prepared(runs, folder, retry, say) as (_, todo):
@@ -93,11 +99,17 @@ def script(name: str, runs: Sequence[str], jobs: int | None, device: str, option
     return TEMPLATE.format(
         name=re.sub(r"[^A-Za-z0-9.,=+_-]+", "_", name),
         array=f"0-{len(runs) - 1}" + ("" if jobs is None else f"%{jobs}"),
-        options="".join(f"#SBATCH --{option}\n" for option in options),
+        options="".join(map(_line, options)),
         runs=" ".join(map(shlex.quote, runs)),
         command=shlex.join(sweep.COMMAND),
         device=device,
     )
+
+
+def _line(option: str) -> str:
+    """Returns the line of a script with an option. sbatch reads quotes as a shell does."""
+    key, sign, value = option.partition("=")
+    return f"#SBATCH --{key}{sign}{value and shlex.quote(value)}\n"
 
 
 def _submit(folder: Path) -> str:
@@ -110,4 +122,7 @@ def _submit(folder: Path) -> str:
     if done.returncode:
         said = done.stderr.strip() or "no message"
         raise ValueError(f"{where} sbatch failed with exit code {done.returncode}: {said}")
-    return done.stdout.strip().partition(";")[0]
+    if not (job := re.fullmatch(r"(\d+)(;\S+)?", done.stdout.strip())):
+        said = f"{done.stdout.strip()!r:.80}" if done.stdout.strip() else "nothing"
+        raise ValueError(f"{where} sbatch printed {said}, expected the number of a job, as --parsable asks for")
+    return job[1]
