@@ -376,6 +376,31 @@ def test_processes_that_differ_are_refused_in_all():
     assert all(among(2, run))
 
 
+@pytest.mark.parametrize("split", [None, 2, "world"])
+def test_what_are_no_processes(split):
+    a, x = np.full(N, 0.5), np.zeros((B, T, N))
+    layer = System(np.ones((2 * N, D)), a + 0j, np.ones((1, D, 2 * N)), np.ones(D))
+    calls = {
+        "split_start": lambda: ops.split_start(a, x, split=split),
+        "split_end": lambda: ops.split_end(x, a, split=split),
+        "split_rotation_start": lambda: ops.split_rotation_start(np.ones((1, N // 2)), None, x[..., :4], split=split),
+        "split_rotation_end": lambda: ops.split_rotation_end(x[..., :4], np.ones((1, N // 2)), None, split=split),
+        "split_lengths": lambda: ops.split_lengths(LENGTHS, T, split=split),
+    }
+    if split is not None:  # which is one process here
+        calls["linear_layer"] = lambda: linear_layer(layer, x[..., :D], split=split)
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=f"^{name}: split is {split!r}, expected the processes that share each seq"):
+            call()
+
+
+@pytest.mark.parametrize("time", [None, "2", True, 1.0, 0])
+def test_rows_that_are_no_number(time):
+    with pytest.raises(ValueError, match=f"^grid: time={time!r}, expected a divisor of the number of processes, 1$"):
+        ALONE.grid(time)
+    assert ALONE.grid(np.int64(1)).time.size == 1
+
+
 def test_powers_that_overflow_leave_zeros_as_they_are():
     a, x = np.array([1e200, 0.5, 1e200 + 1e200j]), np.zeros((1, 10, 3), complex)
     x[0, 0, 1] = 1

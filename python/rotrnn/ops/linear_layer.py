@@ -19,7 +19,7 @@ from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
-from rotrnn.ops.split import Inputs, Ranks, map_of, on_this_host, pass_on
+from rotrnn.ops.split import Inputs, Ranks, check_split, map_of, on_this_host, pass_on
 from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest_backward, tiir_scan
 
 __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
@@ -324,6 +324,7 @@ def starts(
     scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are those of the whole, and
     `dtype` is the precision of the call."""
     on_this_host(args)
+    check_split(args, split)
     B, T, N = args.size["B"], args.size["T"], len(a)
     found = np.zeros((len(inputs), B, N), np.complex128)
     for k, one in enumerate(inputs):

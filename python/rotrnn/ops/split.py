@@ -9,7 +9,7 @@ ordinary op then runs. Backward, the adjoint recurrence passes gradients of stat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ CHUNK = 1 << 17
 """Numbers of a piece that are scanned at a time for its map, so that their states stay in cache."""
 
 
+@runtime_checkable
 class Ranks(Protocol):
     """The processes that share a sequence, in the order of their pieces: a `rotrnn.training.parallel.World` is one."""
 
@@ -147,6 +148,15 @@ def on_this_host(args: Boundary) -> None:
         raise NotImplementedError(f"{args.op}: split sequences are not supported on {args.device.name}, only on cpu")
 
 
+def check_split(args: Boundary, split: Any) -> None:
+    """Raises TypeError unless `split` are processes that share a sequence."""
+    if not isinstance(split, Ranks):
+        raise TypeError(
+            f"{args.op}: split is {split!r:.80}, expected the processes that share each sequence, such as "
+            "rotrnn.training.parallel.world()"
+        )
+
+
 def split_start(
     a: npt.ArrayLike,
     x: npt.ArrayLike,
@@ -249,6 +259,7 @@ def _passed(
     adjoint: bool,
 ) -> Array | None:  # fmt: skip
     on_this_host(args)
+    check_split(args, split)
     a, x, given = args.common(a, x, given)
     own = map_of(a, lambda steps: x[:, steps], x.shape[:2], lengths, reverse=reverse, adjoint=adjoint)
     state = pass_on(args.op, name, split, own, given, x.dtype, reverse=reverse != adjoint)
@@ -348,6 +359,7 @@ def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Ranks) -> npt.
         Wrong dtype or shape, or, in all processes, a length beyond the sum of all T_r.
     """
     args = Boundary("split_lengths")
+    check_split(args, split)
     seq_len = args.integer("seq_len", seq_len)
     sizes = [int(one[0]) for one in split.gather(np.array([seq_len], np.int64))]
     args.bind("B", np.size(lengths), "lengths")

@@ -131,9 +131,10 @@ class World:
 
         ValueError, in all processes, if they differ in `time` or it does not divide their number.
         """
-        self.agree("grid: time", time)
-        if time < 1 or self.size % time:
-            raise ValueError(f"grid: time={time}, expected a divisor of the number of processes, {self.size}")
+        time = int(time) if isinstance(time, np.integer) else time
+        self.agree("grid: time", time)  # first, so that all raise if one does
+        if isinstance(time, bool) or not isinstance(time, int) or time < 1 or self.size % time:
+            raise ValueError(f"grid: time={time!r}, expected a divisor of the number of processes, {self.size}")
         return Grid(self, Row(self, self._part(self.rank // time)))
 
     def share(self, arrays: Mapping[str, Array]) -> None:
