@@ -209,6 +209,19 @@ def test_a_state_of_other_numbers_is_refused(tmp_path: Path) -> None:
         other.load(path)
 
 
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_a_state_of_parameters_of_another_dtype_is_refused(engine: str, tmp_path: Path) -> None:
+    model, params, x = made("lru")
+    path = tmp_path / "state.safetensors"
+    stream = model.stream(params, B, engine)
+    stream.push(x[:, :3])
+    stream.save(path)
+    other = model.stream(astype(params, np.float64), B, engine)
+    with pytest.raises(ValueError, match=f"^{path}: has numbers of 'float32', expected float64 as the stream's param"):
+        other.load(path)
+    assert (other.tokens == 0).all()
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_steps_without_a_fixed_point_are_warned_of(layers: int) -> None:
     """Each layer has a fixed point of each step that is not padding."""
@@ -217,7 +230,7 @@ def test_steps_without_a_fixed_point_are_warned_of(layers: int) -> None:
     params, x = model.init(np.random.default_rng(0)), made("lru")[2]
     stream = model.stream(params, B, "c")
     for lengths, steps in ((None, 15 * layers), ([5, 0, 2], 7 * layers)):
-        with pytest.warns(NotConverged, match=f"^Stream.push: no fixed point for {steps} of {steps} steps of {layers} l"):
+        with pytest.warns(NotConverged, match=f"no fixed point for {steps} of {steps} steps of {layers} l"):
             stream.push(x[:, :5], lengths)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

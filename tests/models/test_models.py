@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import HEADS, ModelSettings, build_model
+from rotrnn.models.files import load
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.models.tagger import LanguageModel, draw
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
@@ -399,7 +401,7 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
     chosen = ModelSettings(layer="lru", d_model=5, n_layers=1)
     both = build_model(chosen, {"d_state": 3, "bidirectional": True}, n_classes=C, vocab=V)
     for engine in ("auto", "c", "python"):
-        with pytest.raises(ValueError, match="^Stream: a bidirectional layer cannot run step by step, expected one that"):
+        with pytest.raises(ValueError, match=r"^Stream: a bidirectional layer cannot run step by step, exp"):
             both.stream(prepared(both), B, engine)
     pairs = model_of("retrieval")
     with pytest.raises(ValueError, match="pairs does not support streaming inference"):
@@ -408,6 +410,34 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
         build_model(chosen, {"d_state": 3, "bidirectional": True}, head="language", n_classes=V, vocab=V)
     with pytest.raises(ValueError, match=f"head is 'poet', expected one of {', '.join(HEADS)}"):
         build_model(chosen, {"d_state": 3}, head="poet", n_classes=V, vocab=V)
+
+
+def test_files_and_states_that_cannot_be(tmp_path: Path) -> None:
+    model = model_of("tagger")
+    params = prepared(model)
+    stream = model.stream(params, B, "python")
+    bad = {"": "''", "f/\0x": r"'f/\\x00x'", str(tmp_path): f"'{tmp_path}', a folder"}
+    calls: dict[str, Any] = {
+        "Tagger.save": lambda path: model.save(path, params),
+        "load": load,
+        "Stream.save": stream.save,
+        "Stream.load": stream.load,
+    }
+    for (name, call), (path, got) in itertools.product(calls.items(), bad.items()):
+        with pytest.raises(ValueError, match=f"^{name}: path is {got}, expected the path of a file$"):
+            call(path)
+    dtypes: tuple[Any, ...] = ("x", "int32", "float16", "complex64", None)
+    for dtype in dtypes:
+        with pytest.raises(TypeError, match=f"^zero_state: dtype is {dtype!r}, expected float32 or float64$"):
+            model.zero_state(2, dtype)
+
+
+def test_features_that_do_not_fit_are_named_as_they_were_passed() -> None:
+    model = build_model(ModelSettings("lru", 4, 1), {"d_state": 3}, head="tagger", n_classes=C, n_features=3)
+    for engine, shape in itertools.product(("c", "python"), ((2, 4), (2, 5, 4), (2, 3, 1))):
+        message = re.escape(f"Stream.push: inputs has shape {shape}, expected (B, F) or (B, T, F) with B=2, F=3")
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            model.stream(prepared(model), 2, engine).push(np.zeros(shape))
 
 
 def test_samples_follow_the_models_probabilities() -> None:

@@ -290,6 +290,8 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
             {"solver": "direct", "feedback": ("lambda",)},
             r"Bedouin: feedback=\('lambda',\), expected none to lambda with solver='direct'",
         ),
+        (Bedouin, {"rank": 99}, "^Bedouin: rank=99, expected an integer from 1 to the width, 6$"),
+        (FPMamba, {"tol": 0}, "^FPMamba: tol=0.0, expected a positive number$"),
         (FPMamba, {"norm_eps": 0.0}, "FPMamba: norm_eps=0.0, expected a positive number"),
     ],
 )

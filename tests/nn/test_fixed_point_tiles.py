@@ -289,15 +289,23 @@ def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
     ("settings", "message"),
     [
         ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
-        ({"solver": "direct", "mixer": "orthogonal"}, "solver='direct' with mixer='orthogonal', expected mixer one of"),
-        ({"solver": "direct", "mixer": "kronecker"}, "solver='direct' with mixer='kronecker', expected mixer one of"),
+        (
+            {"solver": "direct", "mixer": "orthogonal"},
+            "solver='direct' with mixer='orthogonal', expected mixer to be",
+        ),
+        (
+            {"solver": "direct", "mixer": "kronecker"},
+            "solver='direct' with mixer='kronecker', expected mixer to be",
+        ),
         ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' with scaled=False, expected"),
-        ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver 'iteration'"),
+        ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver to be 'iteration'"),
+        ({"rank": 99}, "rank=99, expected an integer from 1 to the width"),
+        ({"tol": 0}, "tol=0.0, expected a positive number"),
         ({"tile": 0}, "tile=0, expected a positive integer"),
         ({"tile": 2.5}, "tile=2.5, expected"),
-        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal', expected mixer one that a kernel"),
-        ({"tile": 3, "accelerated": False}, "tile=3 with accelerated=False, expected accelerated True"),
-        ({"tile": 3, "stop": "quantile"}, "tile=3 with stop='quantile', expected stop 'sequence'"),
+        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal', expected mixer to be one of householder"),
+        ({"tile": 3, "accelerated": False}, "tile=3 with accelerated=False, expected accelerated to be True"),
+        ({"tile": 3, "stop": "quantile"}, "tile=3 with stop='quantile', expected stop to be 'sequence'"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

@@ -94,6 +94,12 @@ def test_other_names_are_refused() -> None:
         rotrnn.precision("half"),
     ):
         pass
+    names: tuple[Any, ...] = (np.array(["bf16", "tf32"]), np.array("bf16"), ["bf16"], None)
+    for name in names:
+        with pytest.raises(ValueError, match=r"^precision: name is .*, expected one of float32, tf32, bf16$"):
+            rotrnn.precision(name)
+    with pytest.raises(RuntimeError, match=r"^precision.__exit__: 'bf16' was not entered, expected a with statement$"):
+        rotrnn.precision("bf16").__exit__(None, None, None)
     with pytest.raises(ValueError, match="use_precision: got 'half', expected one of float32, tf32, bf16"):
         _cpu.use_precision("half")
     with pytest.raises(TypeError):

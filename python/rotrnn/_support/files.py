@@ -105,6 +105,18 @@ def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
         raise ValueError(f"{name} {path}: {where}, expected a folder")
 
 
+def check_file(call: str, path: str | os.PathLike[str]) -> None:
+    """Raises TypeError or ValueError unless `path`, an argument of `call`, can be that of a file, which may not exist
+    yet."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{call}: path is a {type(path).__name__}, expected the path of a file")
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise ValueError(f"{call}: path is {text!r:.80}, expected the path of a file")
+    if Path(path).is_dir():
+        raise ValueError(f"{call}: path is {text!r:.80}, a folder, expected the path of a file")
+
+
 @contextmanager
 def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterator[None]:
     """Creates a folder and locks it for this process.

@@ -36,8 +36,8 @@ class Engine(ABC):
     """
 
     name: ClassVar[str]
-    numbers: str | None = None
-    """The dtype of the numbers in a state that is made of bytes."""
+    numbers: str
+    """The dtype of the parameters. A state belongs to parameters of one dtype."""
     state: Any
     tokens: Any
 
@@ -141,6 +141,7 @@ class PythonEngine(Engine):
 
     def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
         self.model, self.params, self.batch = model, params, batch
+        self.numbers = next(leaf.dtype.name for _, leaf in flatten(params))
         self.prepared = trusted(model.stack.prepare)(params["blocks"])
         self.reset()
 

@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.files import check_file
 from rotrnn._support.text import alike, nearest
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
@@ -57,8 +58,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         The file is damaged, or is not a model's; a part in it is unknown or its settings are wrong; or an array is
         missing, of another shape, or not finite. The error names the file and the problem.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"load: path is a {type(path).__name__}, expected the path of a file")
+    check_file("load", path)
     arrays, facts = read_checkpoint(path)
     if "model" not in facts:
         raise ValueError(f"{path}: is not a model, expected a file that a model's save wrote")
@@ -77,8 +77,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
 
 def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
     """Writes a model and its parameters atomically; see `SequenceModel.save`."""
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{type(model).__name__}.save: path is a {type(path).__name__}, expected the path of a file")
+    check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
     write_checkpoint(path, dict(flatten(params)), {"model": described(model), "model_format": FORMAT})
 

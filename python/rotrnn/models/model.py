@@ -199,9 +199,12 @@ class SequenceModel(Module, ABC):
         ------
         ValueError
             A layer is bidirectional, keeps every step, or does not declare its state.
+        TypeError
+            The dtype is not float32 or float64.
         """
-        batch = Boundary("zero_state").integer("batch", batch)
-        return tuple(zero_state(f"block {i}", block.layer, batch, dtype) for i, block in enumerate(self.stack.blocks))
+        args = Boundary("zero_state")
+        batch, real = args.integer("batch", batch), args.real_dtype("dtype", dtype)
+        return tuple(zero_state(f"block {i}", block.layer, batch, real) for i, block in enumerate(self.stack.blocks))
 
     def stream(self, params: Params, batch: int = 1, engine: str = "auto") -> Stream:
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.files import check_file
 from rotrnn._support.text import plural
 from rotrnn.models.engines import check_steps, engine_of
 from rotrnn.nn.blocks.dense import Dense
@@ -73,7 +74,7 @@ class Stream:
         model.check_params(params)
         self.model, self.params, self.batch = model, in_order(params), batch
         self._engine = engine_of(engine, model, self.params, batch)
-        self._features = isinstance(model.encoder, Dense)
+        self._features = model.encoder.d_in if isinstance(model.encoder, Dense) else None
 
     @property
     def engine(self) -> str:
@@ -113,12 +114,15 @@ class Stream:
             The shape does not fit.
         """
         args = Boundary("Stream.push")
-        features = self._features
-        x = Boundary(args.op).any_array("inputs", inputs)
-        if x.ndim not in (1 + features, 2 + features) or x.shape[0] != self.batch:
-            forms = "(B, F) or (B, T, F)" if features else "(B,) or (B, T)"
-            raise ValueError(f"Stream.push: inputs has shape {x.shape}, expected {forms} with B={self.batch}")
-        one = x.ndim == 1 + features
+        F = self._features
+        x, steps = Boundary(args.op).any_array("inputs", inputs), 1 if F is None else 2
+        wide = F is not None and x.shape[-1:] != (F,)
+        if x.ndim not in (steps, steps + 1) or x.shape[0] != self.batch or wide:
+            forms = f"(B,) or (B, T) with B={self.batch}"
+            if F is not None:
+                forms = f"(B, F) or (B, T, F) with B={self.batch}, F={F}"
+            raise ValueError(f"Stream.push: inputs has shape {x.shape}, expected {forms}")
+        one = x.ndim == steps
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
         with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
@@ -129,13 +133,13 @@ class Stream:
 
         The parameters are not included. A complex array is stored as a real one with an additional last axis of size 2.
         """
-        _check_path("Stream.save", path)
+        check_file("Stream.save", path)
         arrays = {"tokens": self.tokens}
         for name, leaf in flatten_state(self.state):
             arrays[name] = leaf.view(leaf.real.dtype).reshape(*leaf.shape, 2) if np.iscomplexobj(leaf) else leaf
         kinds = {name: leaf.dtype.name for name, leaf in flatten_state(self.state)}
-        numbers = {} if self._engine.numbers is None else {"numbers": self._engine.numbers}
-        write_checkpoint(path, arrays, {"stream": self._digest(), "dtypes": kinds, **numbers})
+        facts = {"stream": self._digest(), "dtypes": kinds, "numbers": self._engine.numbers}
+        write_checkpoint(path, arrays, facts)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Loads a state that `save` wrote, on this machine or another, and continues from it.
@@ -146,10 +150,10 @@ class Stream:
             The file does not exist.
         ValueError
             The file is damaged, is not a stream's state, or belongs to a model with other settings, to another batch
-            size or to another engine, or in C to parameters of another dtype; or an array in it is not one of the
+            size, to another engine, or to parameters of another dtype; or an array in it is not one of the
             model's state. The stream is unchanged.
         """
-        _check_path("Stream.load", path)
+        check_file("Stream.load", path)
         arrays, facts = read_checkpoint(path)
         if facts.get("stream") != self._digest():
             what = "from a model with other settings" if "stream" in facts else "not a stream's state"
@@ -160,7 +164,7 @@ class Stream:
         if len(tokens) != self.batch:
             raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {self.batch}")
         numbers, expected = facts.get("numbers"), self._engine.numbers
-        if numbers is not None and expected is not None and numbers != expected:
+        if numbers is not None and numbers != expected:  # files from before there was this fact have none
             raise ValueError(f"{path}: has numbers of {numbers!r:.20}, expected {expected} as the stream's parameters")
         try:
             check_steps("tokens", tokens)
@@ -184,8 +188,3 @@ def _again(
     stream = Stream(model, params, batch, engine)
     stream._engine.restore(arrays, {name: leaf.dtype.name for name, leaf in arrays.items()}, tokens)
     return stream
-
-
-def _check_path(call: str, path: str | os.PathLike[str]) -> None:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{call}: path is a {type(path).__name__}, expected the path of a file")

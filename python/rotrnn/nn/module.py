@@ -318,7 +318,9 @@ class Module:
     def check_streams(self, args: Boundary) -> None:
         """Checks that the module can run step by step (streaming inference)."""
         if getattr(self, "bidirectional", False):
-            raise ValueError(f"{args.op}: a bidirectional layer cannot run step by step, expected one that runs forward")
+            raise ValueError(
+                f"{args.op}: a bidirectional layer cannot run step by step, expected one that runs forward"
+            )
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         """Checks a state, or the gradient of a state (`name` begins with d), against `state_form`."""

@@ -320,6 +320,17 @@ class Boundary:
             raise ValueError(f"{self.op}: {name} is {value!r:.80}, expected one of {', '.join(known)}")
         return value
 
+    def real_dtype(self, name: str, value: npt.DTypeLike) -> np.dtype[Any]:
+        """Returns a setting that is the dtype float32 or float64."""
+        try:
+            dtype = None if value is None else np.dtype(value)  # NumPy takes None for float64
+        except TypeError:
+            dtype = None
+        if dtype is None or dtype not in REAL:
+            expected = " or ".join(map(str, REAL))
+            raise TypeError(f"{self.op}: {name} is {value!r:.80}, expected {expected}")
+        return dtype
+
     def one_of(self, name: str, value: Any, *kinds: type) -> None:
         """Checks that an argument is of one of the types, such as what forward saved."""
         if not isinstance(value, kinds):

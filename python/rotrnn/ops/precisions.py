@@ -35,7 +35,7 @@ class precision:
     """
 
     def __init__(self, name: str) -> None:
-        if name not in PRECISIONS:
+        if not isinstance(name, str) or name not in PRECISIONS:
             raise ValueError(f"precision: name is {name!r:.80}, expected one of {', '.join(PRECISIONS)}")
         self.name = name
         self._before: list[list[tuple[Any, str]]] = []
@@ -44,6 +44,8 @@ class precision:
         self._before.append([(module, module.use_precision(self.name)) for module in _modules()])
 
     def __exit__(self, *_: object) -> None:
+        if not self._before:
+            raise RuntimeError(f"precision.__exit__: {self.name!r} was not entered, expected a with statement")
         for module, name in self._before.pop():
             module.use_precision(name)
 

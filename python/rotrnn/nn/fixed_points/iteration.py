@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
-from rotrnn.ops.boundary import CheckedLengths, only
+from rotrnn.ops.boundary import CheckedLengths, only, rename
 from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import DepthSolution, relax
 from rotrnn.ops.pointwise import LAST_PLACE
@@ -120,6 +120,16 @@ class Iteration:
         return self.train_iterations
 
 
+def check_settings(layer: Any) -> None:
+    """Raises ValueError, by the layer's name, unless its settings are good for its mixer and its iteration."""
+    try:
+        _ = layer._mixer, layer._iteration
+    except ValueError as error:
+        for part in ("Mixer:", "Iteration:"):
+            rename(error, part, f"{type(layer).__name__}:")
+        raise
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
@@ -195,8 +205,8 @@ def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
 
 
 class Report(NamedTuple):
-    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN, or the layer's output
-    is not finite), whether it was below `tol`, and the mean number of iterations that a step took part in.
+    """For each sequence: number of iterations, residual of the last one (NaN if any number was NaN, or the layer's
+    output is not finite), whether it was below `tol`, and the mean number of iterations that a step took part in.
 
     The residual is that of the iterate before the last update; the updated iterate is even closer. Where a sequence is
     solved by tiles of time, number and residual are the largest ones of its tiles, and the mean is over all steps;
@@ -437,7 +447,8 @@ def check_output(out: Array, report: Report, name: str) -> None:
     points are, as a product of large numbers may be. A recorded pass does not: the host does not see its output."""
     if recording() is not None:
         return
-    spoiled = ~to_host(np.isfinite(out).all((1, 2))) & ~np.isnan(report.residual)
+    finite: Array = np.isfinite(out).all(2).all(1)
+    spoiled = ~to_host(finite) & ~np.isnan(report.residual)
     if not spoiled.any():
         return
     report.residual[spoiled], report.converged[spoiled] = np.nan, False

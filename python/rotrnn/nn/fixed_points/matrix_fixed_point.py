@@ -22,6 +22,7 @@ from rotrnn.nn.fixed_points.iteration import (
     add_to_last_steps,
     at_once,
     check_output,
+    check_settings,
     in_one_call,
     last_steps,
     lengths_of,
@@ -115,7 +116,7 @@ class MatrixFixedPoint(Recurrent):
         if not set(self.feedback) <= set(self.feedbacks):
             expected = f"some of {', '.join(self.feedbacks)}"
             raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
-        _ = self._mixer, self._iteration  # these check their settings
+        check_settings(self)
 
     @property
     def width(self) -> int:

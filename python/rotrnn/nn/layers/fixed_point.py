@@ -14,6 +14,7 @@ from rotrnn.nn.fixed_points.iteration import (
     Report,
     Steps,
     add_to_last_steps,
+    check_settings,
     exponents,
     has_steps,
     in_one_call,
@@ -38,6 +39,8 @@ GRADIENTS = ("one_step", "implicit")
 SOLVERS = ("iteration", "direct")
 DIRECT = ("householder", "dplr", "low_rank")
 """Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
+TILED = tuple(name for name in MIXERS if name != "orthogonal")
+"""Mixers that a kernel applies to single tokens."""
 
 
 class DepthGrads(NamedTuple):
@@ -301,7 +304,7 @@ class FixedPointRNN(Recurrent):
             raise ValueError(
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
             )
-        _ = self._mixer, self._iteration  # these check their settings
+        check_settings(self)
         if self.tile is not None:
             self.check_sizes("tile")
         direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
@@ -309,13 +312,13 @@ class FixedPointRNN(Recurrent):
             ("solver", direct and self.mixer not in DIRECT, "mixer", f"one of {', '.join(DIRECT)}"),
             ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
             ("tile", tiled and direct, "solver", "'iteration'"),
-            ("tile", tiled and self.mixer == "orthogonal", "mixer", "one that a kernel applies to single tokens"),
+            ("tile", tiled and self.mixer not in TILED, "mixer", f"one of {', '.join(TILED)}"),
             ("tile", tiled and not self.accelerated, "accelerated", "True"),
             ("tile", tiled and self.stop != "sequence", "stop", "'sequence', as each tile ends by its own residual"),
         ):
             if fails:
                 values = f"{key}={getattr(self, key)!r} with {by}={getattr(self, by)!r}"
-                raise ValueError(f"FixedPointRNN: {values}, expected {by} {expected}")
+                raise ValueError(f"FixedPointRNN: {values}, expected {by} to be {expected}")
 
     @property
     def _mixer(self) -> Mixer:
