@@ -81,9 +81,12 @@ def _report(message: str, code: int) -> int:
 
 
 def _say(message: str) -> None:
-    """Prints a line on standard error; with several processes only the first does."""
+    """Prints a line on standard error; with several processes only the first does.
+
+    It is written in one piece: `print` writes the line's end by itself, and what another process says may come between.
+    """
     if started()[0] == 0:
-        print(f"rotrnn: {message}", file=sys.stderr)
+        sys.stderr.write(f"rotrnn: {message}\n")
 
 
 # ---- commands ----
