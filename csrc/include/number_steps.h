@@ -42,6 +42,33 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cpl
     return dc;
 }
 
+/* 2^x = 2^n 2^f with n = round(x), to a few units in the last place, in half the time of vmath_exp. Infinite from
+ * 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5. q is the Chebyshev interpolant of
+ * (2^f - 1) / f on |f| <= 1/2: relative error of 2^f 9e-9 (float), 2e-17 (double). */
+ROT_ALWAYS_INLINE number OF(exp2_of)(number x) {
+    const number clamped = OF(clamp)(x, ROT_EXP2_LOW, ROT_EXP2_HIGH), shifted = clamped + ROT_SHIFT;
+    const number f = clamped - (shifted - ROT_SHIFT);
+#if ROT_DOUBLE
+    number q = f * 0x1.e9d3fe3952179p-32 + 0x1.e6063f7217bc6p-28;
+    q = q * f + 0x1.b524fae627834p-24;
+    q = q * f + 0x1.62bfd47773353p-20;
+    q = q * f + 0x1.ffcbfc670dcd4p-17;
+    q = q * f + 0x1.430913096fd9fp-13;
+    q = q * f + 0x1.5d87fe78a5276p-10;
+    q = q * f + 0x1.3b2ab6fba1ddap-7;
+    q = q * f + 0x1.c6b08d704a0c2p-5;
+    q = q * f + 0x1.ebfbdff82c598p-3;
+    q = q * f + 0x1.62e42fefa39efp-1;
+#else
+    number q = f * 0x1.44138ap-13f + 0x1.5f0890p-10f;
+    q = q * f + 0x1.3b2a54p-7f;
+    q = q * f + 0x1.c6af6cp-5f;
+    q = q * f + 0x1.ebfbe0p-3f;
+    q = q * f + 0x1.62e430p-1f;
+#endif
+    return OF(power_of_last_bits)(shifted) * (f * q + 1);
+}
+
 /* The selective scan, one state s of a channel, with e_t = exp(delta_t A_s) and u_t = delta_t x_t (steps.h):
  *
  *   h_t = e_t h_{t-1} + u_t B_{t,s}      y_t = sum_s h_{s,t} C_{t,s} + skip x_t
@@ -53,6 +80,9 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cpl
  *   through e_t, with de_t e_t = g_t moved_t:    ddelta_t += g_t moved_t A_s    dA_s += g_t moved_t delta_t
  *
  * The caller sums over states, channels and steps. */
+ROT_ALWAYS_INLINE number OF(selective_transition)(number delta, number A) {
+    return OF(exp2_of)(delta * (A * ROT_LOG2E));
+}
 ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev) { return e * h_prev; }
 ROT_ALWAYS_INLINE number OF(selective_step)(number moved, number u, real b) { return moved + u * b; }
 ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { return y + h * c; }

@@ -85,10 +85,8 @@ ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
 #define RESIDUAL_FLOOR 1e-8
 
-/* Transition and input of the selective scan's step (number_steps.h) from delta, x and A, and the adjoint of u:
- *   e = exp(delta A) = 2^(delta A log2(e))   u = delta x      ddelta += x du   dx = delta du + skip dy
- * A log2(e) is the same at all steps. */
-ROT_INLINE real selective_transition(real delta, real A) { return vmath_exp2(delta * (A * ROT_LOG2E)); }
+/* The input of the selective scan's step (number_steps.h), and its adjoint:
+ *   u = delta x      ddelta += x du   dx = delta du + skip dy */
 ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
 
 /* Channel norm:  y = gain (x - center) + offset. Its adjoint through the statistics has the same form in x:

@@ -48,6 +48,36 @@ ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm256_stream_si256((
 ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) { _mm_sfence(); }
 #endif
 
+/* As those of vmath.h. */
+#if ROT_DEVICE
+ROT_ALWAYS_INLINE vec clamp_vec(vec x, real low, real high) { return clamp(x, low, high); }
+ROT_ALWAYS_INLINE vec power_of_last_bits_vec(vec x) { return power_of_last_bits(x); }
+#else
+typedef real_bits bits_vec __attribute__((vector_size(VECTOR_BYTES)));
+
+/* where ? x : y, `where` a comparison of vectors */
+#define SELECT(where, x, y) ((vec)(((bits_vec)(where) & (bits_vec)(x)) | (~(bits_vec)(where) & (bits_vec)(y))))
+
+#if defined(__AVX512F__)
+#define INTRINSIC(name) _mm512_##name
+#elif defined(__AVX2__)
+#define INTRINSIC(name) _mm256_##name
+#endif
+
+ROT_ALWAYS_INLINE vec clamp_vec(vec x, real low, real high) {
+    const vec zero = {0}, lows = zero + low, highs = zero + high;
+#if defined(__AVX2__) && ROT_DOUBLE
+    return INTRINSIC(min_pd)(highs, INTRINSIC(max_pd)(lows, x)); /* the second operand if one is NaN */
+#elif defined(__AVX2__)
+    return INTRINSIC(min_ps)(highs, INTRINSIC(max_ps)(lows, x));
+#else
+    const vec least = SELECT(x < lows, lows, x);
+    return SELECT(least > highs, highs, least);
+#endif
+}
+ROT_ALWAYS_INLINE vec power_of_last_bits_vec(vec x) { return (vec)((bits_vec)x << ROT_MANTISSA); }
+#endif
+
 /* The sum of the lanes, pairwise. */
 static inline real lane_total(vec lanes) {
     real sum[LANES];

@@ -31,7 +31,6 @@ typedef uint64_t real_bits;
 #define ROT_LOG2E     0x1.71547652b82fep0
 #define ROT_LN2_HIGH  0x1.62e42fefa2p-1 /* short enough that n times it is exact */
 #define ROT_LN2_LOW   0x1.9ef35793c7673p-41
-#define ROT_LN2       0x1.62e42fefa39efp-1
 #define ROT_SHIFT     (0x1.8p52 + 1023) /* as ROT_ROUND, biased for 2^n */
 #else
 typedef uint32_t real_bits;
@@ -47,7 +46,6 @@ typedef uint32_t real_bits;
 #define ROT_LOG2E     0x1.715476p0f
 #define ROT_LN2_HIGH  0x1.62e4p-1f
 #define ROT_LN2_LOW   0x1.7f7d1cp-20f
-#define ROT_LN2       0x1.62e430p-1f
 #define ROT_SHIFT     (0x1.8p23f + 127)
 #endif
 
@@ -74,40 +72,38 @@ ROT_INLINE real vmath_q(real r) {
 #endif
 }
 
+/* x within [low, high]; NaN stays. */
+ROT_INLINE real clamp(real x, real low, real high) {
+    const real least = x < low ? low : x;
+    return least > high ? high : least;
+}
+
+/* The number whose exponent, biased, is in the last bits of x. */
+ROT_INLINE real power_of_last_bits(real x) {
+    real_bits bits;
+    real power;
+    memcpy(&bits, &x, sizeof bits);
+    bits <<= ROT_MANTISSA;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 /* e^x = 2 half (1 + p); half is 2^(n-1), so that the largest finite result does not overflow on the way. */
 typedef struct {
     real half, p;
 } exp_parts;
 
 ROT_INLINE exp_parts vmath_parts(real x) {
-    const real low = x < ROT_EXP_LOW ? ROT_EXP_LOW : x, clamped = low > ROT_EXP_HIGH ? ROT_EXP_HIGH : low;
+    const real clamped = clamp(x, ROT_EXP_LOW, ROT_EXP_HIGH);
     const real shifted = clamped * ROT_LOG2E + ROT_ROUND, n = shifted - ROT_ROUND;
     const real r = (clamped - n * ROT_LN2_HIGH) - n * ROT_LN2_LOW;
-    real_bits bits;
-    exp_parts parts;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits <<= ROT_MANTISSA;
-    memcpy(&parts.half, &bits, sizeof bits);
-    parts.p = r + r * r * vmath_q(r);
+    const exp_parts parts = {power_of_last_bits(shifted), r + r * r * vmath_q(r)};
     return parts;
 }
 
 ROT_INLINE real vmath_exp(real x) {
     const exp_parts e = vmath_parts(x);
     return 2 * (e.half + e.half * e.p);
-}
-
-/* 2^x = 2^n e^r with n = round(x) and r = (x - n) ln 2, in two thirds of the time of e^x, to a few units in the last
- * place. Infinite from 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5. */
-ROT_INLINE real vmath_exp2(real x) {
-    const real low = x < ROT_EXP2_LOW ? ROT_EXP2_LOW : x, clamped = low > ROT_EXP2_HIGH ? ROT_EXP2_HIGH : low;
-    const real shifted = clamped + ROT_SHIFT, r = (clamped - (shifted - ROT_SHIFT)) * ROT_LN2;
-    real_bits bits;
-    real power;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits <<= ROT_MANTISSA;
-    memcpy(&power, &bits, sizeof power);
-    return power * (1 + r * (1 + r * vmath_q(r)));
 }
 
 /* tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which is accurate near zero; from |x| = 20 on it is 1. */

@@ -77,9 +77,14 @@ static void copy_block(real *restrict to, const real *restrict from, int64_t n) 
         copy_row(to, from, n);
 }
 
+/* The processor does not see which block comes next: rows are far apart. An address beyond the array does no harm. */
+static void fetch_next_block(const real *x) { __builtin_prefetch((const void *)((uintptr_t)x + WIDTH * sizeof(real))); }
+
 static void load_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
     for (int64_t k = 0; k < w.steps; k++) {
-        copy_block(to + k * WIDTH, from + (w.first + k * w.stride) * D + s.lo, s.n);
+        const real *const row = from + (w.first + k * w.stride) * D + s.lo;
+        fetch_next_block(row);
+        copy_block(to + k * WIDTH, row, s.n);
         for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none, so no call of memset */
     }
 }
@@ -107,12 +112,6 @@ static void load_constants(real *restrict to, const real *restrict A, const real
     if (skip) copy_row(to + p->N * p->padded, skip, p->D);
 }
 
-/* e <- exp(delta A), A (WIDTH). */
-static void transitions(real *restrict e, const real *restrict delta, const real *restrict A, int64_t steps) {
-    for (int64_t k = 0; k < steps; k++)
-        for (int64_t j = 0; j < WIDTH; j++) e[k * WIDTH + j] = selective_transition(delta[k * WIDTH + j], A[j]);
-}
-
 /* u <- delta x */
 static void inputs(real *restrict u, const real *restrict delta, const real *restrict x, int64_t steps) {
     for (int64_t i = 0; i < steps * WIDTH; i++) u[i] = selective_input(delta[i], x[i]);
@@ -131,23 +130,24 @@ static void add_product(real *restrict z, const real *restrict x, const real *re
 static vec at(const real *row, int v) { return load(row + v * LANES); }
 static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
 
-/* A few of the S states of a block, `apart` numbers from one to the next in h, over a tile:
+/* A few of the S states of a block, `apart` numbers from one to the next in h and A, over a tile:
  *
- *   h <- e_k h + u_k b_k,   y_k += h c_k
+ *   h <- exp(delta_k A) h + u_k b_k,   y_k += h c_k
  *
  * Steps of b and c are `row` apart. */
-ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, tile_array *restrict e,
-                                  const real *restrict u, const real *restrict b, const real *restrict c, int64_t row,
-                                  int64_t steps, const int states) {
+ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, const real *restrict delta,
+                                  const real *restrict A, const real *restrict u, const real *restrict b,
+                                  const real *restrict c, int64_t row, int64_t steps, const int states) {
     vec state[FORWARD][VECTORS];
     for (int i = 0; i < states; i++)
         for (int v = 0; v < VECTORS; v++) state[i][v] = at(h + i * apart, v);
     for (int64_t k = 0; k < steps; k++) {
         for (int v = 0; v < VECTORS; v++) {
+            const vec delta_k = at(delta + k * WIDTH, v), u_k = at(u + k * WIDTH, v);
             vec out = at(y + k * WIDTH, v);
             for (int i = 0; i < states; i++) {
-                const vec moved = selective_move_vec(at(e[i] + k * WIDTH, v), state[i][v]);
-                state[i][v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row + i]);
+                const vec e = selective_transition_vec(delta_k, at(A + i * apart, v));
+                state[i][v] = selective_step_vec(selective_move_vec(e, state[i][v]), u_k, b[k * row + i]);
                 out = selective_output_vec(out, state[i][v], c[k * row + i]);
             }
             put(y + k * WIDTH, v, out);
@@ -176,7 +176,7 @@ KERNEL(selective_forward) {
 #pragma omp parallel for schedule(dynamic) if (p.threads)
     for (int64_t task = 0; task < batch * p.groups; task++) {
         const int64_t b = task / p.groups, group = task % p.groups;
-        tile_array step, u, out, e[FORWARD];
+        tile_array step, in, u, out;
         for (int64_t tile = 0; tile < p.tiles && !stopped(stop); tile++) {
             const walk w = steps_of_tile(&p, b, tile);
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
@@ -185,18 +185,18 @@ KERNEL(selective_forward) {
                 for (int64_t s = 0; carries && s < S; s++)
                     copy_block(carries + ((b * p.tiles + tile) * S + s) * D + block.lo, h + s * p.padded, block.n);
                 load_rows(step, delta, w, block, D);
-                load_rows(e[0], x, w, block, D);
-                inputs(u, step, e[0], w.steps);
-                scale_rows(out, rates + S * p.padded, e[0], w.steps);
+                load_rows(in, x, w, block, D);
+                inputs(u, step, in, w.steps);
+                scale_rows(out, rates + S * p.padded, in, w.steps);
                 for (int64_t s = 0, n; w.steps && s < S; s += n) {
                     const real *const b_s = B + w.first * S + s, *const c_s = C + w.first * S + s;
                     real *const h_s = h + s * p.padded;
+                    const real *const A_s = rates + s * p.padded;
                     n = s + FORWARD <= S ? FORWARD : 1;
-                    for (int64_t j = 0; j < n; j++) transitions(e[j], step, rates + (s + j) * p.padded, w.steps);
                     if (n == FORWARD)
-                        run_states(out, h_s, p.padded, e, u, b_s, c_s, w.stride * S, w.steps, FORWARD);
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, FORWARD);
                     else
-                        run_states(out, h_s, p.padded, e, u, b_s, c_s, w.stride * S, w.steps, 1);
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, 1);
                 }
                 if (y) store_rows(y, out, w, block, D);
             }
@@ -212,8 +212,8 @@ KERNEL(selective_forward) {
 /* For each step, sums over a task's channels that are still spread over a register: first all dB, then all dC. */
 typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
-/* A few states over a tile: forward for  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then backward with g, which on
- * entry is e_{k+1} g_{k+1} of the step after:
+/* A few states over a tile: forward for  e_k = exp(step_k A)  and  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then
+ * backward with g, which on entry is e_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
  *   db_k += g_k . u_k,    dc_k += dy_k . h_k,     spread over a register each */
@@ -229,7 +229,9 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
     for (int64_t k = 0; k < steps; k++) {
         for (int i = 0; i < states; i++) {
             for (int v = 0; v < VECTORS; v++) {
-                const vec moved = selective_move_vec(at(e[i] + k * WIDTH, v), state[i][v]);
+                const vec moving = selective_transition_vec(at(step + k * WIDTH, v), at(A + i * apart, v));
+                const vec moved = selective_move_vec(moving, state[i][v]);
+                put(e[i] + k * WIDTH, v, moving);
                 put(q[i] + k * WIDTH, v, moved);
                 state[i][v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row + i]);
             }
@@ -354,8 +356,8 @@ KERNEL(selective_backward) {
                     n = s + BACKWARD <= S ? BACKWARD : 1;
                     for (int64_t j = 0; j < n; j++) {
                         const real *const before = carries + ((b * p.tiles + tile) * S + s + j) * D + block.lo;
+                        fetch_next_block(before);
                         copy_block(h + j * WIDTH, before, block.n);
-                        transitions(e[j], step, A_s + j * p.padded, w.steps);
                     }
                     if (n == BACKWARD)
                         run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
