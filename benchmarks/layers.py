@@ -6,11 +6,13 @@ Each layer has the settings of a recipe at this width, in training mode. Its lim
 timed in the same window: the ratio is the cost of a layer's mathematics relative to that.
 
 With --beside, the folder of another version, built in place, every layer is timed in turn with that version's, which
-runs in a process of its own: its time is then the limit.
+runs in a process of its own: its time is then the limit. With all layers, that is written to
+benchmarks/results/layers_beside.json.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, arguments, in_turn, row, seconds_in_turn, show, turn
+from benchmarks.measure import RESULTS, ROOT, arguments, commit, in_turn, origin, row, seconds_in_turn, show, turn
 from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import Context
 from rotrnn.nn.registry import LAYERS
@@ -123,7 +125,11 @@ def main() -> None:
     names = args.only or list(LAYERS)
     size, window = ((2, 64, 16), 0.05) if args.quick else ((8, 1024, 128), 2.0)
     if args.beside is not None:
-        show(list(rows_beside(args.beside.resolve(), names, size, window)), args.json)
+        came_from = {**origin(), "beside": commit(args.beside)}
+        found = list(rows_beside(args.beside.resolve(), names, size, window))
+        show(found, args.json)
+        if not (args.only or args.quick):
+            (RESULTS / "layers_beside.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
         return None
     show(list(rows(names, size, window)), args.json)
     return None

@@ -188,11 +188,11 @@ def version(package: str) -> str | None:
         return None
 
 
-def commit() -> str | None:
-    """The commit that runs, with a mark if files other than results have changed since."""
+def commit(checkout: Path = ROOT) -> str | None:
+    """The commit that is checked out, with a mark if files other than results have changed since."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
+        command = ["git", "-C", str(checkout), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

@@ -2,6 +2,8 @@
 width 128, one sequence, float32.
 
     python -m benchmarks.stream_in_c [layer ...]
+
+Without names of layers all run, and the table is written to benchmarks/results/stream_in_c.md.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import RESULTS, ROOT, origin
 from rotrnn import ModelSettings, build_model
 
-ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, dict[str, Any]] = {
     "lru": {"d_state": 128},
     "s5": {"d_state": 128},
@@ -32,8 +35,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def main(layers: list[str]) -> None:
-    """Builds the library and the program, and prints a line for each layer."""
+HEAD = """# A token through the C library
+
+`python -m benchmarks.stream_in_c`: two blocks of width 128, one sequence, float32, one thread, beside the time of reading the
+model's numbers once. {cpu}, commit {commit}.
+
+| layer | instructions | numbers | a token, us | reading them, us | ratio |
+| --- | --- | ---: | ---: | ---: | ---: |
+"""
+
+
+def rows(layers: list[str]) -> Iterator[str]:
+    """Builds the library and the program; yields a line of the table for each layer."""
     subprocess.run(["make", "-s", "-f", "csrc/lib/Makefile", "lib"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         program, path = Path(folder, "stream_in_c"), Path(folder, "model.safetensors")
@@ -41,15 +54,25 @@ def main(layers: list[str]) -> None:
         options = ["-O3", "-march=native", f"-I{ROOT / 'include'}", "-lm", "-o", str(program)]
         subprocess.run(["cc", str(source), str(archive), *options], check=True)
         plain = ("mamba", "bedouin", "fpmamba")  # gated by themselves
-        print("layer         set      numbers   a token   reading them   ratio")
-        for layer in layers or SETTINGS:
+        for layer in layers:
             block = "plain" if layer in plain else "gated"
             model = build_model(ModelSettings(layer, 128, 2, block=block), SETTINGS[layer], n_features=1, n_classes=10)
             model.save(path, model.init(np.random.default_rng(0)))
             done = subprocess.run([str(program), str(path)], capture_output=True, text=True, check=True)
             isa, numbers, token, read = done.stdout.split()
-            times = f"{float(token) / 1e3:6.2f} us {float(read) / 1e3:11.2f} us {float(token) / float(read):7.2f}"
-            print(f"{layer:12}  {isa:6} {int(numbers):9,}  {times}")
+            times = f"{float(token) / 1e3:.2f} | {float(read) / 1e3:.2f} | {float(token) / float(read):.2f}"
+            yield f"| {layer} | {isa} | {int(numbers):,} | {times} |\n"
+
+
+def main(layers: list[str]) -> None:
+    came_from = origin()  # before the results change what git says of the tree
+    report = HEAD.format(cpu=came_from["machine"]["cpu"], commit=came_from["commit"][:8])
+    print(report, end="")
+    for one in rows(layers or list(SETTINGS)):
+        print(one, end="", flush=True)
+        report += one
+    if not layers:
+        (RESULTS / "stream_in_c.md").write_text(report)
 
 
 if __name__ == "__main__":
