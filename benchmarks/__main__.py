@@ -1,7 +1,7 @@
 """All benchmarks: this machine's rates; scan, layer, block, training step and long sequences beside them; every layer
 beside the plain one, ops beside a copy, iterations beside their parts, streams; then peers.
 
-    python -m benchmarks [--large] [--json] [--quick]
+    python -m benchmarks [--large] [--only SUBJECT] [--json] [--quick]
 
 Every subject runs in a process of its own, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
 run again with AVX2 alone, kernels and NumPy both, where the machine has more. Writes benchmarks/results/bench.json and
@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import RESULTS, ROOT, arguments, line, origin, rows_of_child
 from benchmarks.model import PATHS
@@ -45,17 +46,36 @@ def runs(large: bool) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     yield "peers", [], {}
 
 
+def among(recorded: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The recorded results with the rows of some subjects replaced, each where its subject was."""
+    subjects = list(dict.fromkeys(row["subject"] for row in new["rows"]))
+    again = {subject: [row for row in new["rows"] if row["subject"] == subject] for subject in subjects}
+    later = recorded.get("later", {}) | dict.fromkeys(subjects, new["commit"])
+    rows: list[Any] = []
+    for row in recorded["rows"]:
+        rows += again.pop(row["subject"], []) if row["subject"] in subjects else [row]
+    return recorded | {"rows": rows + [row for rest in again.values() for row in rest], "later": later}
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--large", action="store_true", help="also the training step of D 512, N 384: minutes more")
+    parser.add_argument("--only", action="append", metavar="SUBJECT", help="such as layers, stream or peers")
     args = parser.parse_args()
+    subjects = dict.fromkeys(subject for subject, *_ in runs(large=True))
+    if unknown := set(args.only or ()) - set(subjects):
+        parser.error(f"--only {', '.join(sorted(unknown))}, expected some of {', '.join(subjects)}")
     came_from = origin()  # before the results change what git says of the tree
     rows = []
     for subject, extra, environment in runs(args.large):
+        if args.only and subject not in args.only:
+            continue
         for one in rows_of_child(f"benchmarks.{subject}", "--json", *extra, *["--quick"] * args.quick, **environment):
             rows.append({"subject": subject, **one})
             print(json.dumps(rows[-1]) if args.json else f"{subject:11s}{line(one)}", flush=True)
     results = {"rows": rows, **came_from}
+    if args.only:
+        results = among(json.loads((RESULTS / "bench.json").read_text()), results)
     with tempfile.TemporaryDirectory() as scratch:
         folder, pages = RESULTS, [ROOT / "docs" / "benchmarks.md", ROOT / "README.md"]
         if args.quick:

@@ -46,7 +46,8 @@ def tables(results: dict[str, Any]) -> str:
     versions = results["versions"]
     rates = "; ".join(f"{one['name']} {rate(one)}" for one in of(rows, "machine"))
     seen = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
-    parts = [f"{where(results)}, float32: {rates} ({seen}), commit {results['commit']}."]
+    later = "".join(f"; {subject}: {commit}" for subject, commit in results.get("later", {}).items())
+    parts = [f"{where(results)}, float32: {rates} ({seen}), commit {results['commit']}{later}."]
     for title, text in (
         ("Beside the limits of the machine", limits_table(rows)),
         ("Long sequences", length_table(of(rows, "length"))),

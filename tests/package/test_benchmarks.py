@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as everything
 from benchmarks import full_size, report, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
@@ -189,6 +190,20 @@ def test_tables_hold_every_row(rows: list[dict[str, Any]]) -> None:
             assert f"| {report.label(row)} |" in text
     for table in text.split("\n\n"):
         assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_subjects_measured_again_take_the_place_of_their_rows() -> None:
+    def row(subject: str, seconds: float) -> dict[str, Any]:
+        return {"subject": subject, "seconds": seconds}
+
+    recorded = {"rows": [row("scan", 1), row("layers", 1), row("layers", 2), row("ops", 1)], "commit": "old"}
+    new = {"rows": [row("layers", 3), row("stream", 3)], "commit": "new"}
+    found = everything.among(recorded, new)
+    assert found["rows"] == [row("scan", 1), row("layers", 3), row("ops", 1), row("stream", 3)]
+    assert (found["commit"], found["later"]) == ("old", {"layers": "new", "stream": "new"})
+    newest = everything.among(found, {"rows": [row("ops", 4)], "commit": "newest"})
+    assert newest["later"] == {"layers": "new", "stream": "new", "ops": "newest"}
+    assert newest["rows"][2] == row("ops", 4)
 
 
 def test_the_readmes_rows_are_of_the_first_size_and_the_fastest_peer() -> None:
