@@ -37,8 +37,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 HEAD = """# A token through the C library
 
-`python -m benchmarks.stream_in_c`: two blocks of width 128, one sequence, float32, one thread, beside the time of reading the
-model's numbers once. {cpu}, commit {commit}.
+`python -m benchmarks.stream_in_c`: two blocks of width 128, one sequence, float32, one thread, beside the time of
+reading the model's numbers once. {cpu}, commit {commit}.
 
 | layer | instructions | numbers | a token, us | reading them, us | ratio |
 | --- | --- | ---: | ---: | ---: | ---: |
