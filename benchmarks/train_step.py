@@ -13,21 +13,34 @@ With `--beside-peak` the limit is the same products at the peak of float32 multi
 turn with the step, also for steps in bf16. Each precision has a row for each amount of memory (`rotrnn.Context`), and
 then rows that account for its time: forward and backward, the products at the rate of the tile's products from cache,
 what blocks keep and pass on at the rate of a copy, the rest of these two, which is pointwise; and what is outside the
-blocks, above all the optimiser. The unfused path is beside them.
+blocks, above all the optimiser. The unfused path is beside them. It is written to benchmarks/results/train_step.md, or
+train_step_large.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import rotrnn
-from benchmarks.measure import arguments, block_products, memory, plain_copy, products, row, seconds_in_turn, show
+from benchmarks.measure import (
+    RESULTS,
+    arguments,
+    block_products,
+    memory,
+    origin,
+    plain_copy,
+    products,
+    row,
+    seconds_in_turn,
+    show,
+)
 from benchmarks.model import LARGE, LISTOPS, PATHS, QUICK, Size, classifier, training_step
 from benchmarks.peak import multiply_adds
+from benchmarks.report import markdown
 from rotrnn.nn.layer import Context
 from rotrnn.nn.saved import flatten_saved
 from rotrnn.ops.block import KEEPABLE
@@ -42,7 +55,41 @@ def main() -> None:
     args = parser.parse_args()
     size = QUICK if args.quick else LARGE if args.large else LISTOPS
     window = 0.1 if args.quick else 60.0 if args.large else 20.0
-    show(beside_peak(size, window) if args.beside_peak else beside_products(size, window, args.path), args.json)
+    if not args.beside_peak:
+        return show(beside_products(size, window, args.path), args.json)
+    came_from, rows = origin(), beside_peak(size, window)
+    show(rows, args.json)
+    if not args.quick:
+        (RESULTS / f"train_step{'_large' * args.large}.md").write_text(page(rows, came_from))
+    return None
+
+
+def page(rows: Sequence[dict[str, Any]], came_from: dict[str, Any]) -> str:
+    """Rows of `beside_peak` in Markdown: the steps, then the parts of each."""
+    size, machine = rows[0], came_from["machine"]
+    flops = round(size["GFLOP/s"] * size["seconds"])
+    steps, parts = [], []
+    for one in rows:
+        time = f"{1e3 * one['seconds']:,.0f} ms"
+        if "limit" in one:
+            name = one["name"].removeprefix("training step in ")
+            steps.append((name, time, f"{one['ratio']:.2f}"))
+        else:
+            parts.append((name, one["name"].strip(), time))
+    return f"""# A training step beside the processor's peak, D {size["D"]}
+
+`python -m benchmarks.train_step --beside-peak{" --large" * (size["D"] == LARGE.D)}`: forward, backward and AdamW of a RotRNN classifier
+(D {size["D"]}, {size["N"]} real lanes, {size["n_layers"]} layers, B {size["B"]}, T {size["T"]}). The limit is the twelve products of each
+block, {flops:,} GFLOP, at the peak of float32 multiply-adds measured in the same run, whatever the precision of the row.
+{machine["cpu"]}, {size["threads"]} threads, {machine["simd"]}, commit {came_from["commit"]}. The parts of a step are measured
+one by one, so they do not add up exactly.
+
+{markdown(("step", "time", "time / limit"), steps)}
+
+Where the time goes:
+
+{markdown(("step", "part", "time"), parts)}
+"""
 
 
 def beside_products(size: Size, window: float, path: str) -> list[dict[str, Any]]:
