@@ -76,13 +76,15 @@ def page(rows: Sequence[dict[str, Any]], came_from: dict[str, Any]) -> str:
             steps.append((name, time, f"{one['ratio']:.2f}"))
         else:
             parts.append((name, one["name"].strip(), time))
+    command = f"python -m benchmarks.train_step --beside-peak{' --large' * (size['D'] == LARGE.D)}"
+    shape = f"B {size['B']}, T {size['T']}, D {size['D']}, {size['N']} real lanes, {size['n_layers']} layers"
+    where = f"{machine['cpu']}, {size['threads']} threads, {machine['simd']}, commit {came_from['commit']}"
     return f"""# A training step beside the processor's peak, D {size["D"]}
 
-`python -m benchmarks.train_step --beside-peak{" --large" * (size["D"] == LARGE.D)}`: forward, backward and AdamW of a RotRNN classifier
-(D {size["D"]}, {size["N"]} real lanes, {size["n_layers"]} layers, B {size["B"]}, T {size["T"]}). The limit is the twelve products of each
-block, {flops:,} GFLOP, at the peak of float32 multiply-adds measured in the same run, whatever the precision of the row.
-{machine["cpu"]}, {size["threads"]} threads, {machine["simd"]}, commit {came_from["commit"]}. The parts of a step are measured
-one by one, so they do not add up exactly.
+`{command}`: forward, backward and AdamW of a RotRNN classifier ({shape}).
+The limit is the twelve products of each block, {flops:,} GFLOP, at the peak of float32 multiply-adds measured in the
+same run, whatever the precision of the row. {where}.
+The parts of a step are measured one by one, so they do not add up exactly.
 
 {markdown(("step", "time", "time / limit"), steps)}
 
