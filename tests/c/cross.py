@@ -33,8 +33,9 @@ COMPILERS = {
 RUNNERS = {"linux-aarch64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "linux-x86_64": []}
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wpedantic", "-Werror"]
 TESTS = Path(__file__).parent / "kernels.c"
-DOOR = ("door", "module")  # C files that call Python
+DOOR = ("door", "module", "stream")  # C files that call Python
 TABLES = ("entries", "list", "once")  # C files that only the door reads
+Objects = list[tuple[Path, str]]
 
 
 def run(command: list[str]) -> None:
@@ -44,15 +45,15 @@ def run(command: list[str]) -> None:
     print(done.stdout, end="")
 
 
-def compile_all(compiler: list[str], target: str, folder: Path, more: list[str]) -> tuple[Any, list[str], list[str]]:
-    """Compiles every C file for a target. Returns setup.py as a module, the flags, and the objects."""
+def compile_all(compiler: list[str], target: str, folder: Path, more: list[str]) -> tuple[Any, list[str], Objects]:
+    """Compiles every C file for a target. Returns setup.py as a module, the flags, and the objects with their files."""
     os.environ["_PYTHON_HOST_PLATFORM"] = target  # what sysconfig.get_platform() returns
     sys.modules.pop("setup", None)
     import setup
 
     made = folder / "made"
     runpy.run_path("csrc/generate.py")["generate"](made)
-    include = ["csrc/include", "csrc/kernels", str(made), np.get_include(), sysconfig.get_path("include")]
+    include = ["csrc/include", "csrc/kernels", "include", str(made), np.get_include(), sysconfig.get_path("include")]
     flags = [*setup.FLAGS, *WARNINGS, "-fPIC", *more, *(f"-I{path}" for path in include)]
     if target.startswith("mac"):
         stub = folder / "include" / "endian.h"
@@ -71,11 +72,11 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path)
 
-    def compile_one(job: setup.Job) -> str:
+    def compile_one(job: setup.Job) -> tuple[Path, str]:
         path = place(job.source, job.variant)
         macros = [f"-D{name}={value}" for name, value in job.macros]
         run([*compiler, *flags, *job.flags, *macros, "-c", job.source, "-o", path])
-        return path
+        return Path(job.source), path
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, jobs))
@@ -86,7 +87,9 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
 def programs(compiler: list[str], target: str, folder: Path, more: list[str], tests: Path) -> dict[str, str]:
     """Compiles every C file for a target, and a program of tests with them for each dtype. Returns the programs."""
     setup, flags, objects = compile_all(compiler, target, folder, more)
-    kernels = [path for path in objects if Path(path).stem not in DOOR + TABLES]
+    kernels = [
+        path for source, path in objects if source.stem not in DOOR + TABLES and source.parent.name != setup.LIB
+    ]  # the C library's streams take from the door which instruction set is chosen
     made = {}
     for dtype in setup.REAL + setup.COMPLEX:
         made[dtype] = str(folder / f"test_{dtype}")
