@@ -205,10 +205,12 @@ class Run:
     def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
         """Removes the records after `step`, adds those of `unlogged` that are missing, and returns the result."""
         records = [record for record in self.records() if record["step"] <= step]
-        lines = {to_json(record): record for record in records}  # as texts, since NaN does not equal itself
-        lines |= {to_json(record): with_nan(record) for record in unlogged if to_json(record) not in lines}
-        self.write(self.log, "".join(f"{line}\n" for line in lines))
-        return list(lines.values())
+        # compared as texts, since NaN does not equal itself, with sorted keys, as checkpoints have them
+        kept = {to_json(record, sort_keys=True): record for record in records}
+        for record in unlogged:
+            kept.setdefault(to_json(record, sort_keys=True), with_nan(record))
+        self.write(self.log, "".join(f"{to_json(record)}\n" for record in kept.values()))
+        return list(kept.values())
 
 
 def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:
