@@ -96,6 +96,29 @@ def test_another_layer_or_task_starts_its_section_anew(tmp_path):
     assert load_recipe(tmp_path / "a.toml", ["model.layer=lru"]).layer.d_state == 4  # the same one keeps its settings
 
 
+def test_a_file_that_names_another_layer_and_does_not_describe_it_is_warned(tmp_path, recwarn):
+    """In the recipe itself, and in its small variant, whose settings of the layer were the base's."""
+    base = 'base = "a.toml"\n[model]\nlayer = "attention"\n'
+    written(tmp_path, a=BASE, b=base, c=base + "[layer]\nheads = 2\n")
+    with pytest.warns(UserWarning, match=r"b.toml: another model.layer drops .*: layer.d_state, small.layer.d_state$"):
+        load_recipe(tmp_path / "b.toml")
+    with pytest.warns(UserWarning, match=r"c.toml: another model.layer drops .*: small.layer.d_state$"):
+        load_recipe(tmp_path / "c.toml")
+    recwarn.clear()
+    described = "[layer]\nheads = 2\n"
+    written(tmp_path, d=base + described + '[small]\n"layer.heads" = 1\n')
+    written(tmp_path, e=base.replace("a.toml", "a-small.toml") + described)
+    for name in ("d", "d-small", "e", "e-small"):
+        assert load_recipe(tmp_path / f"{name}.toml").layer.heads == (1 if name == "d-small" else 2)
+    assert not recwarn
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_recipe_of_the_package_drops_settings_in_silence(name, recwarn):
+    recipe_tables(name)
+    assert not recwarn
+
+
 def test_a_file_has_a_small_variant_too(tmp_path):
     written(tmp_path, a=BASE, b='base = "a-small.toml"')
     assert load_recipe(tmp_path / "a-small.toml").training.steps == 2

@@ -163,7 +163,7 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants or published"),
+        ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants, published or keep"),
         ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
         ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected distinct ones"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
@@ -171,6 +171,8 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
         ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
         ('grid = {"layer.d_state" = []}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
         ("variants = [1]", r"sweep\.variants is \[1\], expected \[sweep\.variants\.NAME\]"),
+        ("keep = 3", r'sweep\.keep is 3, expected a list of settings "layer\.key"'),
+        ('keep = ["training.steps"]', r"sweep\.keep is \['training\.steps'\], expected a list of settings"),
         ("published = {lru = [1]}", r"sweep\.published is .*, expected NAME = a number or a string"),
         ("published = {lru = 1}", r"sweep\.published is 'lru', expected one of"),
         ('grid = {"training.seed" = [1]}', r"training\.seed can only be varied with --seeds"),
@@ -205,6 +207,43 @@ def test_options_that_do_not_fit(tmp_path):
         plan(path, grid=[parse_grid("optimiser.lr=")])
     with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
         plan(written(tmp_path, toy.RECIPE), variants=["lru"])
+
+
+KEEP = """
+[small]
+"layer.d_state" = 2
+[sweep]
+keep = ["layer.d_state", "layer.bidirectional"]
+[sweep.variants]
+rnn = { "model.layer" = "rnn" }
+wide = { "model.layer" = "rnn", "layer.d_state" = 7 }
+lru = { "layer.r_max" = 0.9 }
+"""
+
+
+def test_variants_with_another_layer_keep_what_is_listed(tmp_path):
+    """Also in the small variant, and unless they set it; what the recipe does not set is the layer's default."""
+    written(tmp_path, toy.RECIPE + KEEP)
+    for name, sizes in (("toy.toml", [4, 7, 4]), ("toy-small.toml", [2, 7, 2])):
+        runs = list(plan(tmp_path / name).values())
+        assert [one.model.layer for one in runs] == ["rnn", "rnn", "lru"]
+        assert [one.layer.d_state for one in runs] == sizes
+        assert not any(one.layer.bidirectional for one in runs)
+    written(tmp_path, toy.RECIPE.replace("d_state = 4", "d_state = 4\nbidirectional = true") + KEEP)
+    assert all(one.layer.bidirectional for one in plan(tmp_path / "toy.toml").values())
+
+
+def test_settings_that_another_layer_drops_are_named_once(tmp_path, recwarn):
+    path = written(tmp_path, toy.RECIPE.replace("d_state = 4", "d_state = 4\nr_max = 0.9"))
+    layers = [("model.layer", ["lru", "rnn"])]
+    with pytest.warns(UserWarning, match=r"toy.toml: another model.layer drops .* the old one: layer.r_max$") as caught:
+        plan(path, grid=layers, seeds=[0, 1], overrides=["layer.d_state=3"])
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=r"another model.layer drops .*: layer.d_state, layer.r_max$"):
+        plan(path, overrides=["model.layer=attention"])
+    recwarn.clear()
+    plan(written(tmp_path, toy.RECIPE + SWEEP))  # variants of a recipe say what they mean
+    assert not recwarn
 
 
 # ---- running ----

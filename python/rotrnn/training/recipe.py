@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -256,9 +256,19 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         recipe = read_recipe(tables)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    for place, keys in dropped.items():
-        warnings.warn(f"{name}: another {place} drops what was set for the old one: {', '.join(keys)}", stacklevel=2)
+    warn_of_dropped(name, [dropped])
     return recipe
+
+
+def warn_of_dropped(
+    name: str | os.PathLike[str], dropped: Sequence[dict[str, list[str]]], again: Collection[str] = ()
+) -> None:
+    """Warns of the settings that changes of layer or task dropped (`change`), but for those that are set `again`."""
+    for place in dict.fromkeys(place for one in dropped for place in one):
+        keys = dict.fromkeys(key for one in dropped for key in one.get(place, ()) if key not in again)
+        if keys:
+            what = f"another {place} drops what was set for the old one"
+            warnings.warn(f"{name}: {what}: {', '.join(keys)}", stacklevel=3)
 
 
 def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -287,9 +297,9 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             tables = _base_tables(own["base"], near, (*above, here))
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
-        for section in ("model", "task"):
-            if section in own:
-                _merge(tables, section, own[section])
+        dropped = _merge(tables, "model", own["model"]) if "model" in own else []
+        if "task" in own:
+            _merge(tables, "task", own["task"])
         if "import" in own:
             modules = [*tables.get("import", []), *locate(own["import"], near)]
             tables["import"] = list(dict.fromkeys(modules))
@@ -298,6 +308,11 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
                 _merge(tables, section, table)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+    # a recipe that describes its layer in the same section drops what it means to
+    described = ["layer."] if "layer" in own else []
+    if tables.get("source", {}).get("small") or any(one.startswith("layer.") for one in own.get("small", {})):
+        described.append("small.layer.")
+    warn_of_dropped(name, [{"model.layer": [one for one in dropped if not one.startswith(tuple(described))]}])
     return tables
 
 
@@ -340,17 +355,18 @@ def _base_tables(base: Any, near: Path | None, above: tuple[str, ...]) -> dict[s
         raise ValueError(f"base is {base!r}, which cannot be read: {error}") from error
 
 
-def _merge(tables: dict[str, Any], section: str, own: Any) -> None:
-    """Merges a section of a recipe into the section inherited from its base."""
+def _merge(tables: dict[str, Any], section: str, own: Any) -> list[str]:
+    """Merges a section of a recipe into the section inherited from its base. Returns as `_reset_section`."""
     if not isinstance(own, dict):
         raise ValueError(f"{section} is {own!r}, expected a section [{section}]")
-    if section in FRESH:
-        _reset_section(tables, section, own)
+    dropped = _reset_section(tables, section, own) if section in FRESH else []
     tables[section] = {**tables.get(section, {}), **own}
+    return dropped
 
 
 def _reset_section(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
-    """Resets a section when its layer or task changes. Returns the settings that this drops, as "section.key"."""
+    """Resets a section when its layer or task changes. Returns the settings that this drops, as "section.key", and as
+    "small.section.key" those of the small variant."""
     key, fresh = FRESH[section]
     there = tables.get(section, {})
     dropped = []
@@ -358,15 +374,17 @@ def _reset_section(tables: dict[str, Any], section: str, own: dict[str, Any]) ->
         dropped = [f"{fresh}.{one}" for one in tables.get(fresh, {}) if (fresh, one) != (section, key)]
         tables[fresh] = {key: own[key]} if fresh == section else {}
         tables.get("source", {}).pop("accuracy", None)
-        _unset_small(tables, fresh)
+        dropped += [f"small.{one}" for one in _unset_small(tables, fresh)]
     return dropped
 
 
-def _unset_small(tables: dict[str, Any], section: str) -> None:
-    """Removes the changes of the small variant in a section."""
+def _unset_small(tables: dict[str, Any], section: str) -> list[str]:
+    """Removes the changes of the small variant in a section, and returns their places."""
     small = tables.get("small", {})
-    for where in [where for where in small if where.startswith(f"{section}.")]:
+    gone = [where for where in small if where.startswith(f"{section}.")]
+    for where in gone:
         del small[where]
+    return gone
 
 
 def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, list[str]]:

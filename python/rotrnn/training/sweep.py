@@ -40,6 +40,7 @@ from rotrnn.training.recipe import (
     pick,
     read_recipe,
     recipe_tables,
+    warn_of_dropped,
 )
 from rotrnn.training.run import Run
 
@@ -70,12 +71,16 @@ class Sweep:
     published : dict
         Name of a variant or a configuration ("rank=4") -> its published figure. If this table is missing, the accuracy
         in [source] applies to every run with the recipe's layer and task.
+    keep : tuple of str
+        Settings "layer.key" that a variant with another layer has in common with the recipe (or its small variant),
+        unless it sets them itself; all others are reset. A setting that the recipe does not have is left out.
     """
 
     seeds: tuple[int, ...] = ()
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if "training.seed" in (*self.grid, *(place for one in self.variants.values() for place in one)):
@@ -108,8 +113,8 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
     """Reads the sweep from a recipe's tables. ValueError if it is malformed."""
     own = tables.get("sweep", {})
     for key in own:
-        if key not in ("seeds", "grid", "variants", "published"):
-            raise ValueError(f"unknown key sweep.{key}; expected seeds, grid, variants or published")
+        if key not in ("seeds", "grid", "variants", "published", "keep"):
+            raise ValueError(f"unknown key sweep.{key}; expected seeds, grid, variants, published or keep")
     seeds = own.get("seeds", [])
     if not (isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)):
         raise ValueError(f"sweep.seeds is {seeds!r}, expected a list of integers from 0, such as [0, 1, 2]")
@@ -121,11 +126,15 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
         table = own.get(key, {})
         if not (isinstance(table, dict) and all(isinstance(one, kind) and one != [] for one in table.values())):
             raise ValueError(f"sweep.{key} is {table!r}, expected {words}")
+    keep = own.get("keep", [])
+    if not (isinstance(keep, list) and all(isinstance(one, str) and one.startswith("layer.") for one in keep)):
+        raise ValueError(f'sweep.keep is {keep!r}, expected a list of settings "layer.key"')
     sweep = Sweep(
         tuple(seeds),
         {place: tuple(values) for place, values in own.get("grid", {}).items()},
         own.get("variants", {}),
         {name: str(figure) for name, figure in own.get("published", {}).items()},
+        tuple(keep),
     )
     known = sweep.variants | sweep.configurations()
     for name in sweep.published:
@@ -202,21 +211,21 @@ def plan(
             raise ValueError(f"{name}: --set {place}: the sweep varies this setting; use {instead}")
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
+    dropped = []
     for configuration, (variant, values) in sweep.configurations().items():
         for seed in sweep.seeds:
             label = ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
             one = copy.deepcopy({section: table for section, table in tables.items() if section not in NO_SECTIONS})
             try:
                 source = one.setdefault("source", {})
-                change(one, variant)
+                change(one, [*_settings(one, there.keep), *variant])
                 if there.published:
                     source["accuracy"] = there.published.get(configuration.partition(",")[0], "")
-                change(one, values)
+                dropped.append(change(one, values))
                 if configuration in there.published:
                     source["accuracy"] = there.published[configuration]
-                change(
-                    one, [*changes, *values, ("training.seed", seed)]
-                )  # values again, because a change may reset a section
+                # values again, because a change may reset a section
+                dropped.append(change(one, [*changes, *values, ("training.seed", seed)]))
                 source |= {"recipe": Path(name).stem, "configuration": configuration}
                 recipe = read_recipe(one)
             except ValueError as error:
@@ -224,7 +233,14 @@ def plan(
             if (twin := digests.setdefault(recipe.digest(), label)) != label:
                 raise ValueError(f"{name}: the runs {twin} and {label} would be the same")
             runs[label] = recipe
+    warn_of_dropped(name, dropped, {place for place, _ in changes} | sweep.grid.keys())
     return runs
+
+
+def _settings(tables: dict[str, Any], places: Sequence[str]) -> list[tuple[str, Any]]:
+    """Returns those of the settings "section.key" that the tables have, with their values."""
+    found = ((place, *place.split(".", 1)) for place in places)
+    return [(place, tables[section][key]) for place, section, key in found if key in tables.get(section, {})]
 
 
 def _short(place: str, places: dict[str, Any]) -> str:
