@@ -276,7 +276,7 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (
             Bedouin,
             {"train_iterations": "beta"},
-            "train_iterations='beta', expected a positive integer, 'gamma' or None",
+            "train_iterations='beta', expected a positive integer, 'gamma', 'rounded_gamma' or None",
         ),
         (FPMamba, {"dt_min": 0.2}, "FPMamba: dt_min=0.2, dt_max=0.1, expected 0 < dt_min <= dt_max"),
         (Bedouin, {"solver": "newton"}, "Bedouin: solver='newton', expected one of iteration, direct"),

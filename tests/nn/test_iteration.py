@@ -193,6 +193,27 @@ def test_drawn_limits_are_gamma_and_keyed() -> None:
     assert Iteration(train_iterations="gamma").limit(EVALUATION) == 100
 
 
+def test_rounded_limits_have_the_papers_mean_and_mode() -> None:
+    """Rounded up the draw has mean 4.5 and mode 4; rounded to the nearest integer from 1 the draw has mean
+    sum_{k >= 0} P(G > k + 1/2) + P(G < 1/2), which is 4.00, and mode 3 ("mean 4 and mode 3"). Both are of one draw."""
+    settings = Iteration(train_iterations="rounded_gamma")
+    up, near = (
+        np.array([one.limit(Context(train=True, seed=5, step=step)) for step in range(8000)])
+        for one in (Iteration(train_iterations="gamma"), settings)
+    )
+    k = np.arange(60) + 0.5
+    tail = np.exp(-k) * (1 + k + k**2 / 2 + k**3 / 6)
+    mean = tail.sum() + 1 - tail[0]
+    assert abs(mean - 4) < 0.005
+    # second moment: sum (2 n + 1) P(draw > n), and a draw exceeds 0 for certain; the error is four deviations
+    second = ((2 * np.arange(60) + 1) * np.append(1, tail[1:])).sum()
+    assert abs(near.mean() - mean) < 4 * np.sqrt((second - mean**2) / len(near))
+    assert np.bincount(near).argmax() == 3
+    assert near.min() >= 1
+    assert set((up - near).tolist()) == {0, 1}
+    assert settings.limit(EVALUATION) == 100
+
+
 def test_a_tolerance_below_rounding_is_not_waited_for() -> None:
     F, c, _ = affine()
     y = np.zeros(c.shape, np.float32)
@@ -236,7 +257,10 @@ def test_relax_keeps_nan(place: str) -> None:
         ({"tol": True}, "tol=True"),
         ({"max_iterations": 0}, "max_iterations=0, expected a positive integer"),
         ({"max_iterations": 2.0}, "max_iterations=2.0"),
-        ({"train_iterations": "beta"}, "train_iterations='beta', expected a positive integer, 'gamma' or None"),
+        (
+            {"train_iterations": "beta"},
+            "train_iterations='beta', expected a positive integer, 'gamma', 'rounded_gamma' or None",
+        ),
         ({"train_iterations": True}, "train_iterations=True"),
         ({"damping": "some"}, "damping='some', expected one of adaptive, none"),
         ({"stop": "batch"}, "stop='batch', expected one of sequence, quantile"),

@@ -28,6 +28,8 @@ from rotrnn.ops.recording import Again, NotRecordable, RecordedLengths, Recordin
 Steps = npt.NDArray[np.int64]
 
 POSITIVE = ("tol", "gamma_scale")
+DRAWN = {"gamma": np.ceil, "rounded_gamma": np.rint}
+"""How the limit of a training step becomes an integer, where it is drawn."""
 STOPS = ("sequence", "quantile")
 DAMPINGS = ("adaptive", "none")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
@@ -63,10 +65,11 @@ class Iteration:
         A sequence has converged when its residual is below this tolerance.
     max_iterations : int
         Maximum number of iterations.
-    train_iterations : int, "gamma" or None
-        Maximum number of iterations in training. "gamma" draws ceil(Gamma(4, gamma_scale)) for each training step, from
-        its seed, its number and a site. None means `max_iterations`. Stopping at this limit is intended and gives no
-        warning.
+    train_iterations : int, "gamma", "rounded_gamma" or None
+        Maximum number of iterations in training. None means `max_iterations`. The other two draw it for each training
+        step, from its seed, its number and a site: "gamma" rounds Gamma(4, gamma_scale) up, as the authors' code does,
+        which for a scale of 1 has mean 4.5 and mode 4; "rounded_gamma" rounds to the nearest integer from 1, which has
+        the mean 4 and the mode 3 of the paper. Stopping at this limit is intended and gives no warning.
     damping : "adaptive" or "none"
         "adaptive": s = 0.99, multiplied by 0.9 whenever 15 iterations gave no new lowest residual. "none": s = 1.
     stop : "sequence" or "quantile"
@@ -93,8 +96,8 @@ class Iteration:
             (
                 "train_iterations",
                 self.train_iterations,
-                self.train_iterations in (None, "gamma") or _is_count(self.train_iterations),
-                f"{positive}, 'gamma' or None",
+                self.train_iterations in (None, *DRAWN) or _is_count(self.train_iterations),
+                f"{positive}, {', '.join(map(repr, DRAWN))} or None",
             ),
             ("damping", self.damping, self.damping in DAMPINGS, f"one of {', '.join(DAMPINGS)}"),
             ("stop", self.stop, self.stop in STOPS, f"one of {', '.join(STOPS)}"),
@@ -116,7 +119,7 @@ class Iteration:
         if not ctx.train or self.train_iterations is None:
             return self.max_iterations
         if isinstance(self.train_iterations, str):
-            return drawn_limit(ctx, site, self.gamma_scale)
+            return drawn_limit(ctx, site, self.gamma_scale, DRAWN[self.train_iterations])
         return self.train_iterations
 
 
@@ -138,11 +141,11 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < np.inf
 
 
-def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0) -> int:
-    """Returns a random ceil(Gamma(4, scale)), at least 1, from the logarithm of the product of four uniform numbers."""
+def drawn_limit(ctx: Context, site: int = 0, scale: float = 1.0, whole: Callable[[float], Any] = np.ceil) -> int:
+    """Returns a random whole(Gamma(4, scale)), at least 1: the logarithm of the product of four uniform numbers."""
     counter = np.array([[2**32 - 1, LAST_PLACE, ctx.step, site]], np.int64)
     words = philox(counter, ctx.seed)
-    return max(1, int(np.ceil(-scale * np.log((words + 0.5) / 2**32).sum())))
+    return max(1, int(whole(-scale * np.log((words + 0.5) / 2**32).sum())))
 
 
 def lengths_of(ctx: Context, y: Array) -> Steps:

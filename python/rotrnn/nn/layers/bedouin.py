@@ -58,9 +58,10 @@ class Bedouin(MatrixFixedPoint):
         and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then concern the gradient
         "implicit" alone, whose adjoint is iterated.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
-        As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and "gamma").
+        As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
+        "rounded_gamma").
     site : int
-        Makes the random draws of `train_iterations` "gamma" different between a model's layers.
+        Makes the random draws of `train_iterations` different between a model's layers.
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), omega (E, S), W_delta (E, E), b_delta (E,), W_B, W_C
     (S, E), W_p for each part p of the mixer, u (r, E, E) and alpha (r, E), and D (E,); V_delta, V_B, V_C, V_p, V_gate

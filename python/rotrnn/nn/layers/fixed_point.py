@@ -249,7 +249,7 @@ class FixedPointRNN(Recurrent):
         the whole sequence, which is None, the default. The fixed point is the same. Needs `accelerated`, "sequence" as
         `stop`, and another mixer than "orthogonal".
     site : int
-        Makes the random draws of `train_iterations` "gamma" different between a model's layers.
+        Makes the random draws of `train_iterations` different between a model's layers.
 
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
     each part p of the mixer, "p" if it is constant, u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
