@@ -22,10 +22,19 @@ from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import load_recipe, recipe_names
 from rotrnn.training.results import duration
 
-RUNS = ("rotrnn", "lru", "s5", "s4d")
+RUNS = ("rotrnn", "lru", "s5", "s4d", "rnn")
 RECIPES = [name for name in recipe_names() if name.split("-")[-1] in RUNS and not name.startswith("digits-")]
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
-ARENA = [name for name in RECIPES if name.split("-")[0] in TASKS]
+ARENA = [name for name in RECIPES if name.split("-")[0] in TASKS and not name.endswith("-rnn")]
+TABLE_4 = {
+    "scifar": (2.0, 15.9),
+    "listops": (1.1, 2.1),
+    "text": (0.5, 14.7),
+    "retrieval": (0.5, 5.7),
+    "pathfinder": (2.1, 15.5),
+    "pathx": (0.14, 2.4),
+}
+"""Training steps per second of a tanh RNN and of LRU on one A100, LRU paper, Table 4."""
 STEPS, WHOLE = 100, 3
 TITLE = "What the published runs would take on two cores of a CPU"
 WHERE = f"""\
@@ -80,6 +89,17 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def speedups(rows: dict[str, dict[str, Any]]) -> str:
+    """Markdown: how much faster than a tanh RNN LRU trains, here and in its paper; empty if there are no such rows."""
+    head = "| task | tanh RNN, s a step | LRU, s a step | times faster | on an A100 (LRU paper, Table 4) |"
+    lines = ["", head, "|---|--:|--:|--:|--:|"]
+    for task, (slow, fast) in TABLE_4.items():
+        if (rnn := rows.get(f"{task}-rnn")) and (lru := rows.get(f"{task}-lru")):
+            here = [one["seconds_per_step"] for one in (rnn, lru)]
+            lines.append(f"| {task} | {here[0]:.2f} | {here[1]:.2f} | {here[0] / here[1]:.1f} | {fast / slow:.1f} |")
+    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
+
+
 def _batch(one: dict[str, Any]) -> str:
     part = one.get("sequences_at_a_time", one["batch"])
     return str(one["batch"]) if part == one["batch"] else f"{one['batch']}, by {part}"
@@ -101,7 +121,7 @@ def main() -> None:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
         kept = [rows[one] for one in RECIPES if one in rows]
         path.write_text(json.dumps(kept, indent=1) + "\n")
-        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}")
+        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}{speedups(rows)}")
         print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
 
 

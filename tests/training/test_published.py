@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cache
 
@@ -391,6 +392,137 @@ def test_lru_rings():
     assert runs["no-stability,r_min=0.5,r_max=0.99,seed=0"].source.accuracy == "85.8 (1.2)"
     assert runs["stability,r_min=0.9,r_max=0.9,seed=2"].source.accuracy == "87.3 (0.1)"
     assert {recipe.layer.form for name, recipe in runs.items() if name.startswith("no-")} == {"exp"}
+
+
+def test_lru_path_x():
+    """Figure 5, and section 3.4: gamma and small phases, each alone and together."""
+    runs = {name.partition(",")[0]: recipe for name, recipe in plan("pathx-ladder").items()}
+    assert {name: (one.layer.gamma, one.layer.max_phase < 1) for name, one in runs.items()} == {
+        "ring": (False, False), "gamma": (True, False), "small-phase": (False, True), "lru": (True, True),
+    }  # fmt: skip
+    assert runs["small-phase"].source.accuracy == "not learnt"
+
+
+LADDERS = [f"{task}-ladder" for task in ("scifar", "listops", "text", "retrieval", "pathfinder")]
+
+
+@pytest.mark.parametrize("name", [*LADDERS, "listops-norms"])
+@pytest.mark.parametrize("small", ["", "-small"])
+def test_a_table_compares_layers_of_one_size(name, small):
+    """Rows have the same width and number of states, as the paper counts them, and the same directions."""
+    whole = [recipe.layer for recipe in plan(name).values()]
+    runs = list(plan(name + small).values())
+    assert len({(one.model.d_model, one.layer.d_state, one.layer.bidirectional) for one in runs}) == 1
+    assert {one.layer.bidirectional for one in runs} == {one.bidirectional for one in whole}
+    assert len({type(one.layer) for one in runs}) == 2
+    base = "rotrnn" if name == "listops-norms" else "lru"
+    assert runs[0].layer.d_state == load_recipe(f"{name.split('-')[0]}-{base}{small}").layer.d_state
+    for one in runs:
+        if name == "listops-norms" and one.model.layer == "lru":
+            alone = load_recipe(f"listops-lru{small}")
+            rates = [(recipe.optimiser.lr, recipe.optimiser.recurrent_factor) for recipe in (one, alone)]
+            assert rates[0] == rates[1]
+
+
+TABLE_4 = {  # tanh units, accuracy of Table 6, training steps per second on an A100
+    "scifar": (384, "69.9", 2.0), "listops": (256, "43.9", 1.1), "text": (192, "87.2", 0.5),
+    "retrieval": (256, "88.9", 0.5), "pathfinder": (256, "chance", 2.1), "pathx": (256, "chance", 0.14),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TABLE_4)
+def test_lru_table_4(task):
+    """The tanh RNN in LRU's place; all else is LRU's."""
+    units, accuracy, speed = TABLE_4[task]
+    rnn, lru = load_recipe(f"{task}-rnn"), load_recipe(f"{task}-lru")
+    assert (rnn.model.layer, rnn.layer.activation, rnn.layer.d_state) == ("rnn", "tanh", units)
+    assert rnn.layer.bidirectional == lru.layer.bidirectional
+    assert rnn.task == lru.task
+    assert dataclasses.replace(rnn.model, layer="lru") == lru.model
+    assert (rnn.optimiser, rnn.training) == (lru.optimiser, lru.training)
+    assert rnn.source.accuracy.startswith(accuracy)
+    assert f" {speed} steps/s " in rnn.source.table
+
+
+@pytest.mark.parametrize("task", ["listops", "scifar"])
+def test_s4d_ablations(task):
+    """LRU paper, section 4: the first-order multiplier, and separate parameters for A's and B's step, which train and
+    decay like the one."""
+    runs = {name.partition(",")[0]: recipe for name, recipe in plan(f"{task}-s4d-ablations").items()}
+    base = load_recipe(f"{task}-s4d")
+    assert {name: (one.layer.discretisation, one.layer.tied) for name, one in runs.items()} == {
+        "zoh": ("zoh", True), "first-order": ("first_order", True), "untied": ("zoh", False),
+        "first-order-untied": ("first_order", False),
+    }  # fmt: skip
+    for one in runs.values():
+        assert (one.task, one.model, one.training.steps) == (base.task, base.model, base.training.steps)
+        model = one.build(one.task.shape)
+        group_of, before = (recipe.optimiser.grouping(model.is_recurrent) for recipe in (one, base))
+        for parameter, _ in flatten(model.init(np.random.default_rng(0))):
+            if is_parameter(parameter):
+                assert group_of(parameter) == before(parameter.replace("log_step_input", "log_step")), parameter
+
+
+def test_s5_in_colour():
+    """The settings of grey images; Table 3 of the LRU paper."""
+    colour, grey = load_recipe("scifar-s5"), load_recipe("image-s5")
+    assert (colour.model, colour.layer, colour.optimiser, colour.training) == (
+        grey.model, grey.layer, grey.optimiser, grey.training,
+    )  # fmt: skip
+    assert colour.task == CIFAR(colour=True)
+    assert colour.source.accuracy.startswith("90.1 % test; 88.8 %")
+
+
+@pytest.mark.parametrize("name", ["word-problem-depth", "copy-depth"])
+def test_depths_of_figure_2(name):
+    """Fixed-point paper, Fig. 2: baselines of 1 to 8 layers, otherwise those of Fig. 3 and 4."""
+    runs, base = plan(name), plan(name.removesuffix("-depth"))
+    assert {one.model.n_layers for one in runs.values()} == {1, 2, 4, 6, 8}
+    assert len(runs) == 3 * 5 * 3
+    for label, one in runs.items():
+        kind = label.partition(",")[0]
+        other = next(recipe for run, recipe in base.items() if run.split(",")[0] == kind)
+        assert (one.layer, one.optimiser) == (other.layer, other.optimiser)
+        assert dataclasses.replace(one.model, n_layers=1) == dataclasses.replace(other.model, n_layers=1)
+
+
+def test_iterations_of_figure_1():
+    """Fixed-point paper, Fig. 1: "sampled from Gamma(4, 1) with mean 4" (and mode 3)."""
+    limits = [one.layer.train_iterations for one in plan("word-problem-iterations", seeds=[0]).values()]
+    assert limits == [2, 4, 8, 16, "rounded_gamma"]
+
+
+def test_carried_states():
+    """Plain and carried training see as many tokens as that at twice the length, and all are tested at 200."""
+    for small in ("", "-small"):
+        runs = {name.partition(",")[0]: one for name, one in plan(f"word-problem-carry{small}", seeds=[0]).items()}
+        assert {name: (one.task.carry, one.task.length) for name, one in runs.items()} == {
+            "plain": (0, 16), "carried": (0.9, 16), "length-32": (0, 32),
+        }  # fmt: skip
+        assert len({one.task.length * one.training.steps for one in runs.values()}) == 1
+        assert {one.task.test_length for one in runs.values()} == {200}
+        assert len({(one.layer, one.model, one.optimiser, one.training.batch) for one in runs.values()}) == 1
+        assert 0 < runs["carried"].task.carry_after < runs["carried"].training.steps
+    layer = runs["carried"].layer
+    assert (layer.rank, layer.d_state, layer.expand, runs["carried"].model.d_model) == (4, 8, 2, 64)
+    assert (runs["carried"].training.batch, runs["carried"].training.steps) == (64, 4500)
+    assert runs["carried"].task.carry_after == 4000
+
+
+SPARED = [("word-problem-carry", {"A_log", "D"}), ("word-problem-fixed_point", {"D"})]
+
+
+@pytest.mark.parametrize(("name", "spared"), SPARED)
+def test_what_does_not_decay_in_recipes_like_those_of_the_fixed_point_paper(name, spared):
+    """Norms, biases, and what the authors' code flags."""
+    recipe = next(iter(plan(name).values()))
+    model = recipe.build(recipe.task.shape)
+    group_of = recipe.optimiser.grouping(model.is_recurrent)
+    for parameter, _ in flatten(model.init(np.random.default_rng(0))):
+        if is_parameter(parameter):
+            leaf = parameter.split(".")[-1]
+            expected = leaf in spared | {"scale"} or "norm" in parameter or leaf.startswith("b_") or leaf == "bias"
+            assert (recipe.optimiser.decay(group_of(parameter)) == 0) == expected, parameter
 
 
 def test_every_published_run_has_a_small_variant():
