@@ -1,10 +1,11 @@
 """Runs the trainings that two cores can do, with three seeds each, and writes up the results.
 
-    python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR]
+    python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
 The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-a table NAME.md with the commands, NAME.json with all numbers (accuracies at each length too), and the pictures of all
-runs together. Failed runs are counted and listed.
+NAME.json with all numbers (of each seed and at each length too), the pictures of all runs together, and the page
+NAME.md with commands and tables, made of these alone: --pages writes it again and trains nothing. Failed runs are
+counted and listed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import RESULTS
 from rotrnn.plots import compare
-from rotrnn.tasks.task import majority_baseline
+from rotrnn.tasks.task import Task, majority_baseline
+from rotrnn.training.evaluation import scaled
 from rotrnn.training.recipe import recipe_names
 from rotrnn.training.results import Row, collect, duration, find_runs, render
 from rotrnn.training.run import Run
@@ -31,6 +34,7 @@ COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
+    "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "bf16": (
         *(f"digits-{name} {PRECISIONS}" for name in IN_BF16),
@@ -42,6 +46,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "
         "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
     ),
+    "A5-carry": ("word-problem-carry-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "brackets": ("brackets-small",),
@@ -59,14 +64,29 @@ def sweep(arguments: str, folder: Path, jobs: int) -> Path:
 
 
 def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: int) -> str:
-    """The Markdown of a training: commands, where and how long it ran, table, pictures."""
+    """The page of a training. Writes its numbers and pictures."""
     runs = find_runs(folders)
     rows = [one.row() for one in collect(runs)]
     FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
-    pictures = "".join(f"![{path.stem}]({path.name})\n" for path in _pictures(name, folders))
-    said = [f"# {name}\n", "".join(f"    {command}\n" for command in commands)]
-    return "\n".join([*said, f"{_circumstances(runs, rows, jobs)}\n{_majority(runs)}", render(rows, ".md"), pictures])
+    recorded = {
+        "commands": commands,
+        "circumstances": _circumstances(runs, rows, jobs),
+        "majority": _majority(runs),
+        "remarks": [],
+        "pictures": [path.name for path in _pictures(name, folders)],
+        "rows": rows,
+    }
+    (FOLDER / f"{name}.json").write_text(json.dumps(recorded, indent=1) + "\n")
+    return page(name, recorded)
+
+
+def page(name: str, recorded: dict[str, Any]) -> str:
+    """The Markdown of what is recorded: commands, where and how long it ran, remarks, table, pictures."""
+    said = [f"# {name}\n", "".join(f"    {command}\n" for command in recorded["commands"])]
+    said.append(f"{recorded['circumstances']}\n{recorded['majority']}")
+    said += [f"{remark}\n" for remark in recorded["remarks"]]
+    pictures = "".join(f"![{one.removesuffix('.png')}]({one})\n" for one in recorded["pictures"])
+    return "\n".join([*said, render(recorded["rows"], ".md"), pictures])
 
 
 def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
@@ -87,10 +107,17 @@ def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
 def _majority(runs: Sequence[Run]) -> str:
     """Accuracy of answers that are always the most frequent one, for tasks whose tables tell accuracies of labels."""
     tasks = [settings.load() for settings in dict.fromkeys(run.load_recipe().task for run in runs)]
-    shares = [
-        f"{task.name} {100 * majority_baseline(task, task.test):.1f} %" for task in tasks if task.metric == "accuracy"
-    ]
+    shares = [_share(task) for task in tasks if task.metric == "accuracy"]
     return f"Labels that are the most frequent one of training: {', '.join(shares)}.\n" if shares else ""
+
+
+def _share(task: Task) -> str:
+    text = f"{task.name} {100 * majority_baseline(task, task.test):.1f} %"
+    if task.scaled_above is None or task.chance is None:
+        return text
+    longer = majority_baseline(task, task.test, task.scaled_above)
+    share = f"{100 * longer:.1f} % of those longer than {task.scaled_above}"
+    return f"{text}, {share}, scaled {100 * scaled(longer, task.chance):.1f}"
 
 
 def main() -> None:
@@ -98,9 +125,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TRAININGS)}; all, if none is given")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     parser.add_argument("--sweeps", type=Path, default=Path("sweeps"), help="folder of the sweeps (sweeps)")
+    parser.add_argument("--pages", action="store_true", help="write the pages again, of the recorded numbers")
     args = parser.parse_args()
-    if unknown := set(args.names) - set(TRAININGS):
-        parser.error(f"NAME is {unknown.pop()}, expected some of {', '.join(TRAININGS)}")
+    recorded = sorted(path.stem for path in FOLDER.glob("*.json"))
+    known = recorded if args.pages else list(TRAININGS)
+    if unknown := set(args.names) - set(known):
+        parser.error(f"NAME is {unknown.pop()}, expected some of {', '.join(known)}")
+    if args.pages:
+        for name in args.names or recorded:
+            text = page(name, json.loads((FOLDER / f"{name}.json").read_text()))
+            (FOLDER / f"{name}.md").write_text(text)
+        return
     for name in args.names or TRAININGS:
         folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]

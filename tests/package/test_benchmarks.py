@@ -22,6 +22,7 @@ from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from rotrnn import _cpu
 from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks import Brackets, Digits
 from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +49,39 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "| digits-lru    | 2 " in text
     (row,) = json.loads((tmp_path / "results" / "digits.json").read_text())["rows"]
     assert row["seeds"] == [0, 1]
+    assert len(row["best"]["accuracy"]["each"]) == 2
+    assert text == training.page("digits", json.loads((tmp_path / "results" / "digits.json").read_text()))
     pictures = {path.name for path in (tmp_path / "results").glob("*.png")}
     assert "digits-learning.png" in pictures
     assert all(f"]({name})" in text for name in pictures)
+
+
+def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
+    found = sorted(training.FOLDER.glob("*.json"))
+    assert found
+    assert {one.stem for one in found} == {one.stem for one in training.FOLDER.glob("*.md")}
+    for path in found:
+        recorded = json.loads(path.read_text())
+        assert path.with_suffix(".md").read_text() == training.page(path.stem, recorded), path
+        assert all((path.parent / picture).exists() for picture in recorded["pictures"])
+
+
+def test_the_majority_is_that_of_longer_sequences_too() -> None:
+    """Brackets with multiplication: 0 is more frequent the longer the expression, and no answer scores below it."""
+    task = Brackets(operators="+-*", test=400).load()
+    batch = task.test.batch(np.arange(400))
+    values = np.array([labels.max() for labels in batch.labels])
+    whole, longer = (100 * np.mean(one == 0) for one in (values, values[batch.lengths > 39]))
+    expected = f"brackets {whole:.1f} %, {longer:.1f} % of those longer than 39, scaled {(longer - 20) / 0.8:.1f}"
+    assert training._share(task) == expected
+    assert training._share(Digits().load()).startswith("digits ")
+
+
+def test_speedups_are_those_of_two_recipes_each() -> None:
+    rows = {"scifar-rnn": {"seconds_per_step": 9.0}, "scifar-lru": {"seconds_per_step": 3.0}}
+    assert full_size.speedups(rows).splitlines()[-1] == "| scifar | 9.00 | 3.00 | 3.0 | 8.0 |"
+    assert full_size.speedups({"scifar-lru": {"seconds_per_step": 3.0}}) == ""
+    assert {f"{task}-{kind}" for task in full_size.TABLE_4 for kind in ("rnn", "lru")} <= set(full_size.RECIPES)
 
 
 def test_every_training_is_a_sweep() -> None:

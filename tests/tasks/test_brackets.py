@@ -149,6 +149,8 @@ def test_a_constant_answer_scores_what_chance_says():
 def test_defaults_are_the_published_ones():
     task = Brackets().load()
     assert (task.vocab, task.n_classes, task.curve, task.metric, task.chance) == (12, 5, "length", "accuracy", 0.2)
+    lengths = task.train.batch(np.arange(4000)).lengths
+    assert lengths.max() == task.scaled_above == 39
     assert (len(task.train), len(task.val), len(task.test)) == (102_400_000, 8192, 8192)
     batch = task.test.batch(np.arange(50))
     np.testing.assert_array_equal(task.test.curve_lengths(np.arange(50), batch), batch.lengths)

@@ -93,6 +93,26 @@ def test_accuracies_and_curves_are_those_of_a_loop(batch, curve, bos):
             assert sequence_accuracy == np.mean([all(ok for s, ok in rows[i] if s <= t) for i in there])
 
 
+def test_scaled_accuracy_is_of_sequences_beyond_those_of_training():
+    split = Tagged()
+    above = int(np.median(split.lengths))
+
+    def found(limit):
+        settings = {"curve": "length", "chance": 1 / 3, "scaled_above": limit}
+        return evaluate(Echo(), {}, task_of(split, **settings), split, batch=4, dtype="float64")
+
+    longer = split.lengths > above
+    assert 0 < longer.sum() < N
+    counted = (split.labels >= 0) & longer[:, None]
+    accuracy = np.mean((split.labels == split.answers)[counted])
+    assert found(above)["scaled_accuracy"] == pytest.approx((accuracy - 1 / 3) / (2 / 3), rel=1e-12)
+    assert found(above)["scaled_above"] == above
+    assert found(above)["accuracy"] == found(None)["accuracy"]
+    assert found(0)["scaled_accuracy"] == found(None)["scaled_accuracy"] != found(above)["scaled_accuracy"]
+    assert "scaled_accuracy" not in found(int(split.lengths.max()))
+    assert "scaled_above" not in found(None)
+
+
 def test_a_missing_validation_split_is_reported():
     split, other = Tagged(), Tagged()
     assert task_of(split).selected_on == "test"

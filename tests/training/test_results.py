@@ -75,11 +75,13 @@ def test_means_deviations_and_costs(runs):
     assert (first["recipe"], first["configuration"]) == ("toy", "lr=0.1")
     assert (first["done"], first["failed"], first["unfinished"], first["seeds"]) == (3, 0, 0, [0, 1, 2])
     for name, scores in (("best", BEST), ("last", LAST)):
-        assert first[name]["accuracy"] == {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores)}
+        expected = {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores), "each": list(scores)}
+        assert first[name]["accuracy"] == expected
     # sqrt(((1/2 - 17/24)^2 + (3/4 - 17/24)^2 + (7/8 - 17/24)^2) / 2)
     assert first["best"]["accuracy"]["sd"] == pytest.approx((14 / 24**2 * 3 / 2) ** 0.5)
-    assert first["steps_per_second"] == {"mean": 1.0, "sd": 0.0}  # two steps in two seconds, evaluations not counted
-    assert first["seconds"] == {"mean": 4.0, "sd": 0.0}
+    # two steps in two seconds, evaluations not counted
+    assert first["steps_per_second"] == {"mean": 1.0, "sd": 0.0, "each": [1.0] * 3}
+    assert first["seconds"] == {"mean": 4.0, "sd": 0.0, "each": [4.0] * 3}
     assert (first["peak_memory"], first["parameters"], first["published"]) == (3 << 20, 1234, None)
     assert (second["done"], second["failed"], second["unfinished"]) == (2, 1, 1)
     assert second["errors"] == {"lr=0.2,seed=2": "step 3: the loss is nan"}
@@ -90,11 +92,12 @@ def test_the_table(runs):
     head, _, first, second, *notes = render(rows(runs)).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, first, second)]
     assert cells[0] == [
-        *("configuration", "runs", "accuracy %, best", "accuracy %, last"),
+        *("configuration", "runs", "test length", "accuracy %, best", "accuracy %, last"),
         *("published", "parameters", "steps/s", "peak memory", "time"),
     ]
-    assert cells[1] == ["lr=0.1", "3", "70.83 ± 19.09", "58.33 ± 38.19", "", "1,234", "1", "3 MiB", "4 s"]
-    assert cells[2][:5] == ["lr=0.2", "2, 1 failed, 1 unfinished", "100.00 ± 0.00 †", "62.50 ± 17.68", "61.1 % test"]
+    assert cells[1] == ["lr=0.1", "3", "2 to 5", "70.83 ± 19.09", "58.33 ± 38.19", "", "1,234", "1", "3 MiB", "4 s"]
+    assert cells[2][:2] == ["lr=0.2", "2, 1 failed, 1 unfinished"]
+    assert cells[2][3:6] == ["100.00 ± 0.00 †", "62.50 ± 17.68", "61.1 % test"]
     assert "† the best parameters were selected on the test split" in "\n".join(notes)
     assert "failed: lr=0.2 (lr=0.2,seed=2): step 3: the loss is nan" in notes
     assert "†" not in render(rows(runs / "lr=0.1,seed=0"))
@@ -102,7 +105,7 @@ def test_the_table(runs):
 
 def test_one_seed_has_no_deviation_and_none_no_numbers(runs):
     (row,) = rows(runs / "lr=0.1,seed=1")
-    assert row["best"]["accuracy"] == {"mean": 0.75}
+    assert row["best"]["accuracy"] == {"mean": 0.75, "each": [0.75]}
     assert "| 75.00 " in render([row])
     (row,) = rows(runs / "lr=0.2,seed=3")
     assert row["best"] == {}
@@ -132,6 +135,47 @@ def test_different_results_of_one_recipe_are_reported(runs, tmp_path, recwarn):
         UserWarning, match="again: skipped, because it has the recipe and seed of .*lr=0.1,seed=1; its result is"
     ):
         assert len(rows(runs, tmp_path / "again")) == len(rows(runs))
+
+
+def test_a_table_says_what_its_scores_are_of(tmp_path):
+    """The length of prefixes, or the range of lengths; sizes where rows differ; of what the scaled accuracy is; and the
+    fixed points that were not reached."""
+    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    wide = load_recipe(tmp_path / "toy.toml", ["model.d_model=8", "source.configuration=wide"])
+    deep = load_recipe(tmp_path / "toy.toml", ["model.n_layers=3", "source.configuration=deep"])
+    words = load_recipe("word-problem-small", ["source.configuration=words", "layer.tol=0.25", "model.d_model=8"])
+    for name, recipe in (("wide", wide), ("deep", deep), ("words", words)):
+        run = put(tmp_path / "runs", name, recipe, 0.5, 0.5)
+        result = run.read_json(run.result)
+        for found in result["test"].values():
+            found["scaled_accuracy"] = 0.25
+            if name == "wide":
+                found["scaled_above"] = 2
+            if name == "words":  # every prefix is one of all sequences
+                found["curve"] = {**CURVE, "n": [30, 30]}
+        run.write(run.result, json.dumps(result))
+    run = Run(tmp_path / "runs" / "words")
+    layers = [{"0.residual": residual, "1.residual": 0.125, "0.iterations": 9.0} for residual in (8.0, 0.5)]
+    log = [{"step": i + 1, "loss": 1.0, "seconds": 1.0, "layers": one} for i, one in enumerate(layers)]
+    run.write(run.log, "".join(json.dumps(one) + "\n" for one in log))
+    found = {row["configuration"]: row for row in rows(tmp_path / "runs")}
+    lengths = {"wide": "2 to 5", "deep": "2 to 5", "words": "5"}
+    assert {name: row["test_length"] for name, row in found.items()} == lengths
+    assert {name: (row["width"], row["blocks"]) for name, row in found.items()} == {
+        "wide": (8, 1), "deep": (4, 3), "words": (8, 1),
+    }  # fmt: skip
+    assert found["words"]["residual"] == {"mean": 0.5, "each": [0.5]}  # at the end, the largest over blocks
+    text = render(list(found.values()))
+    assert [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")][:5] == [
+        "configuration", "runs", "width", "blocks", "test length",
+    ]  # fmt: skip
+    assert "of the test sequences longer than 2, the longest in training, alone." in text
+    assert "words: fixed points not reached: at the end of training the largest residual of a batch is 0.5, " in text
+    assert "the tolerance 0.25." in text
+    one = render([{**found["words"], "tol": 0.5}])
+    assert "not reached" not in one
+    assert "| width |" not in one
+    assert "scaled: " not in one
 
 
 def test_the_same_run_twice_counts_once(runs, tmp_path):
@@ -185,7 +229,7 @@ def test_a_loss_that_is_not_finite(runs, loss):
     row = rows(runs)[0]
     assert math.isnan(row["best"]["loss"]["mean"])
     assert math.isnan(row["best"]["loss"]["sd"])
-    assert row["best"]["accuracy"] == {"mean": statistics.fmean(BEST), "sd": statistics.stdev(BEST)}
+    assert row["best"]["accuracy"] == {"mean": statistics.fmean(BEST), "sd": statistics.stdev(BEST), "each": list(BEST)}
     for kind in (".md", ".csv", ".json"):
         assert render(rows(runs), kind)
 
@@ -243,10 +287,10 @@ def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
         "task=toy,layer=lru,metric=sequence_accuracy",
     }
     one, two = (found[f"task={task},layer=lru,metric=accuracy"] for task in ("brackets", "toy"))
-    assert one["best"]["scaled_accuracy"] == {"mean": 0.75}
+    assert one["best"]["scaled_accuracy"] == {"mean": 0.75, "each": [0.75]}
     assert one["parameters"] == 1234
     assert (two["done"], two["unfinished"], two["seeds"], two["parameters"], two["steps"]) == (2, 1, [0, 1], None, 2)
-    assert two["best"]["accuracy"] == {"mean": 0.5, "sd": 0.0}
+    assert two["best"]["accuracy"] == {"mean": 0.5, "sd": 0.0, "each": [0.5, 0.5]}
     assert "curve" not in two["best"]
     assert "curve" in two["last"]
     assert "| 75.00 " in render(list(found.values()))

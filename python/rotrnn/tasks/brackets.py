@@ -61,7 +61,7 @@ class Brackets:
     After ``=`` comes the digit 0 as a placeholder for the value. A sample has t tokens: t - 3 of the expression, ``=``,
     the 0, and one of padding, which does not count towards its length. t is uniform between the limits below, but at
     least 5. All choices are uniform: digits, operators, and the size of the left side among those that leave room for
-    the right side.
+    the right side. The scaled accuracy is that of expressions longer than any in training, as in both publications.
 
     Parameters
     ----------
@@ -117,6 +117,7 @@ class Brackets:
             **self.shape._asdict(),
             curve="length",
             chance=1 / self.modulus,
+            scaled_above=max(self.max_length, 5) - 1,  # of t tokens, one is padding
         )
 
     def write(self, folder: str | os.PathLike[str]) -> Task:

@@ -119,6 +119,9 @@ class Task:
         Sequences begin with an extra token, which the lengths of prefixes do not count.
     chance : float, optional
         Accuracy of guessing. If set, evaluation also reports (accuracy - chance) / (1 - chance) as "scaled_accuracy".
+    scaled_above : int, optional
+        The longest length in training, as a curve over "length" counts. If set, "scaled_accuracy" is that of longer
+        sequences alone.
     labels : tuple of str, optional
         Names of the classes; for bits, names of the two values.
     symbols : (vocab - 3,) integers, optional
@@ -138,6 +141,7 @@ class Task:
     curve: str | None = None
     bos: bool = False
     chance: float | None = None
+    scaled_above: int | None = None
     labels: tuple[str, ...] | None = None
     symbols: Index | None = None
 
@@ -244,9 +248,10 @@ def describe(task: Task) -> str:
     return "\n".join(lines)
 
 
-def majority_baseline(task: Task, split: Split) -> float:
-    """Returns the accuracy on a split of always predicting the most frequent label of the training split."""
-    return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split)[0])
+def majority_baseline(task: Task, split: Split, above: int | None = None) -> float:
+    """Returns the accuracy on a split of always predicting the most frequent label of the training split; with `above`,
+    that on its sequences longer than this."""
+    return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split, above)[0])
 
 
 def _share_of_majority(train: Index, labels: Index) -> float:
@@ -269,8 +274,11 @@ def _counted_examples(split: Split) -> Index:
     return np.arange(n) if n <= most else np.arange(most) * n // most
 
 
-def _labels_and_lengths(split: Split, rows: int = 256) -> tuple[Index, Index]:
-    """Returns the labels that count (`IGNORED` is -1) and the lengths of the counted examples, read in batches."""
+def _labels_and_lengths(split: Split, above: int | None = None, rows: int = 256) -> tuple[Index, Index]:
+    """Returns the labels that count (`IGNORED` is -1) and the lengths of the counted examples, or of those longer than
+    `above`, read in batches."""
     index = _counted_examples(split)
     parts = [split.labels_and_lengths(index[i : i + rows]) for i in range(0, len(index), rows)]
+    if above is not None:
+        parts = [(labels[lengths > above], lengths[lengths > above]) for labels, lengths in parts]
     return np.concatenate([labels[labels >= 0] for labels, _ in parts]), np.concatenate([one for _, one in parts])

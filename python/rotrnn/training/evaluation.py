@@ -19,6 +19,8 @@ from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
 """Results of an evaluation, as JSON values; see `Tally.found`."""
+COUNTS = ("n", "scaled_above", "curve")
+"""Results that are not scores."""
 
 
 class Model(Protocol):
@@ -29,12 +31,20 @@ class Model(Protocol):
     def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
 
 
+def scaled(accuracy: float, chance: float) -> float:
+    """Returns an accuracy on the scale where guessing is 0 and 1 stays 1."""
+    return (accuracy - chance) / (1 - chance)
+
+
 @dataclass
 class Tally:
-    """Sums over sequences. The sums over the parts of a split add up to those over the whole split."""
+    """Sums over sequences. The sums over the parts of a split add up to those over the whole split. `curve`, `bos`,
+    `chance` and `scaled_above` are those of the task."""
 
     curve: str | None = None
     bos: bool = False
+    chance: float | None = None
+    scaled_above: int | None = None
     loss: float = 0.0
     right: int = 0
     labels: int = 0
@@ -83,18 +93,24 @@ class Tally:
         for length, one in by_length:
             self._at(length, **one)
 
-    def found(self, chance: float | None = None) -> Found:
+    def found(self) -> Found:
         """Returns "loss" (nats per label), "accuracy" of labels, "sequence_accuracy" and the number "n" of sequences;
-        with `chance` also "scaled_accuracy"; with a curve also "curve", the lists "length", "n", "accuracy" and
-        "sequence_accuracy"."""
+        with a chance also "scaled_accuracy", of the sequences longer than "scaled_above" if that is set and there are
+        any; with a curve also "curve", the lists "length", "n", "accuracy" and "sequence_accuracy"."""
         found: Found = {
             "loss": self.loss / self.labels,
             "accuracy": self.right / self.labels,
             "sequence_accuracy": self.right_sequences / self.sequences,
             "n": self.sequences,
         }
-        if chance is not None:
-            found["scaled_accuracy"] = (found["accuracy"] - chance) / (1 - chance)
+        if self.chance is not None:
+            right, labels = self.right, self.labels
+            if self.scaled_above is not None:
+                longer = [one for length, one in self.by_length.items() if length > self.scaled_above]
+                right, labels = (sum(one[key] for one in longer) for key in ("right", "labels"))
+                found["scaled_above"] = self.scaled_above
+            if labels:
+                found["scaled_accuracy"] = scaled(right / labels, self.chance)
         if self.curve is not None:
             rows = [(length, one) for length, one in sorted(self.by_length.items()) if one["n"]]
             found["curve"] = {
@@ -120,15 +136,16 @@ def evaluate(
 
     With several processes, each evaluates some of the batches, and all return the results of the whole split.
     """
-    tally = Tally(task.curve, task.bos)
+    of_task = task.curve, task.bos, task.chance, task.scaled_above
+    tally = Tally(*of_task)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
         logits = logits_of(model, params, one)
         tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
-    whole = Tally(task.curve, task.bos)
+    whole = Tally(*of_task)
     for sums in world.tell(tally.sums()):
         whole.add_sums(sums)
-    return whole.found(task.chance)
+    return whole.found()
 
 
 def confusion(

@@ -17,6 +17,7 @@ from typing import Any
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
+from rotrnn.training.evaluation import COUNTS
 from rotrnn.training.recipe import SMALL, Recipe
 from rotrnn.training.run import Run
 
@@ -55,14 +56,18 @@ class Outcome:
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """Costs of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory"
-        (bytes)."""
+        """What a finished run took: "steps_per_second" without evaluations, "seconds" with them, "peak_memory" (bytes);
+        and of layers that iterate "residual", the largest of a batch, its mean over the last hundredth of training."""
         records = self.run.records()
         seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
         costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}
         if sum(seconds) > 0:
             costs["steps_per_second"] = len(seconds) / sum(seconds)
             costs["seconds"] = sum(record.get("seconds", 0.0) for record in records)
+        layers = [record["layers"] for record in records if "loss" in record and "layers" in record]
+        found = [[value for key, value in one.items() if key.endswith(".residual")] for one in layers]
+        if found and all(found):
+            costs["residual"] = statistics.fmean(map(max, found[-max(1, len(found) // 100) :]))
         return costs
 
     @cached_property
@@ -115,16 +120,19 @@ class Configuration:
         return [one for one in self.outcomes if one.status == "done"]
 
     def row(self) -> Row:
-        """Returns the numbers of a table's row: means, sample standard deviations if there are several runs, None if
-        there are none.
+        """Returns the numbers of a table's row: means, sample standard deviations if there are several runs, and the
+        numbers of each run in the order of "seeds"; None if there are none.
 
-        Results on the test split are ``{"best": {"accuracy": {"mean": ..., "sd": ...}, ...}, "last": ...}``. The values
-        of a "curve" have the same form, a list with one entry for each length.
+        Results on the test split are ``{"best": {"accuracy": {"mean": ..., "sd": ..., "each": [...]}, ...}, "last":
+        ...}``. The values of a "curve" have the same form, a list with one entry for each length. "test_length" is the
+        length of the test sequences, or the range of their lengths, if the task has a curve. "residual" is the largest
+        of a batch of training, at its end, if the layer iterates to a fixed point.
         """
         results = [one.result for one in self.done]
         costs = [one.costs for one in self.done]
         sources = [one.recipe.source for one in self.outcomes]
         selected_on = [one.get("selected_on") for one in results]
+        summaries = {name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS}
         return {
             "recipe": _common([one.recipe for one in sources]),
             "configuration": self.name,
@@ -132,10 +140,15 @@ class Configuration:
             "seeds": sorted(one.recipe.training.seed for one in self.done),
             "metric": _common([one.get("metric") for one in results]),
             "selected_on": "test" if "test" in selected_on else _common(selected_on),
-            **{name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS},
+            "test_length": _lengths(summaries["best"]),
+            **summaries,
             "published": _common([one.accuracy for one in sources]) or None,
             "small": any(one.small or one.recipe.endswith(SMALL) for one in sources),  # older runs do not have `small`
             "parameters": _common([one.get("parameters") for one in results]),
+            "width": _common([one.recipe.model.d_model for one in self.outcomes]),
+            "blocks": _common([one.recipe.model.n_layers for one in self.outcomes]),
+            "residual": _spread([one["residual"] for one in costs if "residual" in one]),
+            "tol": _common([getattr(one.recipe.layer, "tol", None) for one in self.outcomes]),
             "steps": _common([one.get("steps") for one in results]),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
             "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
@@ -150,34 +163,49 @@ def _common(values: Sequence[Any]) -> Any:
     return values[0] if values and all(one == values[0] for one in values) else None
 
 
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Returns mean and sample standard deviation ("sd", of two or more values); NaN if a value is not finite."""
+def _spread(values: Sequence[float]) -> dict[str, Any] | None:
+    """Returns the values ("each"), their mean and their sample standard deviation ("sd", of two or more); NaN if a
+    value is not finite."""
     if not values:
         return None
     finite = all(map(math.isfinite, values))
     mean = statistics.fmean(values) if finite else math.nan
     sd = statistics.stdev(values) if finite and len(values) > 1 else math.nan  # stdev of a NaN raises AttributeError
-    return {"mean": mean} | ({"sd": sd} if len(values) > 1 else {})
+    return {"mean": mean} | ({"sd": sd} if len(values) > 1 else {}) | {"each": list(values)}
 
 
 def _summary(found: Sequence[dict[str, Any]]) -> Row:
-    """Returns `_spread` of each number that all evaluations have, and of their curves at each length."""
+    """Returns `_spread` of each score that all evaluations have, and of their curves at each length, and the numbers
+    of sequences if they have them in common."""
     if not found:
         return {}
     names = [name for name in found[0] if all(name in one for one in found)]
-    summary: Row = {name: _spread([one[name] for one in found]) for name in names if name not in ("n", "curve")}
+    summary: Row = {name: _spread([one[name] for one in found]) for name in names if name not in COUNTS}
+    summary |= {name: _common([one[name] for one in found]) for name in names if name in COUNTS and name != "curve"}
     if "curve" in names:
         curves = [one["curve"] for one in found]
         lengths = sorted({length for curve in curves for length in curve["length"]})
         at = [{length: i for i, length in enumerate(curve["length"])} for curve in curves]
-        summary["curve"] = {"length": lengths} | {
-            name: [
-                _spread([curve[name][i[length]] for curve, i in zip(curves, at, strict=True) if length in i])
-                for length in lengths
-            ]
-            for name in ("accuracy", "sequence_accuracy")
+
+        def values(name: str, length: int) -> list[Any]:
+            return [curve[name][i[length]] for curve, i in zip(curves, at, strict=True) if length in i]
+
+        summary["curve"] = {"length": lengths, "n": [_common(values("n", length)) for length in lengths]} | {
+            name: [_spread(values(name, length)) for length in lengths] for name in ("accuracy", "sequence_accuracy")
         }
     return summary
+
+
+def _lengths(summary: Row) -> str | None:
+    """Returns the length of the test sequences, "50", or the range of their lengths, "5 to 100"; None without a curve.
+
+    In a curve of prefixes every length has all sequences, and the scores are those of the largest; in one of lengths
+    each has its own.
+    """
+    if not summary.get("curve", {}).get("length"):
+        return None
+    lengths, counts = summary["curve"]["length"], summary["curve"]["n"]
+    return str(lengths[-1]) if counts[-1] == summary["n"] else f"{lengths[0]} to {lengths[-1]}"
 
 
 def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Configuration]:
@@ -297,15 +325,19 @@ CELL = 20
 
 def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns a table of strings: for each row a dict, column -> cell. Accuracies are percentages; † marks parameters
-    that were selected on the test split."""
+    that were selected on the test split. Width and number of blocks are columns where they differ."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows if row["metric"]))
     several = len(metrics) > 1
     title = metrics[0].replace("_", " ") if len(metrics) == 1 else "score"
     scaled = any("scaled_accuracy" in row["best"] for row in rows)
+    differing = [name for name in ("width", "blocks") if len({row[name] for row in rows}) > 1]
     table = []
     for row in rows:
         mark = f" {DAGGER}" if row["selected_on"] == "test" else ""
         cells = {"configuration": row["configuration"], "runs": _runs(row)}
+        cells |= {name: str(row[name] or "") for name in differing}
+        if any(row["test_length"] for row in rows):
+            cells["test length"] = row["test_length"] or ""
         if several:
             cells["metric"] = (row["metric"] or "").replace("_", " ")
         for name in CHECKPOINTS:
@@ -332,6 +364,17 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     ]
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: there is no validation split.")
+    for above in sorted({row["best"]["scaled_above"] for row in rows if row["best"].get("scaled_above") is not None}):
+        lines.append(
+            "scaled: (accuracy - chance) / (1 - chance), "
+            f"of the test sequences longer than {above}, the longest in training, alone."
+        )
+    lines += [
+        f"{row['configuration']}: fixed points not reached: at the end of training the largest residual of a batch is "
+        f"{row['residual']['mean']:.2g}, the tolerance {row['tol']:g}."
+        for row in rows
+        if row["residual"] and row["tol"] and not all(one <= row["tol"] for one in row["residual"]["each"])
+    ]
     lines += [f"published, ({i}): {text}" for i, text in enumerate(_remarks(rows), 1)]
     if any(row["small"] and row["published"] for row in rows):
         lines.append("small variant: the published figures are those of the full recipe.")
