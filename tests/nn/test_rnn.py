@@ -9,7 +9,14 @@ import pytest
 
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten_state
 from rotrnn.nn.layers.attention import Attention
+from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
+from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.layers.rnn import LSTM, RNN
+from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.nn.layers.s5 import S5
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
 from rotrnn.ops import (
     attention,
     attention_backward,
@@ -291,6 +298,24 @@ def test_norms_of_states() -> None:
         assert norms is not None
         last = saved.state[0] if isinstance(saved.state, tuple) else saved.state
         np.testing.assert_allclose(norms[:, -1], np.linalg.norm(last, axis=1), rtol=4 * EPS)
+
+
+def test_sizes_of_the_vectors_whose_norms_are_taken() -> None:
+    """Reals in h_t, also where the state is more than h_t: an LSTM's cells, a window's past."""
+    sizes = {
+        RNN(3, 4): 4,
+        LSTM(4, 4): 4,
+        LRU(3, 4): 8,
+        LRU(3, 4, window=5): 8,
+        S5(3, 4): 4,  # one of two conjugate states is kept
+        S5(3, 4, conjugate=False): 8,
+        RotRNN(4, 8, heads=2): 8,
+        SelectiveRotRNN(4, 8, heads=2, window=5): 8,
+        MinGRU(3, 4): 4,
+        FixedPointRNN(3, 4): 4,
+        Bidirectional(4, LSTM(4, 4)): 4,
+    }
+    assert {layer: layer.state_size for layer in sizes} == sizes
 
 
 # ------------------------------------------------------------------------------------------------------ bad input

@@ -354,6 +354,14 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
     assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
 
     figures = plots.run_figures(tmp_path / "run")
+    # from the first step on, divided by the root of the reals in a state
+    drawn = lines(figures["norms_over_training"].axes[0])["layer 1"]
+    logged = [one["state_norms"][0] for one in Run(tmp_path / "run").records() if "state_norms" in one]
+    np.testing.assert_allclose(drawn, np.stack([[0, 2, 4], np.array(logged) / recipe.layer.d_state**0.5], 1))
+    model, initial = recipe.build(recipe.task.load()), Run(tmp_path / "run").load_params("init")
+    batch = recipe.task.load().val.batch(np.arange(recipe.training.batch))
+    expected = model.state_norms(initial, batch.inputs, Context(batch.lengths)).mean(1)
+    np.testing.assert_allclose(logged[0], expected[0], rtol=1e-6)
     best = 100 * result["test"]["best"]["accuracy"]
     assert figures["confusion"].get_suptitle() == f"Best parameters on the test split: {best:.1f} % right"
     test = recipe.task.load().test
@@ -419,6 +427,9 @@ def test_a_sweep_is_drawn(sweep: Path) -> None:
     drawn = lines(figures["learning"].axes[2])["optimiser.lr=0.2 (2 runs)"]
     np.testing.assert_allclose(drawn[:, 0], [7, 10])
     np.testing.assert_allclose(drawn[:, 1], 100 * np.mean(found, 0))
+    norms = [[one["state_norms"][0] for line in log if "state_norms" in (one := json.loads(line))] for log in logs]
+    drawn = lines(figures["norms_over_training"].axes[0])["optimiser.lr=0.2 (2 runs)"]
+    np.testing.assert_allclose(drawn, np.stack([[0, 7, 10], np.mean(norms, 0) / 8**0.5], 1))  # LRU with 4 states
 
 
 def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:

@@ -122,6 +122,12 @@ class Recurrent(Module, ABC):
         return None
 
     @property
+    def state_size(self) -> int | None:
+        """Number of real numbers in the vector h_t of `state_norms`; a complex number counts as two. A norm divided by
+        the root of it is comparable between layers of all kinds and sizes."""
+        return self.state_lanes
+
+    @property
     def state_lanes(self) -> int | None:
         """Number of real numbers in the state of a sequence; a complex number counts as two. None if the state grows in
         time, or the layer does not declare it. For a bidirectional layer, the number for one direction.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
@@ -105,8 +106,8 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     batch = task.val.batch(np.arange(min(size, len(task.val))), dtype)
     norms = model.state_norms(trained, batch.inputs, Context(batch.lengths))
     if len(norms):
-        figures["norms"] = norms_along_sequence(norms)
-    if (series := series_of(records, "state_norms")) and series[1].size:
+        figures["norms"] = norms_along_sequence(norms / _root(recipe))
+    if (series := _norms(records, recipe)) is not None:
         figures["norms_over_training"] = norms_over_training(series)
 
     if (iterations := layer_series(records, "iterations")) is not None:
@@ -163,6 +164,18 @@ def series_of(records: Sequence[dict[str, Any]], key: str) -> Series | None:
         return None
     steps, values = zip(*found, strict=True)
     return np.array(steps), np.array(values, np.float64)
+
+
+def _norms(records: Sequence[dict[str, Any]], recipe: Recipe) -> Series | None:
+    """Returns the steps (n,) at which norms of states were logged and, divided as in `norms_along_sequence`, the norms
+    (n, layers); None if there are none."""
+    found = series_of(records, "state_norms")
+    return None if found is None or not found[1].size else (found[0], found[1] / _root(recipe))
+
+
+def _root(recipe: Recipe) -> float:
+    """Returns the root of the number of reals in a layer's state; 1 for a layer that does not declare it."""
+    return math.sqrt(recipe.layer.state_size or 1)
 
 
 def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
@@ -282,7 +295,10 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
         chances = {task.chance for task in tasks}
         chance = chances.pop() if len(chances) == 1 else None
         figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
-    norms = {name: [one for one in some if one[1].size] for name, some in series(series_of, "state_norms").items()}
+    norms = {
+        name: [found for one in some if (found := _norms(records[one.run], one.recipe)) is not None]
+        for name, some in groups.items()
+    }
     if any(norms.values()):
         figures["norms_over_training"] = compare_norms(norms)
 

@@ -28,7 +28,7 @@ from rotrnn.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NORM = r"mean $\|h_t\|$"
+NORM = r"mean $\|h_t\| / \sqrt{N}$"
 PANEL = 30
 """Maximum number of characters in a line of a panel's title."""
 
@@ -73,7 +73,8 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
 
 @styled
 def norms_along_sequence(norms: Array) -> Figure:
-    """Draws the norm of the hidden state along the sequence; `norms` (layers, T) is the mean |h_t| over sequences."""
+    """Draws the norm of the hidden state along the sequence; `norms` (layers, T) is the mean over sequences of |h_t|,
+    divided by the root of the number of reals in h_t (`Recurrent.state_size`)."""
     figure, ((axes,),) = new_figure(4.6, 2.9)
     for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms)), strict=True)):
         axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
@@ -85,7 +86,8 @@ def norms_along_sequence(norms: Array) -> Figure:
 
 @styled
 def norms_over_training(series: Series) -> Figure:
-    """Draws the mean norm of each layer's hidden state over training; `series` is steps (n,) and norms (n, layers)."""
+    """Draws the mean norm of each layer's hidden state over training; `series` is steps (n,) and norms (n, layers),
+    divided as in `norms_along_sequence`."""
     figure, ((axes,),) = new_figure(4.6, 2.9)
     steps, norms = series
     for layer, colour in enumerate(by_depth(norms.shape[1])):
@@ -98,7 +100,8 @@ def norms_over_training(series: Series) -> Figure:
 
 @styled
 def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
-    """Draws the mean norm of hidden states over training (RotRNN, Fig. 3), one series (n,), (n, layers) per run.
+    """Draws the mean norm of hidden states over training (RotRNN, Fig. 3), one series (n,), (n, layers) per run,
+    divided as in `norms_along_sequence`; the figure in the paper does not divide.
 
     With several layers, each configuration has a panel and each layer a line, all on one scale. With one layer, all
     configurations share a panel. A line is the mean of the runs; its band spans their minimum and maximum.

@@ -36,7 +36,7 @@ from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.device import HOST, Device, named, to_host
 from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Split, Task
-from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.evaluation import COUNTS, Found, evaluate
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
@@ -194,6 +194,8 @@ class Trainer:
                 log = None
                 if self.world.first:
                     log = stack.enter_context(opened(self.run, records, self.training.eval_every))
+                    if state.step == 0 and not records:
+                        self.add(log, state, [{"step": 0, "state_norms": self.state_norms(state)}])
                 self.walk(state, log, time.monotonic() - elapsed)
             return self.finish(state)
         except Fallen as error:
@@ -382,13 +384,18 @@ class Trainer:
                 if self.world.first:
                     self.checkpoints.write("best", state)
         record: dict[str, Any] = {"step": state.step}
-        record |= {f"val_{name}": value for name, value in found.items() if name not in ("n", "curve")}
+        record |= {f"val_{name}": value for name, value in found.items() if name not in COUNTS}
         if self.world.first:
-            batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
-            inputs = self.device.asarray(batch.inputs)
-            norms = to_host(self.model.state_norms(state.params, inputs, Context(batch.lengths)))
-            record["state_norms"] = [float(norm) for norm in norms.mean(1)]
+            record["state_norms"] = self.state_norms(state)
         return record
+
+    def state_norms(self, state: State) -> list[float]:
+        """The mean norm of each block's state over the first batch of the validation split."""
+        val = self.task.val
+        batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
+        inputs = self.device.asarray(batch.inputs)
+        norms = to_host(self.model.state_norms(state.params, inputs, Context(batch.lengths)))
+        return [float(norm) for norm in norms.mean(1)]
 
 
 def _due(step: int, every: int) -> bool:

@@ -93,6 +93,10 @@ class Bidirectional(Recurrent):
     def state_norms(self, saved: BidirectionalSaved) -> Array | None:
         return self.layer.state_norms(saved.forward)
 
+    @property
+    def state_size(self) -> int | None:
+        return self.layer.state_size
+
     def _copy(self, params: Params, suffix: str) -> Params:
         return {name: params[name + suffix] for name in self.layer.shapes}
 

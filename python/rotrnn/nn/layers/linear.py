@@ -203,6 +203,10 @@ class LinearRecurrence(Recurrent):
         norms: Array = np.linalg.norm(saved.layer.h[0], axis=-1)  # forward direction only
         return norms
 
+    @property
+    def state_size(self) -> int:
+        return 2 * self.planes  # with a window, the state is more than h_t
+
     def eigenvalues(self, params: Params) -> Array:
         """Returns the transition a (N,), complex: one eigenvalue per plane (the other one is its conjugate)."""
         self.check_params(params)

@@ -277,3 +277,7 @@ class LSTM(Recurrent):
     def state_norms(self, saved: LSTMSaved) -> Array:
         norms: Array = np.linalg.norm(saved.result.h, axis=-1)
         return norms
+
+    @property
+    def state_size(self) -> int:
+        return self.d_state  # the state is h_t and c_t

@@ -225,6 +225,10 @@ class SelectiveRotRNN(Recurrent):
         norms: Array = np.linalg.norm(saved.h, axis=-1)
         return norms
 
+    @property
+    def state_size(self) -> int:
+        return 2 * self.base.planes  # with a window, the state is more than h_t
+
     def _decays(self, params: Params, u: Array, ctx: Context) -> Decays | None:
         """Returns the decays of each head for u (B, T, D), or None if they are constant."""
         if self.gamma == "input":
