@@ -189,6 +189,15 @@ def astype(params: Params, dtype: npt.DTypeLike) -> Params:
     }
 
 
+def mask_steps(values: Array, lengths: npt.NDArray[np.int64] | None) -> Array:
+    """Returns values (B, T, ...) of any shape, with zeros beyond the lengths."""
+    if lengths is None:
+        return values
+    inside = np.arange(values.shape[1]) < np.asarray(lengths)[:, None]
+    masked: Array = np.where(inside.reshape(*inside.shape, *[1] * (values.ndim - 2)), values, 0)
+    return masked
+
+
 def moved(params: Params, device: Device) -> Params:
     """Returns the params with every array on `device`: those of the CPU are copied there, and the other way round."""
     return {

@@ -158,6 +158,40 @@ class MatrixDepth:
         dy, dhT = times_power(dy, -size), None if dhT is None else times_power(dhT, -size)
         return times_power(solve(adjoint, dy.copy(), settings, Context(lengths), name=name).y, size)
 
+    def transitions(self, a: Applied) -> Array:
+        """Returns A_t (B, T, E S, E S), the derivative of h_t by h_{t-1} at the fixed point with y_{t-1} held constant.
+
+        With P = I - Q_t, D the skip and J the derivative of the norm (without them 0 and I), ``dy = G (dh C)`` where
+        ``G = (I - J D P)^-1 J``, and ``dh = lam * dh_{t-1} + (W dh C) B^T`` where ``W = delta P G``. With
+        ``k = B.C`` this is ``dh = lam * dh_{t-1} + [W (I - k W)^-1 (lam * dh_{t-1}) C] B^T``.
+        """
+        delta, B, C = a.maps["delta"], a.maps["B"], a.maps["C"]
+        identity = np.eye(self.x.shape[-1], dtype=self.x.dtype)
+        P = identity - self.mixer.matrices(a.operands, self.x)
+        W = delta[..., None] * P
+        if self.norm is not None:
+            J = self._norm_slope(a.scanned)
+            W = W @ np.linalg.solve(identity - (J * self.skip) @ P, J)
+        k = (B * C).sum(-1)[..., None, None]
+        across = W @ np.linalg.inv(identity - k * W)
+        lam = np.exp(delta[..., None] * self.A)
+        dense = np.einsum("btef,bts,btu,btfu->btesfu", across, B, C, lam)
+        size = lam.shape[2] * lam.shape[3]
+        own = lam.reshape(*lam.shape[:2], size, 1) * np.eye(size, dtype=lam.dtype)
+        matrices: Array = own + dense.reshape(own.shape)
+        return matrices
+
+    def _norm_slope(self, f: Array) -> Array:
+        """Returns the derivative (B, T, E, E) of the layer norm at f."""
+        assert self.norm is not None
+        width = f.shape[-1]
+        centred = f - f.mean(-1, keepdims=True)
+        size = np.sqrt((centred**2).mean(-1, keepdims=True) + self.norm.eps)
+        unit = (centred / size)[..., None]
+        inner = np.eye(width, dtype=f.dtype) - 1 / width - unit * unit.swapaxes(-1, -2) / width
+        slope: Array = self.norm.scale[:, None] * inner / size[..., None]
+        return slope
+
     def _parts(self, maps: Parts) -> Parts:
         return {name: maps[name] for name in self.mixer.parts}
 

@@ -33,7 +33,18 @@ from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
 from rotrnn.nn.fixed_points.projection import Projected, Weights, project, project_backward, stack, unstack
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    mask_steps,
+    trusted,
+)
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
@@ -323,6 +334,22 @@ class MatrixFixedPoint(Recurrent):
         du, dprojection = project_backward(projected, saved.inputs, x, weights, saved.known.maps, depth.driven.maps)
         dparams = self.fold_backward(params, weights.folded, dfolded | dprojection)
         return du, {name: dparams[name] for name in self.shapes}, (grads.dh0, dy0 + dy0_driven)
+
+    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the dense A_t (B, T, E S, E S) of ``h_t = A_t h_{t-1} + ...`` at the fixed point (section 4.3).
+
+        h is in the order of ``h.reshape(E * S)``. A_t depends on y_{t-1}, which is held constant here, as in the
+        paper's dense linear RNN. With a norm in the loop, A_t is the derivative of h_t by h_{t-1}. It is zero beyond
+        the lengths. Arguments and errors are those of `forward`, whose iteration also runs.
+        """
+        _, saved = self.forward(params, x, ctx, state)
+        matrices: Array = mask_steps(saved.depth.transitions(saved.applied), ctx.lengths)
+        return matrices
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the eigenvalues of A_t (B, T, E S), complex128, along sequences. Arguments are those of
+        `transitions`."""
+        return np.linalg.eigvals(self.transitions(params, x, ctx, state).astype(np.float64)).astype(np.complex128)
 
     def report(self, saved: MatrixSaved) -> dict[str, float]:
         return saved.report.numbers()

@@ -83,6 +83,14 @@ class Mixer(ABC):
     def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
         """Adjoint of `mix`: ``dx = Q^T dy``, ``dorigin = dy - dx``."""
 
+    def matrices(self, operands: Operands, like: Array) -> Array:
+        """Returns Q_t (B, T, N, N) for the tokens of an array `like` (B, T, N): what it does to each unit vector."""
+        units, columns = np.eye(self.width, dtype=like.dtype), []
+        for unit in units:
+            token = np.broadcast_to(unit, like.shape).copy()
+            columns.append(self.mix(operands, token, np.zeros_like(token), None))
+        return np.stack(columns, -1)
+
     def prepared(self, operands: Operands) -> PreparedMixer | None:
         """Returns the mixer in the form for kernels that mix in the same pass; None if there is no such kernel."""
         return None

@@ -25,7 +25,19 @@ from rotrnn.nn.fixed_points.iteration import (
     times_power,
 )
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+    trusted,
+)
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside
@@ -156,6 +168,16 @@ class Depth:
         if self.scaled:
             dlam = dlam - self._summed(w * self.mixer.mix(self.operands, self.v, y, lengths), self.lam)
         return DepthGrads(dlam, grads.dx, grads.operands, dh0)
+
+    def transitions(self, args: Boundary) -> Array:
+        """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``."""
+        identity = np.eye(self.v.shape[-1], dtype=self.v.dtype)
+        Q = self.mixer.matrices(self.operands, self.v)
+        if not self.scaled and (np.linalg.matrix_rank(Q) < len(identity)).any():
+            raise ValueError(f"{args.op}: a Q_t has no inverse, expected one in a layer with scaled=False")
+        lam = np.broadcast_to(self.lam, self.v.shape)[..., None]
+        gain = 1 - lam if self.scaled else np.ones_like(lam)
+        return np.linalg.solve(identity - gain * (identity - Q), lam * identity)
 
     def _scaled(self, x: Array) -> Array:
         return (1 - self.lam) * x if self.scaled else x
@@ -498,6 +520,30 @@ class FixedPointRNN(Recurrent):
         asking = self._asking | {"name": f"{type(self).__name__}.backward"}
         depth.solve_adjoint(w, dh, saved.before, self._iteration, ctx, **asking)
         return times_power(depth.pull(w, dh, saved.before, saved.lengths) if self.accelerated else w, size)
+
+    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
+        """Returns the dense A_t (B, T, N, N) of ``h_t = A_t h_{t-1} + ...``, the recurrence of the fixed point.
+
+        That is ``K_t diag(lam_t)`` if `scaled`, else ``Q_t^-1 diag(lam_t)``. Nothing is iterated: A_t depends on x_t
+        alone, and exists where the iteration does not converge, too. Zero beyond the lengths.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `forward`; and if a Q_t has no inverse though the layer is not `scaled`, as with the mixer "low_rank".
+        """
+        self.check_params(params)
+        args = self.boundary("transitions")
+        x = self.check_input(args, "x", x)
+        steps = args.lengths(ctx.lengths)
+        x, *_ = args.common(x, *params.values())
+        depth = self._depth(params, self._constants(params), mask_padding(x, steps), None)[0]
+        return mask_steps(depth.transitions(args), steps)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
+        """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of
+        `transitions`."""
+        return np.linalg.eigvals(self.transitions(params, x, ctx).astype(np.float64)).astype(np.complex128)
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()

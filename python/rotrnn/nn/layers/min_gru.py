@@ -8,7 +8,18 @@ from typing import ClassVar, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+)
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding, sigmoid, sigmoid_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -100,6 +111,12 @@ class MinGRU(Recurrent):
     def step(self, params: Params, state: State, x_t: Array, prepared: None = None) -> tuple[Array, State]:
         y, saved = self._run(params, x_t[:, None], None, state)
         return y[:, 0], saved.state
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the transitions 1 - z_t (B, T, N), real, along sequences: each state's factor per step. Zero beyond
+        the lengths. Arguments are those of `forward`."""
+        _, saved = self.forward(params, x, ctx, state)
+        return mask_steps(1 - saved.z, ctx.lengths)
 
     def state_norms(self, saved: MinGRUSaved) -> Array:
         norms: Array = np.linalg.norm(saved.h, axis=-1)

@@ -9,7 +9,19 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+    trusted,
+)
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous
@@ -248,6 +260,12 @@ class Mamba(Recurrent):
         dparams["in_bias"] = np.concatenate([of_value.dbias, of_gate.dbias])
         dx = np.add(of_value.dx, of_gate.dx, out=of_value.dx)
         return dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the transitions exp(Delta_t A) (B, T, I, S), real, along sequences: each state's factor per step.
+        Zero beyond the lengths. Arguments are those of `forward`."""
+        _, saved = self.forward(params, x, ctx, state)
+        return mask_steps(np.exp(saved.delta[..., None] * self.prepare(params)), ctx.lengths)
 
     def _halves(self, params: Params) -> tuple[Array, tuple[Array | None, Array | None]]:
         """Returns the in-projections to v and to z: weights (2, I, D), and biases (I,)."""

@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    mask_steps,
+    trusted,
+)
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
@@ -220,6 +231,12 @@ class SelectiveRotRNN(Recurrent):
         steps = B * T if saved.lengths is None else int(saved.lengths.sum())
         square = float(np.vdot(saved.h, saved.h).real)
         return {"state_norm": math.sqrt(square / (steps * self.heads))} if steps else {}
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the transitions gamma_t e^{i theta_t} (B, T, planes), complex, along sequences: one eigenvalue per
+        plane (the other one is its conjugate). Zero beyond the lengths. Arguments are those of `forward`."""
+        _, saved = self.forward(params, x, ctx, state)
+        return mask_steps(saved.constant * saved.turn, ctx.lengths)
 
     def state_norms(self, saved: SelectiveRotRNNSaved) -> Array:
         norms: Array = np.linalg.norm(saved.h, axis=-1)

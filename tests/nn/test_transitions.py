@@ -1,0 +1,143 @@
+"""What a state is multiplied by, along a sequence: dense A_t of fixed points, eigenvalues of selective layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases.fixed_point import dense_recurrence
+from cases.table import normal
+from rotrnn.nn import Bedouin, Context, FixedPointRNN, FPMamba, Mamba, MinGRU, Recurrent, SelectiveRotRNN
+from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
+from rotrnn.nn.fixed_points.mixer import MIXERS
+from rotrnn.nn.layer import astype, zero_state
+
+EPS = np.finfo(np.float64).eps
+
+
+def made(layer: Recurrent, shape: tuple[int, ...], noise: float = 0.1) -> tuple[Any, Any]:
+    """Returns float64 parameters a little off their initial values, and an input."""
+    rng = np.random.default_rng(0)
+    params = astype(layer.init(rng), np.float64)
+    return {name: p + noise * normal(rng, p.shape) for name, p in params.items()}, normal(rng, (*shape, layer.d_model))
+
+
+@pytest.mark.parametrize("selective", [("lambda", "mixer", "B"), ()])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_vector_state_has_the_dense_matrix_of_its_recurrence(mixer: str, selective: tuple[str, ...]) -> None:
+    """Both are solutions of one system of N equations, each off by N eps times its condition."""
+    layer = FixedPointRNN(3, 6, mixer=mixer, rank=2, selective=selective)
+    params, x = made(layer, (2, 5))
+    A = layer.transitions(params, x)
+    assert A.shape == (2, 5, 6, 6)
+    for at in np.ndindex(2, 5):
+        expected, _ = dense_recurrence(layer, params, x[at])
+        condition = np.linalg.cond(expected)
+        np.testing.assert_allclose(A[at], expected, rtol=0, atol=16 * 6 * EPS * condition * np.abs(expected).max())
+
+
+def test_unscaled_it_is_lam_after_the_inverse_of_q() -> None:
+    layer = FixedPointRNN(3, 6, rank=2, scaled=False)
+    params, x = made(layer, (2, 5))
+    A = layer.transitions(params, x)
+    for at in np.ndindex(2, 5):
+        expected, _ = dense_recurrence(layer, params, x[at])
+        condition = np.linalg.cond(expected)
+        np.testing.assert_allclose(A[at], expected, rtol=0, atol=16 * 6 * EPS * condition * np.abs(expected).max())
+
+
+def test_without_mixing_the_eigenvalues_are_lam() -> None:
+    layer = FixedPointRNN(3, 4, selective=())
+    params, x = made(layer, (1, 2))
+    params["alpha"][:] = -1000
+    values = layer.eigenvalues(params, x)
+    assert values.dtype == np.complex128
+    lam = 1 / (1 + np.exp(-params["b_lambda"]))
+    np.testing.assert_allclose(np.sort(values.real), np.broadcast_to(np.sort(lam), (1, 2, 4)), rtol=8 * EPS)
+    assert not values.imag.any()
+
+
+MATRIX = [
+    *(Bedouin(2, d_state=3, mixer=mixer, rank=2, solver="direct") for mixer in ("householder", "dplr", "low_rank")),
+    Bedouin(2, d_state=3, mixer="kronecker", tol=1e-14, max_iterations=1000),
+    Bedouin(2, d_state=3, mixer="orthogonal", feedback=("lambda", "B"), tol=1e-14, max_iterations=1000),
+]
+
+
+@pytest.mark.parametrize("layer", MATRIX, ids=repr)
+def test_a_matrix_state_is_multiplied_by_it(layer: Bedouin) -> None:
+    """With y_{t-1} held, h_t is an affine function of h_{t-1}, so a column of A_t is a difference of two steps.
+
+    A step is sums of E + S terms and a system, or an iteration, of a map of norm 2 delta < 0.3: with states of about 1,
+    some hundreds of roundings."""
+    params, x = made(layer, (2, 4), noise=0.02)
+    whole, state = layer.transitions(params, x), zero_state("test", layer, 2, np.float64)
+    for t in range(4):
+        A = layer.transitions(params, x[:, t : t + 1], state=state)[:, 0]
+        np.testing.assert_allclose(whole[:, t], A, rtol=0, atol=1e-12)
+        h, y = state
+        _, after = layer.step(params, state, x[:, t])
+        for column in range(h[0].size):
+            moved = h.reshape(2, -1).copy()
+            moved[:, column] += 1
+            _, (other, _) = layer.step(params, (moved.reshape(h.shape), y), x[:, t])
+            difference = (other - after[0]).reshape(2, -1)
+            np.testing.assert_allclose(A[:, :, column], difference, rtol=0, atol=1e3 * EPS)
+        assert np.abs(A - np.eye(h[0].size) * A).max() > 1e-3  # dense
+        state = after
+
+
+def test_with_a_norm_in_the_loop_it_is_the_derivative() -> None:
+    """Central differences of step 1e-4: they err by its square, and by the iteration's 1e-12 or so over 1e-4."""
+    layer = FPMamba(2, d_state=2, tol=1e-14, max_iterations=5000)
+    params, x = made(layer, (1, 3), noise=0.02)
+    state = zero_state("test", layer, 1, np.float64)
+    for t in range(3):
+        A = layer.transitions(params, x[:, t : t + 1], state=state)[0, 0]
+        h, y = state
+        size = h[0].size
+        for column in range(size):
+            step = 1e-4 * np.eye(size)[column].reshape(h.shape)
+            up, down = (layer.step(params, (h + sign * step, y), x[:, t])[1][0] for sign in (1, -1))
+            np.testing.assert_allclose(A[:, column], (up - down).ravel() / 2e-4, rtol=0, atol=1e-6)
+        _, state = layer.step(params, state, x[:, t])
+
+
+@pytest.mark.parametrize("layer", [Mamba(2, d_state=3), MinGRU(3, 4), SelectiveRotRNN(3, 6, heads=2, gamma="input")])
+def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> None:
+    """A step is affine in h, each component by itself; with states of about 1 it rounds by a few eps."""
+    params, x = made(layer, (2, 4))
+    values, state = layer.eigenvalues(params, x), zero_state("test", layer, 2, np.float64)
+    for t in range(4):
+        *others, h = state if isinstance(state, tuple) else (state,)
+        again = (*others, h + 1) if others else h + 1
+        moved, state = (layer.step(params, one, x[:, t])[1] for one in (again, state))
+        difference = moved[-1] - state[-1] if others else moved - state
+        np.testing.assert_allclose(values[:, t], difference, rtol=0, atol=64 * EPS)
+
+
+@pytest.mark.parametrize(
+    "layer", [FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), MinGRU(3, 4), SelectiveRotRNN(3, 4)], ids=repr
+)
+def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
+    params, x = made(layer, (2, 5), noise=0.02)
+    x[1, 3:] = np.nan
+    values = layer.eigenvalues(params, x, Context(lengths=np.array([5, 3])))
+    assert np.isfinite(values).all()
+    assert not values[1, 3:].any()
+    np.testing.assert_allclose(values[1, :3], layer.eigenvalues(params, x[1:, :3])[0], rtol=0, atol=1e-12)
+
+
+def test_what_has_no_dense_matrix_and_wrong_arguments() -> None:
+    layer = FixedPointRNN(3, 4, mixer="low_rank", rank=2, scaled=False)
+    params, x = made(layer, (2, 5))
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: a Q_t has no inverse"):
+        layer.transitions(params, x)
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: x has shape \(2, 5, 2\)"):
+        layer.eigenvalues(params, x[..., :2])
+    other: MatrixFixedPoint = Bedouin(2, d_state=2)
+    params, x = made(other, (2, 5))
+    with pytest.raises(ValueError, match=r"Bedouin\.forward: lengths"):
+        other.transitions(params, x, Context(lengths=np.array([5, 6])))
