@@ -17,6 +17,8 @@ WHOLE = {
     "package/test_plots.py",
     "package/test_readme.py::test_a_layer_and_a_task_of_ones_own",
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
+    "package/test_theory.py::test_every_picture_is_drawn",
+    "package/test_theory.py::test_the_command_draws_what_it_is_asked_for",
     "training/test_launchers.py",
     "training/test_parallel.py",
     "training/test_split.py::test_a_process_of_mpi_that_fails_does_not_hang_the_others",
