@@ -5,7 +5,7 @@ alone: every parallel loop of csrc stays in one thread below some size, and goes
 without those that need kernels that a GPU does not have.
 """
 
-from cases import bedouin, blocks, fixed_point, ladder, linear, memory, mixers, ops, rnn, selective, window
+from cases import bedouin, blocks, fixed_point, history, ladder, linear, memory, mixers, ops, rnn, selective, window
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -17,6 +17,7 @@ ANYWHERE: list[LayerRow] = [
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
     *memory.MEMORIES,
+    *history.HISTORIES,
     *ladder.LADDER,
     *fixed_point.FIXED_POINT,
 ]
@@ -35,6 +36,7 @@ ON_DEVICES: list[Case] = [
     *selective.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
+    *history.READS,
     *ladder.BANK,
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
@@ -46,6 +48,7 @@ LARGE: list[Case] = [
     *mixers.OPS_LARGE,
     *selective.OPS_LARGE,
     *window.WINDOWS_LARGE,
+    *history.READS_LARGE,
     *ladder.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),

@@ -14,6 +14,7 @@ from cases.table import normal
 from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, flatten_state, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS, RotRNN
 from rotrnn.tasks.digits import Digits
 from rotrnn.training.optimiser import AdamW
@@ -112,7 +113,7 @@ def test_gradients_chain_through_the_state(row: LayerRow) -> None:
 
 
 def test_every_layer_of_the_registry_is_in_the_table() -> None:
-    assert {type(row.layer) for row in LAYER_ROWS} == {*LAYERS.values(), Bidirectional}
+    assert {type(row.layer) for row in LAYER_ROWS} == {*LAYERS.values(), Bidirectional, StoredHistory}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -192,7 +193,7 @@ def different(rows: list[LayerRow]) -> pytest.MarkDecorator:
 
 
 def name_of(layer: Recurrent) -> str:
-    kind = type(layer.layer if isinstance(layer, Bidirectional) else layer)
+    kind = type(layer.layer if isinstance(layer, Bidirectional | StoredHistory) else layer)
     return next(name for name, one in LAYERS.items() if one is kind)
 
 

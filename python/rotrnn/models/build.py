@@ -22,6 +22,7 @@ from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
 from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Module, Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary
 
@@ -107,14 +108,25 @@ class ModelSettings:
 
 
 def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
-    """Returns the layer of that name. If the layer itself has no setting `bidirectional`, ``bidirectional=True`` wraps
-    it in `Bidirectional`."""
+    """Returns the layer of that name. If the settings have a dict `history`, it is in a `StoredHistory` with these
+    settings. If the layer itself has no setting `bidirectional`, ``bidirectional=True`` wraps it in `Bidirectional`."""
     kind = LAYERS[name]
     own = dict(settings)
+    history = own.pop("history", None)
+    if not isinstance(history, dict | None):
+        raise ValueError(f"{kind.__name__}: history={history!r}, expected a dict of settings of StoredHistory")
     wrap = False if has_directions(kind) else own.pop("bidirectional", False)
     if not isinstance(wrap, bool):
         raise ValueError(f"{kind.__name__}: bidirectional={wrap!r}, expected True or False")
-    known = {one.name: one for one in fields(kind) if one.init and one.name != "d_model"}
+    layer = _with_settings(kind, own, d_model=d_model)
+    if history is not None:
+        layer = _with_settings(StoredHistory, history, d_model=d_model, layer=layer)
+    return Bidirectional(d_model, layer) if wrap else layer
+
+
+def _with_settings(kind: type[Recurrent], own: dict[str, Any], **given: Any) -> Recurrent:
+    """Returns the layer of a class with its own settings and those that are `given`, which cannot be set."""
+    known = {one.name: one for one in fields(kind) if one.init and one.name not in given}
     for name in own:
         if name not in known:
             raise ValueError(
@@ -123,8 +135,7 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
     for name, one in known.items():
         if name not in own and one.default is MISSING and one.default_factory is MISSING:
             raise ValueError(f"{kind.__name__}: setting {name!r} is missing")
-    layer = kind(d_model=d_model, **own)
-    return Bidirectional(d_model, layer) if wrap else layer
+    return kind(**given, **own)
 
 
 def build_model(
@@ -190,7 +201,7 @@ def _numbers(module: Any) -> int:
 
 def _at(layer: Recurrent, place: int) -> Recurrent:
     """Returns the layer for block number `place`: a layer that draws random numbers gets its own stream (`site`)."""
-    if isinstance(layer, Bidirectional):
+    if isinstance(layer, Bidirectional | StoredHistory):
         return replace(layer, layer=_at(layer.layer, place))
     return replace(layer, **{"site": place}) if any(one.name == "site" for one in fields(layer)) else layer
 

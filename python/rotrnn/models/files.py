@@ -29,12 +29,14 @@ from rotrnn.nn.blocks.norm import NORMS
 from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Module, Params, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 
 FORMAT = 1
 PARTS = (
     *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, ResidualStack, ResidualBlock, FeedForwardBlock),
-    *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, *NORMS.values(), *POOLS.values()),
+    *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
+    *(*NORMS.values(), *POOLS.values()),
 )
 
 

@@ -117,9 +117,25 @@ class Recurrent(Module, ABC):
         """Returns numbers of a forward for the training log."""
         return {}
 
+    @property
+    def hidden(self) -> StateArray:
+        """Describes the vectors h_t that a `StoredHistory` over this layer stores, those of `hidden_states`. By default
+        they are the outputs, for layers without a single vector of states."""
+        return StateArray("y", (self.d_model,))
+
+    def hidden_states(self, saved: Any) -> Array | None:
+        """Returns h_t (B, T, N) of an unfused forward (`Context.fused`), if the layer has a single vector h_t; of a
+        bidirectional layer, of the forward direction.
+
+        A layer that describes it in `hidden` takes the gradient of these states as a further argument `dh` of
+        ``trusted(layer.backward)``.
+        """
+        return None
+
     def state_norms(self, saved: Any) -> Array | None:
         """Returns |h_t| (B, T) of an unfused forward (`Context.fused`), if the layer has a single vector h_t."""
-        return None
+        h = self.hidden_states(saved)
+        return None if h is None else np.linalg.norm(h, axis=-1)
 
     @property
     def state_size(self) -> int | None:

@@ -355,6 +355,7 @@ def linear_layer_backward(
     saved: LinearLayerSaved | LinearLayerStates,
     dhT: npt.ArrayLike | None = None,
     *,
+    dh: npt.ArrayLike | None = None,
     split: Ranks | None = None,
 ) -> LinearLayerGrads:
     """Adjoint of `linear_layer`, by the adjoints of its products and scans. All results are new arrays.
@@ -370,6 +371,9 @@ def linear_layer_backward(
         As given to and returned by `linear_layer`.
     dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
+    dh : (B, T, N) complex, optional
+        Gradient of the states of direction 0, for another use of them than y; never used beyond `lengths`. Only for an
+        unfused forward, which has the states.
     split : Ranks, optional
         As given to `linear_layer`. Then dy, du and dh0 are those of this process's piece, `dhT` is for the last piece
         of each direction only, and the gradients of the system over all processes add up to those of the whole.
@@ -386,6 +390,9 @@ def linear_layer_backward(
     args.bind("rows", 0 if L is None else L + 1, f"window={L}")
     states = "K B N" if L is None else "K B rows N"
     dhT = args.optional("dhT", dhT, states, kinds=COMPLEX)
+    if dh is not None and (saved.split or not isinstance(saved, LinearLayerStates)):
+        raise ValueError(f"{args.op}: dh is given, expected None after a fused forward, or one of split sequences")
+    dh = args.optional("dh", dh, "B T N", kinds=COMPLEX)
     z0 = args.optional("saved.h0", saved.h0, states, kinds=COMPLEX)
     saved = saved._replace(u=args.array("saved.u", saved.u, "B T D"))
     ready, dtype = checked_system(args, system, saved.u)
@@ -405,7 +412,7 @@ def linear_layer_backward(
             h=args.layout(args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX), whole),
             v=None if L is None else args.layout(args.array("saved.v", saved.v, "B T N", kinds=COMPLEX), whole),  # type: ignore[arg-type]  # not None here
         )
-        return _backward_from_states(dy, ready, saved, dhT)
+        return _backward_from_states(dy, ready, saved, dhT, None if dh is None else args.layout(dh, whole))
     check_precision(args, "saved.u", saved.u, dtype)
     u, carries = args.layout(saved.u, dtype), layout_kept(args, check_carries(args, saved.carries), ready.a.dtype)
     z0 = None if z0 is None else args.layout(z0, ready.a.dtype)
@@ -424,7 +431,9 @@ def linear_layer_backward(
     return LinearLayerGrads(dsystem, du, dh0)
 
 
-def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None) -> LinearLayerGrads:
+def _backward_from_states(
+    dy: Array, system: System, saved: LinearLayerStates, dhT: Array | None, dstates: Array | None
+) -> LinearLayerGrads:
     (w_in, a, w_out, skip), (u, z0, steps, h, L, v, _) = system, saved
     dy = mask_padding(dy, steps)
     rows = () if L is None else (L + 1,)
@@ -432,6 +441,8 @@ def _backward_from_states(dy: Array, system: System, saved: LinearLayerStates, d
     da, dv = np.zeros_like(a), np.zeros(h.shape[1:], h.dtype, like=h)
     for k, out in enumerate(w_out):
         dh, dw_out[k], _ = dense_backward(dy, h[k].view(dy.dtype), out)
+        if dstates is not None and k == 0:
+            dh += dstates.view(dy.dtype)
         start, dend = (None if one is None else one[k] for one in (z0, dhT))
         how: dict[str, Any] = {"reverse": k == 1, "lengths": steps}
         if L is None:

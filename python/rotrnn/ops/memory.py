@@ -92,8 +92,8 @@ def history_read(
 
     Parameters
     ----------
-    weights : (M,), complex
-        Weight of each age, starting with age 0.
+    weights : (M,) or (M, N), complex
+        Weight of each age, starting with age 0; for all of the N states, or for each.
     h : (B, T, N), complex
         States.
     past : (B, R, N), complex, optional
@@ -112,12 +112,12 @@ def history_read(
     """
     args = Boundary("history_read")
     ah = args.array("h", h, "B T N", kinds=COMPLEX)
-    aw = args.array("weights", weights, "M", kinds=COMPLEX)
+    aw = args.array("weights", weights, "M", "M N", kinds=COMPLEX)
     apast = args.optional("past", past, "B R N", kinds=COMPLEX)
     steps = args.lengths(lengths)
     ah, aw, apast = args.common(ah, aw, apast)
     if isinstance(steps, RecordedLengths):  # the filter is causal: with zeros in padding it may run over it
-        return _unpadded(history_read(aw, _unpadded(ah, steps), apast), steps)
+        return unpadded(history_read(aw, unpadded(ah, steps), apast), steps)
     m = empty_like(ah)
     for b, n in enumerate(_steps(ah, steps)):
         before = ah[b, :0] if apast is None else apast[b]
@@ -136,7 +136,7 @@ def history_read_backward(
     dm : (B, T, N), complex
         Gradient of m; padding beyond `lengths` is never read.
     weights, lengths
-        As given to `history_read`. The weights have no gradient: they are fixed functions of the age.
+        As given to `history_read`. The gradient of the weights is that of `history_weights_backward`.
     rows : int
         R, the number of past states.
 
@@ -152,14 +152,14 @@ def history_read_backward(
     """
     args = Boundary("history_read_backward")
     adm = args.array("dm", dm, "B T N", kinds=COMPLEX)
-    aw = args.array("weights", weights, "M", kinds=COMPLEX)
+    aw = args.array("weights", weights, "M", "M N", kinds=COMPLEX)
     steps, rows = args.lengths(lengths), args.integer("rows", rows)
     args.check_size("dh of so many rows", (adm.shape[0], rows + adm.shape[1], adm.shape[2]), adm.dtype)
     adm, aw = args.common(adm, aw)
     B, _, N = adm.shape
     if isinstance(steps, RecordedLengths):
-        grads = history_read_backward(_unpadded(adm, steps), aw, rows)
-        return HistoryReadGrads(_unpadded(grads.dh, steps), grads.dpast)
+        grads = history_read_backward(unpadded(adm, steps), aw, rows)
+        return HistoryReadGrads(unpadded(grads.dh, steps), grads.dpast)
     dh, dpast = empty_like(adm), args.empty((B, rows, N), adm.dtype)
     for b, n in enumerate(_steps(adm, steps)):
         later = np.concatenate([adm[b, :n][::-1], np.zeros((rows, N), adm.dtype, like=adm)])
@@ -169,7 +169,58 @@ def history_read_backward(
     return HistoryReadGrads(dh, dpast)
 
 
-def _unpadded(x: Array, lengths: Any) -> Array:
+def history_weights_backward(
+    dm: npt.ArrayLike,
+    h: npt.ArrayLike,
+    past: npt.ArrayLike | None = None,
+    *,
+    count: int,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """Adjoint of `history_read` with respect to the weights: ``dw_k = sum_{b,t} dm_t * conj(h_{t-k})``, by FFT.
+
+    Parameters
+    ----------
+    dm : (B, T, N), complex
+        Gradient of m; padding beyond `lengths` is never used.
+    h, past, lengths
+        As given to `history_read`.
+    count : int
+        M, the number of ages.
+
+    Returns
+    -------
+    dweights : (M, N)
+        For weights (M,) that all states share, its sum over the last axis.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `history_read`.
+    """
+    args = Boundary("history_weights_backward")
+    adm = args.array("dm", dm, "B T N", kinds=COMPLEX)
+    ah = args.array("h", h, "B T N", kinds=COMPLEX)
+    apast = args.optional("past", past, "B R N", kinds=COMPLEX)
+    steps, count = args.lengths(lengths), args.integer("count", count)
+    adm, ah, apast = args.common(adm, ah, apast)
+    dweights = args.zeros((count, adm.shape[2]), adm.dtype)
+    if not (adm.size and count):
+        return dweights
+    adm, ah = unpadded(adm, steps), unpadded(ah, steps)
+    T, rows = ah.shape[1], ah.shape[1] + (0 if apast is None else apast.shape[1])
+    known = min(count, rows)  # no state is older
+    size = _fast_size(rows + known - 1)  # room for `known` ages, so that no older row wraps around
+    for b in range(len(ah)):
+        stored = ah[b] if apast is None else np.concatenate([apast[b], ah[b]])
+        later = np.zeros_like(stored)
+        later[rows - T :] = adm[b]
+        spectrum = np.fft.fft(later, size, axis=0) * np.fft.fft(stored, size, axis=0).conj()
+        dweights[:known] += np.fft.ifft(spectrum, axis=0)[:known].astype(adm.dtype)
+    return dweights
+
+
+def unpadded(x: Array, lengths: Any) -> Array:
     """Returns complex x (B, T, N) with zeros in padding."""
     zeroed: Array = mask_padding(x.view(x.real.dtype), lengths).view(x.dtype)
     return zeroed
@@ -180,7 +231,7 @@ def _steps(h: Array, lengths: Array | None) -> list[int]:
 
 
 def _filter(weights: Array, x: Array) -> Array:
-    """Returns ``sum_k weights_k x_{t-k}`` for x (T, N), in segments a few windows long (overlap-save method)."""
+    """Returns ``sum_k weights_k * x_{t-k}`` for x (T, N), in segments a few windows long (overlap-save method)."""
     T = len(x)
     weights = weights[:T]
     M = len(weights)
@@ -188,7 +239,9 @@ def _filter(weights: Array, x: Array) -> Array:
         return np.zeros_like(x)
     step = min(T, max(3 * M, LEAST_STEPS))
     size = _fast_size(step + M - 1)
-    response = np.fft.fft(weights, size)[:, None]
+    response = np.fft.fft(weights, size, axis=0)
+    if weights.ndim == 1:
+        response = response[:, None]
     y = np.empty_like(x)
     for start in range(0, T, step):
         piece = x[max(start - M + 1, 0) : start + step]

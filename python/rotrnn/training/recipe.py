@@ -23,6 +23,7 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
@@ -462,14 +463,20 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
 
 
 def _layer(model: ModelSettings, table: Table) -> Recurrent:
-    """The layer of the [layer] section; d_model is the model's."""
+    """The layer of the [layer] section, in a `StoredHistory` with the settings of its table `history` if there is one;
+    d_model is the model's."""
     if "d_model" in table:
         raise ValueError("layer.d_model cannot be set: the layer's width is model.d_model")
     kind, own = LAYERS[model.layer], dict(table)
     both = False
     if not has_directions(kind):
         both = _convert(own.pop("bidirectional", False), bool, "layer.bidirectional")
+    history = own.pop("history", None)
     layer: Recurrent = build(kind, "layer", own, d_model=model.d_model)
+    if history is not None:
+        if not isinstance(history, dict):
+            raise ValueError(f"layer.history is {history!r}, expected a table of settings of StoredHistory")
+        layer = build(StoredHistory, "layer.history", history, d_model=model.d_model, layer=layer)
     return Bidirectional(model.d_model, layer) if both else layer
 
 
@@ -479,6 +486,9 @@ def _layer_table(layer: Recurrent) -> Table:
         return {**_layer_table(layer.layer), "bidirectional": True}
     table = _plain(layer)
     del table["d_model"]
+    if isinstance(layer, StoredHistory):
+        del table["layer"]
+        return {**_layer_table(layer.layer), "history": table}
     return table
 
 

@@ -103,6 +103,10 @@ class LinearRecurrence(Recurrent):
         lines = StateArray("delay", (L + 1, N), "complex"), StateArray("sums", (2, N), "complex")
         return *lines, StateArray("position", (), "integer")
 
+    @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.planes,), "complex")
+
     def input_shape(self, saved: LinearSaved) -> tuple[int, ...]:
         return tuple(saved.layer.u.shape)
 
@@ -128,16 +132,23 @@ class LinearRecurrence(Recurrent):
         return y, LinearSaved(folded, layer, None if self.bidirectional else hT[0])
 
     def backward(
-        self, params: Params, saved: LinearSaved, dy: Array, dstate: State = None, gather: Gather | None = None
+        self,
+        params: Params,
+        saved: LinearSaved,
+        dy: Array,
+        dstate: State = None,
+        gather: Gather | None = None,
+        dh: Array | None = None,
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
 
-        `gather` must be that of forward's context.
+        `gather` must be that of forward's context. `dh` (B, T, N), if given by another module, is a further gradient of
+        `hidden_states`.
         """
         if self.window is not None:
-            return self._backward_window(params, saved, dy, dstate)
+            return self._backward_window(params, saved, dy, dstate, dh)
         dhT = None if dstate is None else dstate[None]
-        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT, split=split_by(gather))
+        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT, dh=dh, split=split_by(gather))
         dparams = self.fold_backward(params, saved.folded, grads.system)
         return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
 
@@ -159,7 +170,7 @@ class LinearRecurrence(Recurrent):
         return y, LinearSaved(folded, layer, after, recent, before)
 
     def _backward_window(
-        self, params: Params, saved: LinearSaved, dy: Array, dstate: State
+        self, params: Params, saved: LinearSaved, dy: Array, dstate: State, dh: Array | None
     ) -> tuple[Array, Params, State]:
         da, dend = None, None
         if dstate is not None:
@@ -174,7 +185,7 @@ class LinearRecurrence(Recurrent):
             a = saved.folded.weights.a.astype(saved.recent.dtype, copy=False)
             da, drecent = window_state_backward(ddelay, dsums, a, saved.recent, saved.state.position)
             dend = drecent[None]
-        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dend)
+        grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dend, dh=dh)
         dsystem = grads.system if da is None else grads.system._replace(a=grads.system.a + da)
         dparams = self.fold_backward(params, saved.folded, dsystem)
         if saved.before is None:
@@ -197,11 +208,8 @@ class LinearRecurrence(Recurrent):
         system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
-    def state_norms(self, saved: LinearSaved) -> Array | None:
-        if not isinstance(saved.layer, LinearLayerStates):
-            return None
-        norms: Array = np.linalg.norm(saved.layer.h[0], axis=-1)  # forward direction only
-        return norms
+    def hidden_states(self, saved: LinearSaved) -> Array | None:
+        return saved.layer.h[0] if isinstance(saved.layer, LinearLayerStates) else None
 
     @property
     def state_size(self) -> int:

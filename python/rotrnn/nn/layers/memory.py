@@ -127,10 +127,15 @@ class MemorySaved(NamedTuple):
     @property
     def state(self) -> Array:
         """The stored states after x."""
-        before = self.before
-        if self.grows:  # by the rows of h
-            before = np.concatenate([np.zeros_like(self.h, self.m.dtype), before], 1)
-        return latest(before, self.h, before.shape[1], self.lengths)
+        return stored_after(self.before, self.h, self.grows, self.lengths)
+
+
+def stored_after(before: Array, h: Array, grows: bool, lengths: Array | None) -> Array:
+    """Returns the stored states after h (B, T, N), oldest first: as many rows as there were in `before`, or if the
+    number `grows` also those of h."""
+    if grows:
+        before = np.concatenate([np.zeros_like(h), before], 1)
+    return latest(before, h, before.shape[1], lengths)
 
 
 class AgeWeights:

@@ -71,6 +71,10 @@ class MinGRU(Recurrent):
     def state_form(self) -> StateForm:
         return StateArray("h", (self.d_state,))
 
+    @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.d_state,))
+
     def init(self, rng: np.random.Generator) -> Params:
         params = {}
         for name, shape in self.shapes.items():
@@ -93,15 +97,16 @@ class MinGRU(Recurrent):
         return dense(h, params["W_out"]), MinGRUSaved(x, z, candidate, h, state, after, lengths)
 
     def backward(
-        self, params: Params, saved: MinGRUSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: MinGRUSaved, dy: Array, dstate: State = None, dh: Array | None = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
+        given by another module, is a further gradient of `hidden_states`.
 
         With g the gradient of the scan's input: ``dc = z g``, ``dz = c g - da``, each through its affine map.
         """
         x, z, candidate, h, start, _, lengths = saved
-        dh, dW_out, _ = dense_backward(mask_padding(dy, lengths), h, params["W_out"])
-        scan = diagonal_scan_backward(dh, 1 - z, h, start, dhT=dstate, lengths=lengths)
+        read, dW_out, _ = dense_backward(mask_padding(dy, lengths), h, params["W_out"])
+        scan = diagonal_scan_backward(read if dh is None else read + dh, 1 - z, h, start, dhT=dstate, lengths=lengths)
         dgate = sigmoid_backward(candidate * scan.dx - scan.da, z)
         dx, dW_z, db_z = dense_backward(dgate, x, params["W_z"])
         dx_candidate, dW_c, db_c = dense_backward(z * scan.dx, x, params["W_c"])
@@ -118,6 +123,5 @@ class MinGRU(Recurrent):
         _, saved = self.forward(params, x, ctx, state)
         return mask_steps(1 - saved.z, ctx.lengths)
 
-    def state_norms(self, saved: MinGRUSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.h, axis=-1)
-        return norms
+    def hidden_states(self, saved: MinGRUSaved) -> Array:
+        return saved.h

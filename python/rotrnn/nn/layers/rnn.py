@@ -100,6 +100,10 @@ class RNN(Recurrent):
         return StateArray("h", (self.d_state,))
 
     @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.d_state,))
+
+    @property
     def _readouts(self) -> tuple[str, ...]:
         return ("C", "C_reverse") if self.bidirectional else ("C",)
 
@@ -131,16 +135,21 @@ class RNN(Recurrent):
             h.append(one)
         return y, RNNSaved(x, tuple(h), state, None if self.bidirectional else hT, ctx.lengths)
 
-    def backward(self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
+    def backward(
+        self, params: Params, saved: RNNSaved, dy: Array, dstate: State = None, dh: Array | None = None
+    ) -> tuple[Array, Params, State]:
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
+        given by another module, is a further gradient of `hidden_states`."""
         dy = mask_padding(dy, saved.lengths)
         dD = (dy * saved.x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
         readouts, grads = {}, []
         for reverse, (name, h) in enumerate(zip(self._readouts, saved.h, strict=True)):
-            dh, readouts[name], _ = dense_backward(dy, h, params[name])
+            read, readouts[name], _ = dense_backward(dy, h, params[name])
+            if dh is not None and not reverse:
+                read += dh
             grads.append(
                 rnn_backward(
-                    *(dh, params["A"], h, saved.start), dhT=dstate,
+                    *(read, params["A"], h, saved.start), dhT=dstate,
                     activation=self.activation, reverse=bool(reverse), lengths=saved.lengths,
                 )
             )  # fmt: skip
@@ -160,9 +169,8 @@ class RNN(Recurrent):
         y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
-    def state_norms(self, saved: RNNSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.h[0], axis=-1)  # forward direction only
-        return norms
+    def hidden_states(self, saved: RNNSaved) -> Array:
+        return saved.h[0]
 
     def eigenvalues(self, params: Params) -> Array:
         """Returns the eigenvalues of A, (N,) complex."""
@@ -223,6 +231,10 @@ class LSTM(Recurrent):
     def state_form(self) -> StateForm:
         return StateArray("h", (self.d_state,)), StateArray("c", (self.d_state,))
 
+    @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.d_state,))
+
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         bias = np.zeros((4, N))
@@ -251,17 +263,20 @@ class LSTM(Recurrent):
         return y, LSTMSaved(x, result, state, (result.hT, result.cT), ctx.lengths)
 
     def backward(
-        self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: LSTMSaved, dy: Array, dstate: State = None, dh: Array | None = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
+        given by another module, is a further gradient of `hidden_states`."""
         h0, c0 = (None, None) if saved.start is None else saved.start
         dhT, dcT = (None, None) if dstate is None else dstate
         h, c, gates, _, _ = saved.result
-        dh = dy = mask_padding(dy, saved.lengths)
+        read = dy = mask_padding(dy, saved.lengths)
         readout = {}
         if self.projection:
-            dh, readout["C"], _ = dense_backward(dy, h, params["C"])
-        grads = lstm_backward(dh, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.lengths)
+            read, readout["C"], _ = dense_backward(dy, h, params["C"])
+        if dh is not None:
+            read = read + dh
+        grads = lstm_backward(read, params["weight_hh"], h, c, gates, h0, c0, dhT=dhT, dcT=dcT, lengths=saved.lengths)
         dx, dweight_ih, dbias = dense_backward(grads.dx, saved.x, params["weight_ih"])
         dparams = {"weight_ih": dweight_ih, "weight_hh": grads.dw, "bias": dbias, **readout}
         return dx, dparams, (grads.dh0, grads.dc0)
@@ -274,10 +289,9 @@ class LSTM(Recurrent):
         y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
 
-    def state_norms(self, saved: LSTMSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.result.h, axis=-1)
-        return norms
-
     @property
     def state_size(self) -> int:
         return self.d_state  # the state is h_t and c_t
+
+    def hidden_states(self, saved: LSTMSaved) -> Array:
+        return saved.result.h

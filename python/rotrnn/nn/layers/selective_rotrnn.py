@@ -135,6 +135,10 @@ class SelectiveRotRNN(Recurrent):
         past = () if self.window is None else (self.window - 1,)
         return StateArray("h", (*past, self.base.planes), "complex")
 
+    @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.base.planes,), "complex")
+
     def input_shape(self, saved: SelectiveRotRNNSaved) -> tuple[int, ...]:
         return tuple(saved.u.shape)
 
@@ -190,14 +194,19 @@ class SelectiveRotRNN(Recurrent):
         return y, SelectiveRotRNNSaved(folded, ctx.lengths, u, decays, constant, turn, v, state, h, after)
 
     def backward(
-        self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None, dh: Array | None = None
     ) -> tuple[Array, Params, State]:
+        """Returns (dx, dparams, dstate0). `dh` (B, T, planes), if given by another module, is a further gradient of
+        `hidden_states`."""
         folded, lengths, u, decays, constant, turn, v, state0, h, _ = saved
         system, a, real = folded.weights, constant * turn, h.real.dtype
         dy = mask_padding(dy.astype(real, copy=False), lengths)
         out = dense_backward(dy, h.view(real), system.w_out[0])
         how: dict[str, Any] = {"window": self.window, "lengths": lengths}
-        scan = diagonal_scan_backward(out.dx.view(h.dtype), a, h, state0, x=v, dhT=dstate, **how)
+        read = out.dx.view(h.dtype)
+        if dh is not None:
+            read += dh
+        scan = diagonal_scan_backward(read, a, h, state0, x=v, dhT=dstate, **how)
         # d log |a_t| + i d theta_t, and d log of the gain
         dpolar, dv = a.conj() * scan.da, scan.dx
         dparams: Params = {}
@@ -238,9 +247,8 @@ class SelectiveRotRNN(Recurrent):
         _, saved = self.forward(params, x, ctx, state)
         return mask_steps(saved.constant * saved.turn, ctx.lengths)
 
-    def state_norms(self, saved: SelectiveRotRNNSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.h, axis=-1)
-        return norms
+    def hidden_states(self, saved: SelectiveRotRNNSaved) -> Array:
+        return saved.h
 
     @property
     def state_size(self) -> int:
