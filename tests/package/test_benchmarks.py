@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import full_size, report, tiles, training
+from benchmarks import full_size, recall, report, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -22,7 +23,7 @@ from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from rotrnn import _cpu
 from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
-from rotrnn.tasks import Brackets, Digits
+from rotrnn.tasks import Brackets, Digits, Recall
 from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,34 @@ def test_speedups_are_those_of_two_recipes_each() -> None:
     assert full_size.speedups(rows).splitlines()[-1] == "| scifar | 9.00 | 3.00 | 3.0 | 8.0 |"
     assert full_size.speedups({"scifar-lru": {"seconds_per_step": 3.0}}) == ""
     assert {f"{task}-{kind}" for task in full_size.TABLE_4 for kind in ("rnn", "lru")} <= set(full_size.RECIPES)
+
+
+def test_recall_is_written_up_from_what_is_recorded(tmp_path: Path) -> None:
+    """The page is that of the recorded numbers, and has a line for each variant of both recipes."""
+    recorded = json.loads((recall.RESULTS / "recall.json").read_text())
+    recall.write_up(recorded, tmp_path)
+    page = (tmp_path / "recall.md").read_text()
+    assert page == (recall.RESULTS / "recall.md").read_text()
+    assert (tmp_path / "recall.png").stat().st_size > 0
+    for name, rows in recorded["rows"].items():
+        variants = {one.source.configuration for one in plan(f"{name}-small").values()}
+        assert variants == {row["configuration"] for row in rows} <= set(recall.LOOKS)
+        assert all(f"| {variant} " in page for variant in variants)
+
+
+def test_what_rope_reaches_at_best() -> None:
+    """The most frequent value of the states that are a multiple of L away, over all that these can be."""
+    task = Recall(values=3, max_age=9, length=10, test_length=14)
+    expected = []
+    for age in range(10):
+        shares = []
+        for t in range(age, 14):
+            alike = [k for k in range(t + 1) if (k - age) % 3 == 0]
+            draws = list(itertools.product(range(3), repeat=len(alike)))
+            shares.append(np.mean([np.bincount(draw).max() / len(alike) for draw in draws]))
+        expected.append(np.mean(shares))
+    np.testing.assert_allclose(recall.rope_at_best(task, 3), expected, rtol=1e-12)
+    np.testing.assert_allclose(recall.rope_at_best(task, 14), 1)
 
 
 def test_every_training_is_a_sweep() -> None:

@@ -15,7 +15,7 @@ from rotrnn import _cpu
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
 from rotrnn.ops.random import philox
-from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Regular, WordProblem, describe
+from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Recall, Regular, WordProblem, describe
 from rotrnn.tasks.generated import WRITABLE, ByLength
 from rotrnn.tasks.task import FeatureSplit, Task, majority_baseline, shuffled
 
@@ -31,6 +31,8 @@ CASES = {
     "duplicate": Copy(letters=3, gram=2, test_variant="duplicate", test_min_length=6, test_each=2),
     "delayed copy": DelayedCopy(),
     "delayed copy of many bits": DelayedCopy(bits=32, length=17, delay=0, train=50, val=20, test=3),
+    "recall by age": Recall(max_age=9, length=40, test_length=50),
+    "recall by content at an age": Recall(keys=3, max_age=9, length=40, test_length=50, val_each=2),
     "brackets": Brackets(val=300, test=300),
     "brackets with *": Brackets(operators="+-*", modulus=3, max_length=80, val=100, test=100),
     **{name: Regular(language=name, test_each=1) for name in ("parity", "even_pairs", "cycle", "arithmetic")},
@@ -57,14 +59,15 @@ def test_labels_tokens_and_lengths_fit_the_task(case):
     task = case.load()
     assert TASKS[task.name] is type(case)
     assert case.shape == (task.n_classes, task.vocab, task.n_features, task.head)
-    assert (task.head, task.n_features is None) in (("tagger", True), ("bits", False))
+    assert (task.head, task.n_features is None) in (("tagger", True), ("tagger", False), ("bits", False))
+    assert (task.vocab is None) != (task.n_features is None)
     for split in splits(task).values():
         batch = split.batch(np.arange(min(200, len(split))))
         assert batch.labels.dtype == np.int64
         assert batch.inputs.dtype == (np.int64 if task.vocab else np.float32)
         B, T = batch.inputs.shape[:2]
         assert batch.inputs.shape == ((B, T) if task.vocab else (B, T, task.n_features))
-        assert batch.labels.shape == ((B, T) if task.vocab else (B, T, task.n_classes))
+        assert batch.labels.shape == ((B, T) if task.head == "tagger" else (B, T, task.n_classes))
         assert 0 <= batch.inputs.min() <= batch.inputs.max() < (task.vocab or 2)
         assert -1 <= batch.labels.min() <= batch.labels.max() < task.n_values
         inside = np.arange(batch.inputs.shape[1]) < sizes(batch)[:, None]
@@ -167,9 +170,9 @@ def test_a_model_trains_on_it(case):
 def test_describe(case):
     task = case.load()
     lines = describe(task).split("\n")
-    tagger = f"{task.n_classes} classes, {task.vocab} token ids, tagger"
-    bits = f"{task.n_classes} bits per step, {task.n_features} feature(s) per step"
-    assert lines[0] == f"{task.name}: {tagger if task.vocab else bits}"
+    inputs = f"{task.vocab} token ids" if task.vocab else f"{task.n_features} feature(s) per step"
+    tagger, bits = f"{task.n_classes} classes, {inputs}, tagger", f"{task.n_classes} bits per step, {inputs}"
+    assert lines[0] == f"{task.name}: {tagger if task.head == 'tagger' else bits}"
     assert [line.split()[:2] for line in lines[2:5]] == [
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]

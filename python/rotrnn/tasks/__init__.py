@@ -9,6 +9,7 @@ from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.mnist import MNIST
 from rotrnn.tasks.pathfinder import Pathfinder
+from rotrnn.tasks.recall import Recall
 from rotrnn.tasks.regular import Regular
 from rotrnn.tasks.released import Released
 from rotrnn.tasks.speech_commands import SpeechCommands
@@ -29,6 +30,7 @@ TASKS: dict[str, type[Settings]] = {
     "delayed_copy": DelayedCopy,
     "brackets": Brackets,
     "regular": Regular,
+    "recall": Recall,
     "pathfinder": Pathfinder,
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "Digits",
     "ListOps",
     "Pathfinder",
+    "Recall",
     "Regular",
     "Released",
     "Settings",
