@@ -49,8 +49,6 @@ LOOKS = {
     BOUND: (COLOURS[1], SHORT),
 }
 """Colour and dashes of the variants of the recipes and of the bound, in the order of the table."""
-TOGETHER = 3
-"""Number of ages in a point of a line."""
 
 
 def by_age(rows: Sequence[Row]) -> dict[str, Array]:
@@ -110,12 +108,6 @@ def table(rows: Sequence[Row], recipe: Recipe) -> str:
     return markdown(lines)
 
 
-def points(accuracy: Array, L: int) -> tuple[list[float], list[float]]:
-    """Returns ages divided by L and accuracies in percent, means of neighbouring ages."""
-    parts = np.array_split(np.arange(len(accuracy)), max(1, len(accuracy) // TOGETHER))
-    return [part.mean() / L for part in parts], [100 * accuracy[part].mean() for part in parts]
-
-
 @styled
 def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> Figure:
     """Draws the accuracy against the age, a panel for each recipe."""
@@ -126,7 +118,8 @@ def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> F
         for label, accuracy in curves(rows, recipes[name]).items():
             colour, dashes = LOOKS[label]
             width = 0.9 if label == BOUND else 1.6
-            axes.plot(*points(accuracy, L), color=colour, linestyle=dashes, linewidth=width, label=label)
+            ages = np.arange(len(accuracy)) / L
+            axes.plot(ages, 100 * accuracy, color=colour, linestyle=dashes, linewidth=width, label=label)
         axes.axvline(1, color=GREY, linestyle=":", linewidth=1.2, label="age L")
         axes.axhline(100 / task.values, color=GREY, linewidth=0.9, label="guessing")
         axes.set(title=TITLES[name], xlabel="age / L", ylim=(0, 102))
