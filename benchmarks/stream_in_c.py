@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "min_gru": {"d_state": 128},
     "lstm": {"d_state": 128},
     "mamba": {},
+    "mamba2": {},
     "fixed_point": {"d_state": 128},
     "bedouin": {},
     "fpmamba": {},
@@ -53,7 +54,7 @@ def rows(layers: list[str]) -> Iterator[str]:
         source, archive = ROOT / "benchmarks" / "stream_in_c.c", ROOT / "build" / "lib" / "librotrnn.a"
         options = ["-O3", "-march=native", f"-I{ROOT / 'include'}", "-lm", "-o", str(program)]
         subprocess.run(["cc", str(source), str(archive), *options], check=True)
-        plain = ("mamba", "bedouin", "fpmamba")  # gated by themselves
+        plain = ("mamba", "mamba2", "bedouin", "fpmamba")  # gated by themselves
         for layer in layers:
             block = "plain" if layer in plain else "gated"
             model = build_model(ModelSettings(layer, 128, 2, block=block), SETTINGS[layer], n_features=1, n_classes=10)

@@ -7,10 +7,10 @@
  * Letters have one meaning in the whole project; all but the macro K are sizes of arrays:
  *   B  sequences of a batch           T  time steps                   D  channels, the model's width
  *   N  state lanes: of a sequence, or of each channel where channels have states of their own
- *   P  planes of a head               L  real lanes of N planes, 2N   H  heads
+ *   P  planes or channels of a head   L  real lanes of N planes, 2N   H  heads
  *   R  reflections of a mixer         M  rows of a matrix (B*T)       C  classes
  *   S  keys that queries attend to    V  rows of an embedding table
- *   G  matrices of a stack, or gates of a cell                        K  the variant's name (above)
+ *   G  matrices of a stack, gates of a cell, or groups of heads        K  the variant's name (above)
  * Matrices of a paper keep the paper's letters (A, B, C of the selective scan; P, C, S of window.c). Other sizes have
  * names: directions, taps, columns, window.
  *

@@ -89,6 +89,15 @@ ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y;
  *   u = delta x      ddelta += x du   dx = delta du + skip dy */
 ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
 
+/* log2 of the transition exp(delta A) of a head of Mamba-2 (ssd.c). In double, since the decay over some steps is made
+ * of a difference of two sums of these, which may be large. Bounded, so that a sum is finite: 2^-4096 is 0, and 2^4096
+ * infinite. */
+#define SSD_LARGEST 4096
+ROT_INLINE double ssd_exponent(real delta, real A) {
+    const double x = (double)delta * (double)A * 0x1.71547652b82fep0; /* log2 e */
+    return x < -SSD_LARGEST ? -SSD_LARGEST : x > SSD_LARGEST ? SSD_LARGEST : x;
+}
+
 /* Channel norm:  y = gain (x - center) + offset. Its adjoint through the statistics has the same form in x:
  *   dx = gain dy + slope (x - center) + shift */
 ROT_INLINE real channel_norm(real x, real center, real gain, real offset) { return gain * (x - center) + offset; }

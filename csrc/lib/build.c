@@ -240,6 +240,7 @@ static const struct {
     {"LSTM", build_lstm},
     {"MinGRU", build_min_gru},
     {"Mamba", build_mamba},
+    {"Mamba2", build_mamba2},
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},

@@ -1,5 +1,5 @@
-/* The layers whose recurrence depends on the input or is not linear: minGRU, the simple recurrent network, the LSTM and
- * Mamba. Their equations are in python/rotrnn/nn/layers/. */
+/* The layers whose recurrence depends on the input or is not linear: minGRU, the simple recurrent network, the LSTM,
+ * Mamba and Mamba-2. Their equations are in python/rotrnn/nn/layers/. */
 #include <math.h>
 
 #include "build.h"
@@ -55,7 +55,7 @@ void build_lstm(builder *b, const part *p, rows y, rows x) {
     if (projection) emit_dense(b, y, h, C, NULL);
 }
 
-/* The convolution of Mamba with its bias, if it has any, then SiLU: u <- SiLU(conv(value)). */
+/* The convolution of both Mambas with its bias, if it has any, then SiLU: u <- SiLU(conv(value)). */
 static void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps) {
     const int64_t D = u.width;
     const bool bias = flag_of(b, p, "conv_bias");
@@ -127,4 +127,61 @@ void build_mamba(builder *b, const part *p, rows y, rows x) {
     build_selection(b, p, value, u, R, S);
     emit(b, OP_GATE, value, gate);
     emit_dense(b, y, value, w_out, b_out);
+}
+
+/* P of the setting d_head, where "auto" is the greatest common divisor of the channels and 64. */
+static int64_t head_width_of(builder *b, const part *p, int64_t inner) {
+    if (!json_is(json_member(p->settings, "d_head"), "auto")) return integer_of(b, p, "d_head", 1);
+    int64_t width = 64;
+    while (inner % width) width /= 2;
+    return width;
+}
+
+/* The scan of Mamba-2, y <- scan(u), where u also has B and C of G groups, and delta the step sizes of H heads. */
+static void build_heads(builder *b, const part *p, rows y, rows u, rows delta, int64_t G, int64_t N) {
+    const int64_t H = delta.width;
+    const double *const A_log = vector_of(b, p, "A_log", H), *const skip = vector_of(b, p, "D", H);
+    double *const A = spare(b, H);
+    if (!good(b)) return;
+    for (int64_t i = 0; i < H; i++) A[i] = -exp(A_log[i]);
+    op *const scan = emit(b, OP_SSD, y, u);
+    scan->z = delta;
+    scan->count = N;
+    scan->choice = G;
+    scan->w[0] = stored(b, A, H);
+    scan->w[1] = stored(b, skip, H);
+    scan->state = take_state(b, N * y.width, b->run->number);
+}
+
+void build_mamba2(builder *b, const part *p, rows y, rows x) {
+    const int64_t N = integer_of(b, p, "d_state", 1), taps = integer_of(b, p, "d_conv", 0), D = x.width;
+    const int64_t inner = integer_of(b, p, "expand", 1) * D, G = integer_of(b, p, "groups", 1);
+    const int64_t P = head_width_of(b, p, inner), H = inner / P, K = inner + 2 * G * N;
+    const bool bias = flag_of(b, p, "bias");
+    const double eps = number_of(b, p, "norm_eps");
+    ignore(p, "dt_min dt_max dt_init_floor A_min A_max");
+    if (P * H != inner || H % G)
+        failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its channels, or groups its heads", p->name);
+    const double *const w_in = matrix_of(b, p, "in_proj", inner + K + H, D);
+    const double *const b_in = bias ? vector_of(b, p, "in_bias", inner + K + H) : NULL;
+    const double *const dt_bias = vector_of(b, p, "dt_bias", H), *const scale = vector_of(b, p, "norm", inner);
+    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
+    const double *const b_out = bias ? vector_of(b, p, "out_bias", D) : NULL;
+    double *const shift = good(b) ? spare(b, H) : NULL, *const scaled = good(b) ? spare(b, D * inner) : NULL;
+    if (!good(b)) return;
+    for (int64_t i = 0; i < H; i++) shift[i] = dt_bias[i] + (bias ? b_in[inner + K + i] : 0);
+    for (int64_t i = 0; i < D * inner; i++) scaled[i] = w_out[i] * scale[i % inner];
+    const rows gate = take_rows(b, inner), convolved = take_rows(b, K), u = take_rows(b, K), delta = take_rows(b, H);
+    const rows scanned = take_rows(b, inner);
+    emit_dense(b, gate, x, w_in, b_in);
+    emit_dense(b, convolved, x, w_in + inner * D, bias ? b_in + inner : NULL);
+    emit_dense(b, delta, x, w_in + (inner + K) * D, shift);
+    emit(b, OP_SOFTPLUS, delta, delta);
+    build_conv(b, p, u, convolved, taps);
+    build_heads(b, p, scanned, u, delta, G, N);
+    emit(b, OP_GATE, scanned, gate);
+    op *const norm = emit(b, OP_RMS_NORM, scanned, scanned);
+    norm->count = G;
+    norm->eps = eps;
+    emit_dense(b, y, scanned, scaled, b_out);
 }

@@ -395,6 +395,44 @@ static void run_selective(const op *o, const frame *f) {
     }
 }
 
+/* One state of each channel of a head. */
+static void head_row(real *restrict y, real *restrict h, real decay, real delta, const real *restrict x, real b, real c,
+                     int64_t P) {
+    EACH(j, P) {
+        h[j] = selective_step(selective_move(decay, h[j]), selective_input(delta, x[j]), b);
+        y[j] = selective_output(y[j], h[j], c);
+    }
+}
+
+/* The state of a head is (N,P). */
+static void run_ssd(const op *o, const frame *f) {
+    const int64_t D = o->y.width, H = o->z.width, N = o->count, G = o->choice, P = D / H;
+    const real *const A = o->w[0], *const skip = o->w[1];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
+        const real *const x = rows_of(f, o->x) + at * o->x.width, *const delta = rows_of(f, o->z) + at * H;
+        for (int64_t i = 0; i < H; i++) {
+            const real decay = exp2_of((real)ssd_exponent(delta[i], A[i]));
+            const real *const B = x + D + i / (H / G) * N, *const C = B + G * N;
+            EACH(j, P) y[i * P + j] = skip[i] * x[i * P + j];
+            for (int64_t s = 0; s < N; s++)
+                head_row(y + i * P, h + (i * N + s) * P, decay, delta[i], x + i * P, B[s], C[s], P);
+        }
+    }
+}
+
+static void run_rms_norm(const op *o, const frame *f) {
+    const int64_t width = o->y.width / o->count;
+    real *y = rows_of(f, o->y);
+    const real *x = rows_of(f, o->x);
+    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
+        const real square = row_squares(x, 0, width) / (real)width;
+        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
+        EACH(d, width) y[d] = layer_norm_xhat(x[d], 0, rstd);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------------- a push */
 
 static instruction *const INSTRUCTIONS[OP_COUNT] = {
@@ -416,6 +454,8 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_LSTM] = run_lstm,
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
+    [OP_SSD] = run_ssd,
+    [OP_RMS_NORM] = run_rms_norm,
     [OP_ROTARY] = run_rotary,
     [OP_WROPE] = run_wrope,
     [OP_ATTENTION] = run_attention,

@@ -5,7 +5,21 @@ alone: every parallel loop of csrc stays in one thread below some size, and goes
 without those that need kernels that a GPU does not have.
 """
 
-from cases import bedouin, blocks, fixed_point, history, ladder, linear, memory, mixers, ops, rnn, selective, window
+from cases import (
+    bedouin,
+    blocks,
+    fixed_point,
+    history,
+    ladder,
+    linear,
+    memory,
+    mixers,
+    ops,
+    rnn,
+    selective,
+    ssd,
+    window,
+)
 from cases.layer_row import LayerRow
 from cases.table import Case
 
@@ -13,6 +27,7 @@ ANYWHERE: list[LayerRow] = [
     *bedouin.LAYERS,
     *linear.LINEAR,
     *selective.LAYERS,
+    *ssd.LAYERS,
     *linear.BOTH_WAYS,
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
@@ -27,6 +42,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *ladder.LADDER_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
     *selective.LAYERS_LARGE,
+    *ssd.LAYERS_LARGE,
 ]
 
 ON_DEVICES: list[Case] = [
@@ -34,6 +50,7 @@ ON_DEVICES: list[Case] = [
     *rnn.OPS,
     *mixers.OPS,
     *selective.OPS,
+    *ssd.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
     *history.READS,
@@ -47,6 +64,7 @@ LARGE: list[Case] = [
     *rnn.OPS_LARGE,
     *mixers.OPS_LARGE,
     *selective.OPS_LARGE,
+    *ssd.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *ladder.BANK_LARGE,

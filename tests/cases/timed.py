@@ -24,6 +24,7 @@ from cases.ops import (
 )
 from cases.rnn import attention_case, lstm_case, rnn_case, rotary_case
 from cases.selective import conv_case, selective_case
+from cases.ssd import ssd_case
 from cases.table import Case, pointwise_case
 from cases.window import window_case
 from rotrnn.ops import pointwise
@@ -38,6 +39,7 @@ TIMED: list[Case] = [
     window_case(B, T, D, 100, lanes="complex"),
     bank_case(B, T, D, 32),
     selective_case(B, T, D, 16),
+    ssd_case(B, T, 2, D // 2, D),
     rnn_case(B, T, D, "tanh"),
     lstm_case(B, T, D),
     attention_case(B, T, D, 4),

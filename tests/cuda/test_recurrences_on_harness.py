@@ -1,4 +1,5 @@
-"""The selective scan, the bank and dense recurrences as CUDA kernels, at sizes that the table of cases does not reach.
+"""The selective scan, that of Mamba-2, the bank and dense recurrences as CUDA kernels, at sizes that the table of cases
+does not reach.
 
 Each kernel is called with the same arguments as the CPU's. All padding is NaN, and so is memory that nobody wrote.
 """
@@ -12,7 +13,7 @@ import pytest
 from test_cases_on_harness import SEEDS
 
 from cuda_harness import on_harness
-from rotrnn._cpu import CELL
+from rotrnn._cpu import CELL, SSD_CHUNK
 from rotrnn.ops.device import HOST
 from strict import poisoned, to_device, to_host
 
@@ -108,6 +109,51 @@ def test_selective_scan(
         **({} if optional else {"dskip": None}),
     }
     compare("selective_backward", shapes, {**inputs, **more}, (8 + B) * T + S + 2 * D + 20, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "H", "P", "G", "N", "lengths", "reverse", "dtype"),
+    [
+        (2, 66, 2, 3, 1, 5, (66, 64), True, np.float32),
+        (2, 130, 4, 2, 2, 3, (0, 130), False, np.float64),
+        (1, 9, 2, 17, 2, 16, None, False, np.float32),  # more numbers in a state than threads
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_ssd_scan(
+    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + H)
+    chunks, steps = -(-T // SSD_CHUNK), lengths_of(lengths)
+    sizes = {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N, "reverse": reverse, "lengths": steps}
+    inputs = {
+        "x": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
+        "delta": padded(rng.uniform(-0.01, 0.4, (B, T, H)).astype(dtype), lengths),
+        "A": rng.uniform(-2, 0.05, H).astype(dtype),
+        "B": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
+        "C": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
+        "skip": some(rng, H, dtype=dtype) if optional else None,
+        **sizes,
+    }
+    h0 = some(rng, B, H, P, N, dtype=dtype) if optional else None
+    shapes = {"y": (B, T, H, P), "hT": (B, H, P, N), "carries": (B, chunks, H, P, N)}
+    terms = 8 * T + N + 20
+    saved = compare("ssd_forward", shapes, {**inputs, "h0": h0}, terms, seed)
+    if not optional:  # what backward asks for
+        only = {"y": None, "hT": None, "h0": h0, **inputs}
+        compare("ssd_forward", {"carries": shapes["carries"]}, only, terms, seed)
+    shapes = {
+        "dx": (B, T, H, P), "ddelta": (B, T, H), "dA": (H,), "dB": (B, T, G, N), "dC": (B, T, G, N),
+        "dh0": (B, H, P, N), **({"dskip": (H,)} if optional else {}),
+    }  # fmt: skip
+    more = {
+        "dy": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
+        "dhT": some(rng, B, H, P, N, dtype=dtype) if optional else None,
+        "carries": saved["carries"],
+        **({} if optional else {"dskip": None}),
+    }
+    compare("ssd_backward", shapes, {**inputs, **more}, (8 + B) * T + N * P + 2 * H * P + 20, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

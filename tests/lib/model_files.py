@@ -33,6 +33,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 6, "heads": 2, "window": 3},
     "s4d": {"d_state": 2, "window": 2},
     "mamba": {"d_state": 2},
+    "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},

@@ -25,6 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 6, "heads": 2},
     "rope_memory": {"d_state": 4, "length": 20},
     "mamba": {"d_state": 3},
+    "mamba2": {"d_state": 3, "d_head": 4, "groups": 2},
     "lstm": {"d_state": 5},
     "bedouin": {"d_state": 3, "tol": 1e-4},
 }

@@ -25,6 +25,7 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.selective import Mamba
 from rotrnn.nn.saved import Leaf, Node, Static, flatten_saved, leaf_names, saved_shapes, unflatten_saved
 
@@ -171,6 +172,7 @@ BLOCK_LAYERS = {
     "lru": LRU(D, 3),
     "both ways": LRU(D, 3, bidirectional=True),
     "mamba": Mamba(D, 2),
+    "mamba2": Mamba2(D, 2),
     "bedouin": Bedouin(D, d_state=2),
 }
 CONTEXTS = {

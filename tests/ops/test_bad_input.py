@@ -170,6 +170,8 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     """Returns a call of every op for each of its flags."""
     a, angles, steps = np.ones(4), np.ones(2), np.ones((2, 3, 1))
     select = X, X, np.ones((4, 1)), steps, steps
+    heads, ones = np.ones((2, 3, 1, 4)), np.ones((2, 3, 1))
+    scalars = heads, ones, np.ones(1), heads, heads
     kept = rotrnn.diagonal_bank(*BANK, X)[2]
     key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
     block: Any = X, *(None,) * 3
@@ -206,6 +208,10 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
             angles, None, X, split=ALONE, reverse=flag
         ),
         ("split_start", "reverse"): lambda flag: rotrnn.split_start(a, X, split=ALONE, reverse=flag),
+        ("ssd_scan", "return_carries"): lambda flag: rotrnn.ssd_scan(*scalars, return_carries=flag),
+        ("ssd_scan", "return_state"): lambda flag: rotrnn.ssd_scan(*scalars, return_state=flag),
+        ("ssd_scan", "reverse"): lambda flag: rotrnn.ssd_scan(*scalars, reverse=flag),
+        ("ssd_scan_backward", "reverse"): lambda flag: rotrnn.ssd_scan_backward(heads, *scalars, reverse=flag),
         ("tiir_scan", "resets"): lambda flag: rotrnn.tiir_scan(a, X, window=2, resets=flag),
     }
 

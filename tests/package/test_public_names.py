@@ -17,7 +17,7 @@ TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe p
 
 NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Converted Dense Dropout Embedding FPMamba FeedForward
-FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm Mamba MeanPool MinGRU RNN Recurrent
+FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm Mamba Mamba2 MeanPool MinGRU RNN Recurrent
 ResidualBlock ResidualStack RopeMemory RotRNN S4D S5 SelectiveRotRNN StoredHistory WropeMemory astype flatten
 orthogonal_inverse real_jordan to_lru to_rnn to_rotrnn unflatten
 """

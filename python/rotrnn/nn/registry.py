@@ -6,6 +6,7 @@ from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.lru import LRU as LRU
+from rotrnn.nn.layers.mamba2 import Mamba2 as Mamba2
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
@@ -27,6 +28,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "min_gru": MinGRU,
     "attention": Attention,
     "mamba": Mamba,
+    "mamba2": Mamba2,
     "selective_rotrnn": SelectiveRotRNN,
     "fixed_point": FixedPointRNN,
     "bedouin": Bedouin,

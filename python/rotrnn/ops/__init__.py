@@ -31,6 +31,8 @@ from rotrnn.ops.selective import *  # noqa: F403
 from rotrnn.ops.selective import __all__ as _selective
 from rotrnn.ops.split import *  # noqa: F403
 from rotrnn.ops.split import __all__ as _split
+from rotrnn.ops.ssd import *  # noqa: F403
+from rotrnn.ops.ssd import __all__ as _ssd
 from rotrnn.ops.window import *  # noqa: F403
 from rotrnn.ops.window import __all__ as _window
 
@@ -49,6 +51,7 @@ __all__ = [
     *_scan,
     *_selective,
     *_split,
+    *_ssd,
     *_window,
 ]
 

@@ -1,0 +1,457 @@
+/* The scan of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"), whose transition is one number for each head, and its
+ * adjoint, in chunks of SSD_CHUNK steps. Of a head, with state h (P,N), u_t = delta_t x_t (P), and B_t, C_t (N) of the
+ * group that the head belongs to:
+ *
+ *   h_t = exp(delta_t A) h_{t-1} + u_t B_t^T,    y_t = h_t C_t + skip x_t
+ *
+ * With s_k the sum of delta A over the steps of a chunk up to k, that one included, and h the state before the chunk:
+ *
+ *   y_k = sum_{j<=k} W_kj u_j + e^{s_k} h C_k + skip x_k,    W_kj = e^{s_k - s_j} C_k . B_j
+ *   h_last = e^{s_last} h + sum_j e^{s_last - s_j} u_j B_j^T
+ *
+ * which are products of matrices (gemm_tile.h; no precision rounds their operands, as none rounds a scan's). Of those
+ * that are lower triangles only bands of BAND rows are computed, up to the diagonal. C B^T is the same for all heads of
+ * a group. The sums s are in double, because differences of large ones matter.
+ *
+ * A task is a sequence and some heads of a group; it walks through time. The division of work depends on the shapes
+ * alone and every sum has one order, so results have the same bits for any number of threads.
+ *
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
+ * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; chunks are numbered in the order of the walk.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "gemm_tile.h"
+#include "kernels.h"
+#include "mixer.h"
+#include "rows.h"
+#include "stop.h"
+#include "workspace.h"
+
+enum {
+    CHUNK = SSD_CHUNK,
+    SQUARE = CHUNK * CHUNK,
+    BAND = 16,
+    TASKS = 16,     /* at least, if there are enough heads */
+    SERIAL = 16384, /* numbers (B,T,H,P,N) below which one thread is used */
+};
+static_assert(CHUNK % BAND == 0 && BAND % LANES == 0, "a row of a band is whole vectors");
+
+/* Sizes of a call, and the division of a group's heads into tasks. */
+typedef struct {
+    int64_t B, T, H, P, G, N;
+    const int64_t *lengths;
+    bool reverse, threads;
+    int64_t heads, parts, chunks; /* heads of a group, tasks of a group, chunks of a sequence */
+} plan;
+
+static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int64_t P, int64_t G, int64_t N,
+                    int64_t reverse) {
+    const int64_t wanted = B ? pieces_of(TASKS, B * G) : 1, parts = most(least(wanted, H / G), 1);
+    const plan p = {.B = B,
+                    .T = T,
+                    .H = H,
+                    .P = P,
+                    .G = G,
+                    .N = N,
+                    .lengths = lengths,
+                    .reverse = reverse,
+                    .threads = B * G * parts > 1 && B * T * H * P * N > SERIAL,
+                    .heads = H / G,
+                    .parts = parts,
+                    .chunks = pieces_of(T, CHUNK)};
+    return p;
+}
+
+/* Some heads of a group of sequence b: those from `first` to `end`. */
+typedef struct {
+    int64_t b, group, part, first, end;
+} task;
+
+static task task_of(const plan *p, int64_t i) {
+    const int64_t part = i % p->parts, group = i / p->parts % p->G, head = group * p->heads;
+    const task t = {i / p->parts / p->G, group, part, head + part * p->heads / p->parts,
+                    head + (part + 1) * p->heads / p->parts};
+    return t;
+}
+
+static walk steps_of_chunk(const plan *p, int64_t b, int64_t chunk) {
+    return walk_of(b, chunk, CHUNK, steps_of(p->lengths, b, p->T), p->T, p->reverse);
+}
+
+/* The numbers of a chunk in rows (B*T, width): where those of its first step begin, and how far on the next step's. */
+typedef struct {
+    int64_t first, row;
+} place;
+
+static place place_of(walk w, int64_t width, int64_t at) {
+    const place a = {w.first * width + at, w.stride * width};
+    return a;
+}
+static place wide_of(const plan *p, walk w, int64_t head) { return place_of(w, p->H * p->P, head * p->P); }
+static place head_of(const plan *p, walk w, int64_t head) { return place_of(w, p->H, head); }
+static place group_of(const plan *p, walk w, int64_t group) { return place_of(w, p->G * p->N, group * p->N); }
+
+/* The states of a head, in arrays (count, H, P, N). */
+static int64_t state_of(const plan *p, int64_t i, int64_t head) { return (i * p->H + head) * p->P * p->N; }
+
+typedef struct {
+    const real *x, *delta, *A, *B, *C, *skip;
+} inputs;
+
+/* A thread's memory: matrices of a chunk, and packed ones (gemm_tile.h). Squares are (CHUNK,CHUNK), of which the lower
+ * triangle counts. */
+typedef struct {
+    real *products, *weights, *pairs, *sum; /* squares: C B^T of a group; of a head; summed over heads */
+    real *u, *dy, *du;                      /* (CHUNK,P) */
+    real *scaled, *part, *dB, *dC;          /* (CHUNK,N) */
+    real *packed_B, *packed_C, *packed;     /* (CHUNK,N), and any other */
+} room;
+
+/* Numbers of the largest packed matrix. */
+static int64_t packed_size(const plan *p) {
+    const int64_t P = packed_columns(p->P), N = packed_columns(p->N), rows = most(most(p->P, p->N), CHUNK);
+    return rows * most(most(P, N), packed_columns(CHUNK));
+}
+
+static int64_t room_size(const plan *p) {
+    return 4 * SQUARE + 3 * CHUNK * p->P + 4 * CHUNK * p->N + 2 * CHUNK * packed_columns(p->N) + packed_size(p);
+}
+
+static room room_at(real *at, const plan *p) {
+    const int64_t wide = CHUNK * p->P, states = CHUNK * p->N, packed = CHUNK * packed_columns(p->N);
+    room r = {.products = at, .weights = at + SQUARE, .pairs = at + 2 * SQUARE, .sum = at + 3 * SQUARE};
+    r.u = at + 4 * SQUARE, r.dy = r.u + wide, r.du = r.dy + wide;
+    r.scaled = r.du + wide, r.part = r.scaled + states, r.dB = r.part + states, r.dC = r.dB + states;
+    r.packed_B = r.dC + states, r.packed_C = r.packed_B + packed, r.packed = r.packed_C + packed;
+    return r;
+}
+
+/* ---- products with lower triangles, band by band ---- */
+
+/* Number of columns that the band of row k has, of n */
+static int64_t band_of(int64_t k, int64_t n) { return least((k / BAND + 1) * BAND, n); }
+
+/* square (n,n) <- x w, x (n,depth), w (depth,n) packed */
+static void lower_product(real *square, gemm_view x, const real *packed, int64_t n, int64_t depth) {
+    for (int64_t k = 0; k < n; k += BAND) {
+        const gemm_view band = {x.at + k * x.row, x.row, x.step};
+        const int64_t columns = band_of(k, n);
+        unrounded_product(square + k * CHUNK, CHUNK, NULL, 0, band, packed, columns - k, depth, columns);
+    }
+}
+
+/* y (rows,columns) += x w, w (depth,columns) packed in panels of n rows, of which x may have fewer */
+static void add_band(real *y, int64_t row, gemm_view x, const real *packed, int64_t n, int64_t rows, int64_t depth,
+                     int64_t columns) {
+    K(gemm_product)(y, row, y, row, x, packed, n * NR, rows, depth, columns);
+}
+
+/* y (n,columns) += square w, w (n,columns) packed; the square is zero above the diagonal */
+static void add_lower(real *y, int64_t row, const real *square, const real *packed, int64_t n, int64_t columns) {
+    for (int64_t k = 0; k < n; k += BAND) {
+        const gemm_view band = {square + k * CHUNK, CHUNK, 1};
+        const int64_t end = band_of(k, n);
+        add_band(y + k * row, row, band, packed, n, end - k, end, columns);
+    }
+}
+
+/* y += square^T w */
+static void add_lower_transposed(real *y, int64_t row, const real *square, const real *packed, int64_t n,
+                                 int64_t columns) {
+    for (int64_t k = 0; k < n; k += BAND) {
+        const gemm_view band = {square + k * CHUNK + k, 1, CHUNK};
+        add_band(y + k * row, row, band, packed + k * NR, n, band_of(k, n) - k, n - k, columns);
+    }
+}
+
+/* z <- x y of squares, any of which may be another */
+static void multiply_lower(real *z, const real *x, const real *y, int64_t n) {
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = 0; j < band_of(k, n); j++) z[k * CHUNK + j] = x[k * CHUNK + j] * y[k * CHUNK + j];
+}
+
+static void add_square(real *restrict sum, const real *restrict x, int64_t n) {
+    for (int64_t k = 0; k < n; k++) add_row(sum + k * CHUNK, x + k * CHUNK, band_of(k, n));
+}
+
+/* ---- rows of a chunk ---- */
+
+/* z (n,width) <- factor_k x_k, rows of x `row` apart; z may be x */
+static void scale_rows(real *z, const real *factor, const real *x, int64_t row, int64_t n, int64_t width) {
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = 0; j < width; j++) z[k * width + j] = factor[k] * x[k * row + j];
+}
+
+static void scale_state(real *h, real factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) h[i] *= factor;
+}
+
+/* A head's steps and decays over a chunk: delta_k; s_k, in units of log 2; e^{s_k}, from the state before the chunk to
+ * step k; e^{s_last - s_k}, from step k to the state after it; and e^{s_last}. */
+typedef struct {
+    real delta[CHUNK], since[CHUNK], until[CHUNK], whole;
+    double s[CHUNK];
+} decays;
+
+static void decays_of(decays *d, const real *delta, int64_t row, real A, int64_t n) {
+    double s = 0;
+    for (int64_t k = 0; k < n; k++) {
+        d->delta[k] = delta[k * row];
+        d->s[k] = s += ssd_exponent(d->delta[k], A);
+    }
+    d->whole = exp2_of((real)s);
+    for (int64_t k = 0; k < n; k++) {
+        d->since[k] = exp2_of((real)d->s[k]);
+        d->until[k] = exp2_of((real)(s - d->s[k]));
+    }
+}
+
+/* square_kj <- e^{s_k - s_j}, zero above the diagonal */
+static void load_decays(real *restrict square, const double *restrict s, int64_t n) {
+    for (int64_t k = 0; k < n; k++) {
+        real *const row = square + k * CHUNK;
+        const int64_t columns = (k / BAND + 1) * BAND; /* whole vectors */
+        for (int64_t j = 0; j <= k; j++) row[j] = (real)(s[k] - s[j]);
+        for (int64_t j = k + 1; j < columns; j++) row[j] = -(real)INFINITY;
+        for (int64_t j = 0; j < columns; j += LANES) store(row + j, exp2_of_vec(load(row + j)));
+    }
+}
+
+/* C B^T of a group, and B packed. */
+static void load_group(const room *r, const inputs *in, const plan *p, place at, int64_t n) {
+    const real *const B = in->B + at.first, *const C = in->C + at.first;
+    pack(r->packed, B, p->N, n, 1, at.row);
+    lower_product(r->products, (gemm_view){C, at.row, 1}, r->packed, n, p->N);
+    pack(r->packed_B, B, n, p->N, at.row, 1);
+}
+
+/* ---- forward ---- */
+
+/* y of a head, if it is not NULL, and h, from the one before the chunk to the one after it. */
+static void forward_head(real *y, real *h, const inputs *in, const plan *p, const room *r, int64_t head, walk w) {
+    const int64_t P = p->P, N = p->N, n = w.steps;
+    const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
+    const real *const x = in->x + wide.first;
+    decays d;
+    decays_of(&d, in->delta + one.first, one.row, in->A[head], n);
+    scale_rows(r->u, d.delta, x, wide.row, n, P);
+    if (y) {
+        real *const out = y + wide.first;
+        scale_rows(r->scaled, d.since, in->C + group.first, group.row, n, N);
+        pack(r->packed, h, N, P, 1, N);
+        unrounded_product(out, wide.row, NULL, 0, (gemm_view){r->scaled, N, 1}, r->packed, n, N, P);
+        load_decays(r->weights, d.s, n);
+        multiply_lower(r->weights, r->weights, r->products, n);
+        pack(r->packed, r->u, n, P, P, 1);
+        add_lower(out, wide.row, r->weights, r->packed, n, P);
+        for (int64_t k = 0; in->skip && k < n; k++)
+            for (int64_t j = 0; j < P; j++) out[k * wide.row + j] += in->skip[head] * x[k * wide.row + j];
+    }
+    scale_rows(r->u, d.until, r->u, P, n, P);
+    scale_state(h, d.whole, P * N);
+    unrounded_product(h, N, h, N, (gemm_view){r->u, 1, P}, r->packed_B, P, n, N);
+}
+
+/* y (B,T,H,P), hT (B,H,P,N) and carries (B,chunks,H,P,N), the states before each chunk: each may be NULL; x (B,T,H,P),
+ * delta (B,T,H), A (H), B, C (B,T,G,N), skip (H) or NULL, h0 (B,H,P,N) or NULL. */
+KERNEL(ssd_forward) {
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse);
+    const inputs in = {x, delta, A, B, C, skip};
+    real *const states = WORKSPACE(real, batch, H, P, N), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
+    rot_stop *const stop = stop_of_call();
+    int status = ROT_NO_MEMORY;
+    if (!states || !rooms) goto end;
+    status = ROT_OK;
+    copy_or_zero_row(states, h0, batch * H * P * N);
+    for (int64_t b = 0; y && b < batch; b++) zero_padding(y, b, steps_of(lengths, b, T), T, H * P);
+#pragma omp parallel for schedule(dynamic) if (p.threads)
+    for (int64_t i = 0; i < batch * G * p.parts; i++) {
+        const task t = task_of(&p, i);
+        const room r = room_at(rooms + thread_number() * room_size(&p), &p);
+        const int64_t size = (t.end - t.first) * P * N;
+        real *const own = states + state_of(&p, t.b, t.first);
+        for (int64_t chunk = 0; chunk < p.chunks && !stopped(stop); chunk++) {
+            const walk w = steps_of_chunk(&p, t.b, chunk);
+            if (carries) copy_row(carries + state_of(&p, t.b * p.chunks + chunk, t.first), own, size);
+            if (!w.steps) continue;
+            load_group(&r, &in, &p, group_of(&p, w, t.group), w.steps);
+            for (int64_t head = t.first; head < t.end; head++)
+                forward_head(y, states + state_of(&p, t.b, head), &in, &p, &r, head, w);
+        }
+    }
+    if (hT) copy_row(hT, states, batch * H * P * N);
+end:
+    pool_give(states), pool_give(rooms);
+    return status;
+}
+
+/* ---- backward ---- */
+
+/* dlog[i], the gradient of delta_i A, which is in the decays of what passes step i: of the pairs (k,j), W_kj dy_k .
+ * u_j, those with j < i <= k; of `since`, e^{s_k} dy_k . h C_k, those with i <= k; of `until`, e^{s_last - s_j} u_j . g
+ * B_j, those with j < i; and `whole`, e^{s_last} h . g. Only sums of terms: no difference of two sums cancels. */
+static void decays_adjoint(real *restrict dlog, const real *restrict pairs, const real *restrict since,
+                           const real *restrict until, real whole, int64_t n) {
+    real later[CHUNK] = {0}, sum = 0; /* of pairs (k,j) over k >= i, for each j */
+    for (int64_t i = n - 1; i >= 0; i--) {
+        add_row(later, pairs + i * CHUNK, i);
+        sum += since[i];
+        dlog[i] = whole + sum + row_sum(later, i);
+    }
+    sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        dlog[i] += sum;
+        sum += until[i];
+    }
+}
+
+/* Gradients; dA and dskip (B,H) of each sequence, dB and dC (B,T,G,N) of each part of a group. */
+typedef struct {
+    real *dx, *ddelta, *dA, *dskip, *dB, *dC;
+} gradients;
+
+/* A head over a chunk: h is the state before it; g on entry the gradient of the state after it, then that of h. Adds
+ * to the room's dB, dC and `sum`, in which the decays times dy u^T are summed over heads. */
+static void backward_head(const gradients *out, real *g, const real *dy, const real *h, const inputs *in, const plan *p,
+                          const room *r, int64_t b, int64_t head, walk w) {
+    const int64_t P = p->P, N = p->N, n = w.steps;
+    const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
+    const real *const x = in->x + wide.first, *const B = in->B + group.first, *const C = in->C + group.first;
+    const real skip = in->skip ? in->skip[head] : 0;
+    decays d;
+    real since[CHUNK], until[CHUNK], dlog[CHUNK];
+    dy += wide.first;
+    decays_of(&d, in->delta + one.first, one.row, in->A[head], n);
+    scale_rows(r->u, d.delta, x, wide.row, n, P);
+
+    pack(r->packed, r->u, P, n, 1, P);
+    lower_product(r->pairs, (gemm_view){dy, wide.row, 1}, r->packed, n, P);
+    load_decays(r->weights, d.s, n);
+    multiply_lower(r->pairs, r->pairs, r->weights, n);
+    add_square(r->sum, r->pairs, n);
+    multiply_lower(r->pairs, r->pairs, r->products, n);
+    multiply_lower(r->weights, r->weights, r->products, n);
+
+    scale_rows(r->scaled, d.until, B, group.row, n, N); /* du = W^T dy + e^{s_last - s} B g^T */
+    pack(r->packed, g, N, P, 1, N);
+    unrounded_product(r->du, P, NULL, 0, (gemm_view){r->scaled, N, 1}, r->packed, n, N, P);
+    pack(r->packed, dy, n, P, wide.row, 1);
+    add_lower_transposed(r->du, P, r->weights, r->packed, n, P);
+
+    scale_rows(r->dy, d.since, dy, wide.row, n, P); /* dC += e^s dy h */
+    pack(r->packed, h, P, N, N, 1);
+    unrounded_product(r->part, N, NULL, 0, (gemm_view){r->dy, P, 1}, r->packed, n, P, N);
+    for (int64_t k = 0; k < n; k++) since[k] = dot(r->part + k * N, C + k * group.row, N);
+    add_row(r->dC, r->part, n * N);
+
+    scale_rows(r->u, d.until, r->u, P, n, P); /* dB += e^{s_last - s} u g */
+    pack(r->packed, g, P, N, N, 1);
+    unrounded_product(r->part, N, NULL, 0, (gemm_view){r->u, P, 1}, r->packed, n, P, N);
+    for (int64_t k = 0; k < n; k++) until[k] = dot(r->part + k * N, B + k * group.row, N);
+    add_row(r->dB, r->part, n * N);
+
+    decays_adjoint(dlog, r->pairs, since, until, d.whole * dot(h, g, P * N), n);
+    scale_state(g, d.whole, P * N); /* g <- e^{s_last} g + dy^T e^s C */
+    unrounded_product(g, N, g, N, (gemm_view){r->dy, 1, P}, r->packed_C, P, n, N);
+
+    for (int64_t k = 0; k < n; k++) {
+        const real *const du = r->du + k * P, *const dy_k = dy + k * wide.row, *const x_k = x + k * wide.row;
+        real *const dx = out->dx + wide.first + k * wide.row;
+        for (int64_t j = 0; j < P; j++) dx[j] = d.delta[k] * du[j] + skip * dy_k[j];
+        out->ddelta[one.first + k * one.row] = dot(x_k, du, P) + in->A[head] * dlog[k];
+        out->dA[b * p->H + head] += d.delta[k] * dlog[k];
+        out->dskip[b * p->H + head] += dot(dy_k, x_k, P);
+    }
+}
+
+/* A task's heads over a chunk. */
+static void backward_chunk(const gradients *out, real *g, const real *dy, const real *carries, const inputs *in,
+                           const plan *p, const room *r, const task *t, int64_t chunk, walk w) {
+    const int64_t N = p->N, n = w.steps;
+    const place at = group_of(p, w, t->group);
+    load_group(r, in, p, at, n);
+    pack(r->packed_C, in->C + at.first, n, N, at.row, 1);
+    zero_row(r->sum, SQUARE);
+    zero_row(r->dB, n * N);
+    zero_row(r->dC, n * N);
+    for (int64_t head = t->first; head < t->end; head++)
+        backward_head(out, g + state_of(p, t->b, head), dy, carries + state_of(p, t->b * p->chunks + chunk, head), in,
+                      p, r, t->b, head, w);
+    add_lower(r->dC, N, r->sum, r->packed_B, n, N);
+    add_lower_transposed(r->dB, N, r->sum, r->packed_C, n, N);
+    for (int64_t k = 0; k < n; k++) {
+        copy_row(out->dB + at.first + k * at.row, r->dB + k * N, N);
+        copy_row(out->dC + at.first + k * at.row, r->dC + k * N, N);
+    }
+}
+
+/* The steps of sequence b that count of y (B,T,width) <- the sum of `parts` arrays like it, in order. */
+static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int64_t width) {
+    const int64_t first = b * p->T * width, size = steps_of(p->lengths, b, p->T) * width;
+    zero_row(y + first, size);
+    for (int64_t i = 0; i < p->parts; i++) add_row(y + first, parts + i * p->B * p->T * width + first, size);
+}
+
+/* dx (B,T,H,P), ddelta (B,T,H), dA (H), dB, dC (B,T,G,N), dskip (H) or NULL, dh0 (B,H,P,N), all overwritten; dy
+ * (B,T,H,P), dhT (B,H,P,N) or NULL, carries as forward wrote them, the rest as in forward. With e_t = exp(delta_t A):
+ *
+ *   g_t = dy_t C_t^T + e_{t+1} g_{t+1}    with boundary g_{T-1} = dy_{T-1} C_{T-1}^T + dhT
+ *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
+ *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t . x_t,    dA = sum delta_t e_t g_t . h_{t-1}
+ *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1}
+ *
+ * dB and dC are sums over a group's heads. In chunks these are the adjoints of the products above; each sum over pairs
+ * of steps is again a product with a lower triangle. */
+KERNEL(ssd_backward) {
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse);
+    const inputs in = {x, delta, A, B, C, skip};
+    const int64_t rows = batch * T * G * N;
+    const bool several = p.parts > 1;
+    real *const sums = WORKSPACE(real, 2, batch, H), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
+    real *const parts = several ? WORKSPACE(real, 2, p.parts, batch, T, G, N) : NULL;
+    rot_stop *const stop = stop_of_call();
+    int status = ROT_NO_MEMORY;
+    if (!sums || !rooms || (several && !parts)) goto end;
+    status = ROT_OK;
+    copy_or_zero_row(dh0, dhT, batch * H * P * N);
+    zero_row(sums, 2 * batch * H);
+#pragma omp parallel for schedule(dynamic) if (p.threads)
+    for (int64_t i = 0; i < batch * G * p.parts; i++) {
+        const task t = task_of(&p, i);
+        const room r = room_at(rooms + thread_number() * room_size(&p), &p);
+        const gradients out = {dx,
+                               ddelta,
+                               sums,
+                               sums + batch * H,
+                               several ? parts + t.part * rows : dB,
+                               several ? parts + (p.parts + t.part) * rows : dC};
+        for (int64_t chunk = p.chunks - 1; chunk >= 0 && !stopped(stop); chunk--) {
+            const walk w = steps_of_chunk(&p, t.b, chunk);
+            if (w.steps) backward_chunk(&out, dh0, dy, carries, &in, &p, &r, &t, chunk, w);
+        }
+    }
+#pragma omp parallel for schedule(static) if (p.threads)
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t all = steps_of(lengths, b, T);
+        if (several) {
+            sum_parts(dB, parts, &p, b, G * N);
+            sum_parts(dC, parts + p.parts * rows, &p, b, G * N);
+        }
+        zero_padding(dx, b, all, T, H * P);
+        zero_padding(ddelta, b, all, T, H);
+        zero_padding(dB, b, all, T, G * N);
+        zero_padding(dC, b, all, T, G * N);
+    }
+    zero_row(dA, H);
+    if (dskip) zero_row(dskip, H);
+    for (int64_t b = 0; b < batch; b++) {
+        add_row(dA, sums + b * H, H);
+        if (dskip) add_row(dskip, sums + (batch + b) * H, H);
+    }
+end:
+    pool_give(sums), pool_give(rooms), pool_give(parts);
+    return status;
+}

@@ -1,0 +1,308 @@
+/* The scan of Mamba-2 and its adjoint on a GPU, in chunks as on the CPU (csrc/kernels/ssd.c has the equations).
+ *
+ * A block walks a head of a sequence through time. Its threads share the numbers of each product of a chunk, and what
+ * belongs to pairs of steps lies in shared memory, the head's state in global memory. Each product is a plain loop over
+ * its depth, without tensor cores. A second kernel adds dB and dC over the heads of a group. Every sum has one order.
+ */
+#include "device.h"
+
+enum { CHUNK = SSD_CHUNK, THREADS = 256 };
+static_assert(CHUNK <= THREADS, "a thread for each step of a chunk");
+
+/* Sizes of a call. */
+struct plan {
+    int64_t batch, T, H, P, G, N, chunks;
+    const int64_t *lengths;
+    bool reverse;
+};
+
+struct inputs {
+    const real *x, *delta, *A, *B, *C, *skip;
+};
+
+/* The block's head. */
+struct spot {
+    int64_t b, head, group;
+};
+
+ROT_DEVICE_ONLY spot spot_of(plan p) {
+    const int64_t head = blockIdx.x % p.H;
+    const spot at = {(int64_t)(blockIdx.x / p.H), head, head / (p.H / p.G)};
+    return at;
+}
+
+/* Where step k of a chunk has its numbers: its row, and in arrays of each head's one, P or N and each group's N. */
+ROT_DEVICE_ONLY int64_t row_of(walk w, int64_t k) { return w.first + k * w.stride; }
+ROT_DEVICE_ONLY int64_t one_at(plan p, spot at, walk w, int64_t k) { return row_of(w, k) * p.H + at.head; }
+ROT_DEVICE_ONLY int64_t wide_at(plan p, spot at, walk w, int64_t k) { return one_at(p, at, w, k) * p.P; }
+ROT_DEVICE_ONLY int64_t states_at(plan p, spot at, walk w, int64_t k) { return one_at(p, at, w, k) * p.N; }
+ROT_DEVICE_ONLY int64_t group_at(plan p, spot at, walk w, int64_t k) {
+    return (row_of(w, k) * p.G + at.group) * p.N;
+}
+ROT_DEVICE_ONLY int64_t state_of(plan p, int64_t i, int64_t head) { return (i * p.H + head) * p.P * p.N; }
+
+ROT_DEVICE_ONLY walk steps_of_chunk(plan p, int64_t b, int64_t chunk) {
+    return walk_of(b, chunk, CHUNK, steps_of(p.lengths, b, p.T), p.T, p.reverse);
+}
+
+/* f(i) for i in 0..n-1, each by some thread of the block; f(i, j) for rows i of `width`. */
+template <class F> ROT_DEVICE_ONLY void share(int64_t n, F f) {
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) f(i);
+}
+template <class F> ROT_DEVICE_ONLY void share_rows(int64_t n, int64_t width, F f) {
+    share(n * width, [&](int64_t i) { f(i / width, i % width); });
+}
+
+/* sum of f(i) over i from first to end-1, in order */
+template <class F> ROT_DEVICE_ONLY real sum_of(int64_t first, int64_t end, F f) {
+    real sum = 0;
+    for (int64_t i = first; i < end; i++) sum += f(i);
+    return sum;
+}
+
+/* A head's steps and decays over a chunk: as in csrc/kernels/ssd.c. */
+struct decays {
+    real delta[CHUNK], since[CHUNK], until[CHUNK], whole;
+    double s[CHUNK];
+};
+
+ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) {
+    share(w.steps, [&](int64_t k) { d.delta[k] = in.delta[one_at(p, at, w, k)]; });
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double s = 0;
+        for (int64_t k = 0; k < w.steps; k++) d.s[k] = s += ssd_exponent(d.delta[k], in.A[at.head]);
+        d.whole = exp2_of((real)s);
+    }
+    __syncthreads();
+    share(w.steps, [&](int64_t k) {
+        d.since[k] = exp2_of((real)d.s[k]);
+        d.until[k] = exp2_of((real)(d.s[w.steps - 1] - d.s[k]));
+    });
+}
+ROT_DEVICE_ONLY real decay_of(const decays &d, int64_t k, int64_t j) { return exp2_of((real)(d.s[k] - d.s[j])); }
+
+/* Numbers of pairs of steps (k,j), j <= k; rows are padded, so that threads can read a column each. */
+typedef real square[CHUNK][CHUNK + 1];
+
+/* ---- forward ---- */
+
+struct forward_room {
+    decays d;
+    square weights;
+};
+static_assert(sizeof(forward_room) <= MOST_SHARED, "too much shared memory");
+
+GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carries) {
+    forward_room &room = shared_memory<forward_room>();
+    const decays &d = room.d;
+    const spot at = spot_of(p);
+    real *const h = states + state_of(p, at.b, at.head);
+    for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
+        const walk w = steps_of_chunk(p, at.b, chunk);
+        real *const carry = carries ? carries + state_of(p, at.b * p.chunks + chunk, at.head) : NULL;
+        if (carry) share(p.P * p.N, [&](int64_t i) { carry[i] = h[i]; });
+        if (!w.steps) continue;
+        load_decays(room.d, p, in, at, w);
+        __syncthreads();
+        share_rows(w.steps, w.steps, [&](int64_t k, int64_t j) {
+            const real *const C = in.C + group_at(p, at, w, k), *const B = in.B + group_at(p, at, w, j);
+            if (j <= k) room.weights[k][j] = decay_of(d, k, j) * sum_of(0, p.N, [&](int64_t s) { return C[s] * B[s]; });
+        });
+        __syncthreads();
+        if (y)
+            share_rows(w.steps, p.P, [&](int64_t k, int64_t i) {
+                const real *const C = in.C + group_at(p, at, w, k);
+                const int64_t own = wide_at(p, at, w, k) + i;
+                const real before = sum_of(0, p.N, [&](int64_t s) { return C[s] * h[i * p.N + s]; });
+                const real within = sum_of(0, k + 1, [&](int64_t j) {
+                    return room.weights[k][j] * selective_input(d.delta[j], in.x[wide_at(p, at, w, j) + i]);
+                });
+                y[own] = d.since[k] * before + within + (in.skip ? in.skip[at.head] * in.x[own] : 0);
+            });
+        __syncthreads();
+        share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
+            h[i * p.N + s] = d.whole * h[i * p.N + s] + sum_of(0, w.steps, [&](int64_t k) {
+                return d.until[k] * selective_input(d.delta[k], in.x[wide_at(p, at, w, k) + i]) *
+                       in.B[group_at(p, at, w, k) + s];
+            });
+        });
+        __syncthreads();
+    }
+}
+
+/* y (batch,T,width) <- 0 at steps that do not count */
+static void zero_padding(real *y, plan p, int64_t width) {
+    each(p.batch * p.T * width, [=] __device__(int64_t i) {
+        const int64_t row = i / width;
+        if (row % p.T >= steps_of(p.lengths, row / p.T, p.T)) y[i] = 0;
+    });
+}
+
+static void copy_or_zero(real *y, const real *x, int64_t n) {
+    each(n, [=] __device__(int64_t i) { y[i] = x ? x[i] : 0; });
+}
+
+KERNEL(ssd_forward) {
+    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse};
+    const inputs in = {x, delta, A, B, C, skip};
+    real *const states = hT ? hT : workspace_of<real>(batch, H, P, N);
+    copy_or_zero(states, h0, batch * H * P * N);
+    launch(run_forward, batch * H, THREADS, sizeof(forward_room), p, in, y, states, carries);
+    if (y) zero_padding(y, p, H * P);
+    return runtime_status();
+}
+
+/* ---- backward ---- */
+
+/* pairs: C_k . B_j, later times the decay; adjoint: the decay times dy_k . u_j. since, until, dlog: as in
+ * csrc/kernels/ssd.c. */
+struct backward_room {
+    decays d;
+    square pairs, adjoint;
+    real since[CHUNK], until[CHUNK], dlog[CHUNK], scratch[32];
+};
+static_assert(sizeof(backward_room) <= MOST_SHARED, "too much shared memory");
+
+/* Gradients; g (batch,H,P,N), which becomes dh0; dA and dskip of each sequence, (batch,H); dB and dC of each head,
+ * (batch,T,H,N). */
+struct gradients {
+    real *dx, *ddelta, *g, *dA, *dskip, *dB, *dC;
+};
+
+/* The gradient of delta_i A, in the decays of all that passes step i. */
+ROT_DEVICE_ONLY real exponent_adjoint(const backward_room &room, real whole, int64_t i, int64_t n) {
+    const real later = sum_of(i, n, [&](int64_t k) { return room.since[k]; });
+    const real earlier = sum_of(0, i, [&](int64_t j) { return room.until[j]; });
+    return whole + later + earlier + sum_of(i, n, [&](int64_t k) {
+               return sum_of(0, i, [&](int64_t j) { return room.pairs[k][j] * room.adjoint[k][j]; });
+           });
+}
+
+GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, const real *carries) {
+    backward_room &room = shared_memory<backward_room>();
+    const decays &d = room.d;
+    const spot at = spot_of(p);
+    const real skip = in.skip ? in.skip[at.head] : 0, A = in.A[at.head];
+    real *const g = out.g + state_of(p, at.b, at.head);
+    real sum_A = 0, sum_skip = 0; /* of the first thread */
+    for (int64_t chunk = p.chunks - 1; chunk >= 0; chunk--) {
+        const walk w = steps_of_chunk(p, at.b, chunk);
+        const int64_t n = w.steps;
+        if (!n) continue;
+        const real *const h = carries + state_of(p, at.b * p.chunks + chunk, at.head);
+        load_decays(room.d, p, in, at, w);
+        __syncthreads();
+        share_rows(n, n, [&](int64_t k, int64_t j) {
+            if (j > k) return;
+            const real *const C = in.C + group_at(p, at, w, k), *const B = in.B + group_at(p, at, w, j);
+            const real *const dy_k = dy + wide_at(p, at, w, k), *const x = in.x + wide_at(p, at, w, j);
+            room.pairs[k][j] = sum_of(0, p.N, [&](int64_t s) { return C[s] * B[s]; });
+            room.adjoint[k][j] = decay_of(d, k, j) * sum_of(0, p.P, [&](int64_t i) {
+                                     return dy_k[i] * selective_input(d.delta[j], x[i]);
+                                 });
+        });
+        share_rows(n, p.N, [&](int64_t k, int64_t s) { /* what passes the states before and after the chunk */
+            const real *const dy_k = dy + wide_at(p, at, w, k), *const x = in.x + wide_at(p, at, w, k);
+            const int64_t own = states_at(p, at, w, k) + s;
+            out.dC[own] = d.since[k] * sum_of(0, p.P, [&](int64_t i) { return dy_k[i] * h[i * p.N + s]; });
+            out.dB[own] = d.until[k] * sum_of(0, p.P, [&](int64_t i) {
+                              return selective_input(d.delta[k], x[i]) * g[i * p.N + s];
+                          });
+        });
+        real product = 0;
+        share(p.P * p.N, [&](int64_t i) { product += h[i] * g[i]; });
+        const real whole = d.whole * block_sum(product, room.scratch, THREADS);
+        __syncthreads();
+        share(n, [&](int64_t k) {
+            const real *const C = in.C + group_at(p, at, w, k), *const B = in.B + group_at(p, at, w, k);
+            const int64_t own = states_at(p, at, w, k);
+            room.since[k] = sum_of(0, p.N, [&](int64_t s) { return C[s] * out.dC[own + s]; });
+            room.until[k] = sum_of(0, p.N, [&](int64_t s) { return B[s] * out.dB[own + s]; });
+        });
+        __syncthreads();
+        share(n, [&](int64_t i) { room.dlog[i] = exponent_adjoint(room, whole, i, n); });
+        share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and from step to step within it */
+            const int64_t own = states_at(p, at, w, k) + s;
+            out.dC[own] += sum_of(0, k + 1, [&](int64_t j) {
+                return room.adjoint[k][j] * in.B[group_at(p, at, w, j) + s];
+            });
+            out.dB[own] += sum_of(k, n, [&](int64_t i) {
+                return room.adjoint[i][k] * in.C[group_at(p, at, w, i) + s];
+            });
+        });
+        __syncthreads();
+        share_rows(n, n, [&](int64_t k, int64_t j) {
+            if (j <= k) room.pairs[k][j] *= decay_of(d, k, j);
+        });
+        __syncthreads();
+        share_rows(n, p.P, [&](int64_t j, int64_t i) { /* du */
+            const real *const B = in.B + group_at(p, at, w, j);
+            const real later = sum_of(0, p.N, [&](int64_t s) { return B[s] * g[i * p.N + s]; });
+            out.dx[wide_at(p, at, w, j) + i] = d.until[j] * later + sum_of(j, n, [&](int64_t k) {
+                return room.pairs[k][j] * dy[wide_at(p, at, w, k) + i];
+            });
+        });
+        __syncthreads();
+        share(n, [&](int64_t k) {
+            const int64_t own = wide_at(p, at, w, k);
+            const real through = sum_of(0, p.P, [&](int64_t i) { return in.x[own + i] * out.dx[own + i]; });
+            out.ddelta[one_at(p, at, w, k)] = through + A * room.dlog[k];
+            room.dlog[k] *= d.delta[k]; /* from here on the terms of dA, and those of dskip */
+            room.since[k] = sum_of(0, p.P, [&](int64_t i) { return dy[own + i] * in.x[own + i]; });
+        });
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            sum_A += sum_of(0, n, [&](int64_t k) { return room.dlog[k]; });
+            sum_skip += sum_of(0, n, [&](int64_t k) { return room.since[k]; });
+        }
+        share_rows(n, p.P, [&](int64_t k, int64_t i) {
+            const int64_t own = wide_at(p, at, w, k) + i;
+            out.dx[own] = d.delta[k] * out.dx[own] + skip * dy[own];
+        });
+        share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
+            g[i * p.N + s] = d.whole * g[i * p.N + s] + sum_of(0, n, [&](int64_t k) {
+                return d.since[k] * dy[wide_at(p, at, w, k) + i] * in.C[group_at(p, at, w, k) + s];
+            });
+        });
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) out.dA[blockIdx.x] = sum_A, out.dskip[blockIdx.x] = sum_skip;
+}
+
+/* sum (batch,T,G,N) <- those of the heads of each group, zero at steps that do not count */
+static void sum_heads(real *sum, const real *of_head, plan p) {
+    each(p.batch * p.T * p.G * p.N, [=] __device__(int64_t i) {
+        const int64_t row = i / (p.G * p.N), heads = p.H / p.G, head = i / p.N % p.G * heads;
+        const bool counts = row % p.T < steps_of(p.lengths, row / p.T, p.T);
+        const real *const first = of_head + (row * p.H + head) * p.N + i % p.N;
+        sum[i] = counts ? sum_of(0, heads, [&](int64_t j) { return first[j * p.N]; }) : 0;
+    });
+}
+
+static void sum_sequences(real *sum, const real *of_sequence, plan p) {
+    each(p.H, [=] __device__(int64_t i) {
+        sum[i] = sum_of(0, p.batch, [&](int64_t b) { return of_sequence[b * p.H + i]; });
+    });
+}
+
+KERNEL(ssd_backward) {
+    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse};
+    const inputs in = {x, delta, A, B, C, skip};
+    const gradients out = {dx,
+                           ddelta,
+                           dh0,
+                           workspace_of<real>(batch, H),
+                           workspace_of<real>(batch, H),
+                           workspace_of<real>(batch, T, H, N),
+                           workspace_of<real>(batch, T, H, N)};
+    copy_or_zero(dh0, dhT, batch * H * P * N);
+    launch(run_backward, batch * H, THREADS, sizeof(backward_room), p, in, out, dy, carries);
+    zero_padding(dx, p, H * P);
+    zero_padding(ddelta, p, H);
+    sum_heads(dB, out.dB, p);
+    sum_heads(dC, out.dC, p);
+    sum_sequences(dA, out.dA, p);
+    if (dskip) sum_sequences(dskip, out.dskip, p);
+    return runtime_status();
+}

@@ -1,0 +1,206 @@
+"""The scan of Mamba-2: a matrix state for each head, whose transition is one number (csrc/kernels/ssd.c)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
+
+__all__ = ["SsdScanGrads", "ssd_scan", "ssd_scan_backward"]
+
+
+class SsdScanGrads(NamedTuple):
+    """Gradients of `ssd_scan`, each in the shape of its argument; dskip is None without skip."""
+
+    dx: Array
+    ddelta: Array
+    dA: Array
+    dB: Array
+    dC: Array
+    dskip: Array | None
+    dh0: Array
+
+
+def ssd_scan(
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    return_state: bool = False,
+    return_carries: bool = False,
+) -> Array | tuple[Array, ...]:
+    """Recurrence of heads with a matrix state each, a time-varying scalar transition, and shared directions.
+
+    ``h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T``, ``y_t = h_t C_t + skip x_t`` for each head, t = 0..T-1, with
+    ``h_{-1} = h0`` (default zero). The state of a head is a matrix (P, N); head i reads B and C of group
+    ``i // (H / G)``. This is the SSM of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 7), computed in the
+    chunked form of its section 6: in chunks of 64 steps ``y = (C B^T * decays) (delta x)`` as products of matrices, and
+    from chunk to chunk by the states. The states of single steps are not stored. With ``reverse``, time runs backward,
+    and `h0` enters at the last valid step.
+
+    Parameters
+    ----------
+    x : (B, T, H, P)
+        Input of H heads with P channels, any T >= 0. All arrays are float32 or float64, and are promoted to their
+        common dtype.
+    delta : (B, T, H)
+        Step sizes, of any sign.
+    A : (H,)
+        Rates; negative ones decay.
+    B, C : (B, T, G, N)
+        Input and output directions of the states, for G groups of H / G heads each. Any N >= 0.
+    skip : (H,), optional
+        Gain of the direct path from x to y. Default: no such path.
+    h0 : (B, H, P, N), optional
+        Initial state.
+    reverse : bool
+        Run backward in time, without copying the input.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
+    return_state : bool
+        Also return the final state.
+    return_carries : bool
+        Also return the carries, so that `ssd_scan_backward` need not run forward again.
+
+    Returns
+    -------
+    y : (B, T, H, P)
+    hT : (B, H, P, N)
+        Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) for a sequence
+        without steps.
+    carries : (B, chunks, H, P, N)
+        Only with `return_carries`: the states before each chunk of 64 steps.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers, float16 and complex numbers are not supported).
+    ValueError
+        Shapes disagree, H is not a multiple of G, a length is out of range, or a size product overflows.
+    """
+    args = Boundary("ssd_scan")
+    reverse = args.flag("reverse", reverse)
+    return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
+    arrays = args.common(*_arrays(args, x, delta, A, B, C, skip, h0))
+    inputs = _inputs(args, arrays, args.lengths(lengths), reverse)
+    y = empty_like(arrays[0])
+    hT = args.empty(_state_shape(args), y.dtype) if return_state else None
+    carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
+    args.kernels.ssd_forward(y=y, hT=hT, carries=carries, **inputs)
+    more = tuple(one for one in (hT, carries) if one is not None)
+    return (y, *more) if more else y
+
+
+def ssd_scan_backward(
+    dy: npt.ArrayLike,
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    carries: Array | None = None,
+) -> SsdScanGrads:
+    """Adjoint of `ssd_scan`.
+
+    With ``u_t = delta_t x_t``, ``e_t = exp(delta_t A)`` and ``g_t = dy_t C_t^T + e_{t+1} g_{t+1}``,
+    ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``, for each head: ``du_t = g_t B_t``, ``dx_t = delta_t du_t + skip dy_t``,
+    ``ddelta_t = x_t . du_t + A e_t g_t . h_{t-1}``, ``dA = sum of delta_t e_t g_t . h_{t-1}``,
+    ``dskip = sum of dy_t . x_t``, ``dh0 = e_0 g_0``; ``dB_t = g_t^T u_t`` and ``dC_t = h_t^T dy_t``, summed over the
+    heads of a group. If a sequence has no steps, ``dh0 = dhT``.
+
+    Parameters
+    ----------
+    dy : (B, T, H, P)
+        Gradient of `y`; padding beyond `lengths` is never read.
+    x, delta, A, B, C, skip, h0, reverse, lengths
+        As given to `ssd_scan`.
+    dhT : (B, H, P, N), optional
+        Gradient of the final state.
+    carries : (B, chunks, H, P, N), optional
+        As returned by `ssd_scan`; recomputed if not given.
+
+    Returns
+    -------
+    SsdScanGrads
+        ``(dx, ddelta, dA, dB, dC, dskip, dh0)``, all new arrays (nothing is accumulated), zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `ssd_scan`.
+    """
+    args = Boundary("ssd_scan_backward")
+    reverse = args.flag("reverse", reverse)
+    ady = args.array("dy", dy, "B T H P")
+    given = _arrays(args, x, delta, A, B, C, skip, h0)
+    *arrays, ady, adhT = args.common(*given, ady, args.optional("dhT", dhT, "B H P N"))
+    inputs = _inputs(args, arrays, args.lengths(lengths), reverse)
+    if carries is None:
+        carries = args.empty(_carries_shape(args), ady.dtype)
+        args.kernels.ssd_forward(y=None, hT=None, carries=carries, **inputs)
+    else:
+        args.bind("chunks", _carries_shape(args)[1], f"dy in chunks of {CHUNK} steps")
+        carries = args.layout(args.array("carries", carries, "B chunks H P N"), ady.dtype)
+    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
+    result = SsdScanGrads(*grads, args.empty(_state_shape(args), ady.dtype))
+    del inputs["h0"]
+    args.kernels.ssd_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
+    return result
+
+
+def _arrays(
+    args: Boundary,
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    A: npt.ArrayLike,
+    B: npt.ArrayLike,
+    C: npt.ArrayLike,
+    skip: npt.ArrayLike | None,
+    h0: npt.ArrayLike | None,
+) -> list[Array | None]:
+    """Returns the arguments of the scan, with checked shapes."""
+    arrays = [
+        args.array("x", x, "B T H P"),
+        args.array("delta", delta, "B T H"),
+        args.array("A", A, "H"),
+        args.array("B", B, "B T G N"),
+        args.array("C", C, "B T G N"),
+        args.optional("skip", skip, "H"),
+        args.optional("h0", h0, "B H P N"),
+    ]
+    H, G = args.size["H"], args.size["G"]
+    if not G or H % G:
+        raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
+    return arrays
+
+
+def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
+    """Returns the keyword arguments that both kernels share."""
+    args.check_size("the state", _state_shape(args), arrays[0].dtype)
+    named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
+    return {**named, "lengths": steps, "batch": args.size["B"], **args.sizes("T H P G N"), "reverse": reverse}
+
+
+def _state_shape(args: Boundary) -> tuple[int, ...]:
+    return tuple(args.size[letter] for letter in "BHPN")
+
+
+def _carries_shape(args: Boundary) -> tuple[int, ...]:
+    B, *state = _state_shape(args)
+    return B, -(-args.size["T"] // CHUNK), *state
