@@ -180,8 +180,8 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
     build_conv(b, p, u, convolved, taps);
     build_heads(b, p, scanned, u, delta, G, N);
     emit(b, OP_GATE, scanned, gate);
-    op *const norm = emit(b, OP_RMS_NORM, scanned, scanned);
+    op *const norm = emit(b, OP_RMS_NORM, gate, scanned);
     norm->count = G;
     norm->eps = eps;
-    emit_dense(b, y, scanned, scaled, b_out);
+    emit_dense(b, y, gate, scaled, b_out);
 }

@@ -43,7 +43,7 @@ typedef enum {
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, behind which are B and C of `choice` groups; steps z, w = {A, skip} */
-    OP_RMS_NORM,     /* y = x / its root mean square, in `count` groups of channels */
+    OP_RMS_NORM,     /* y = x / its root mean square, in `count` groups of channels; y is not x */
     OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer with maps x; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer, x: its maps, z: its gate, v: its input */
     OP_COUNT

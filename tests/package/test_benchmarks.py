@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import full_size, recall, report, tiles, training
+from benchmarks import full_size, recall, report, ssd, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -150,6 +150,14 @@ def test_quick_run_of_pathfinder() -> None:
         assert row["images/s"] == pytest.approx(1 / row["seconds"])
         if "speedup" in row:
             assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
+def test_quick_run_of_mamba2() -> None:
+    """The scan and the layer have a row beside each limit."""
+    rows = list(ssd.rows(1, 70, 8, 4, 0.02))
+    assert [row["limit"] for row in rows] == ["products"] * 3 + ["mamba, N 16"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["seconds"] / row["limit_seconds"])
 
 
 def test_quick_run_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,8 @@ def ssd_scan_backward(
         args.bind("chunks", _carries_shape(args)[1], f"dy in chunks of {CHUNK} steps")
         carries = args.layout(args.array("carries", carries, "B chunks H P N"), ady.dtype)
     grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
-    result = SsdScanGrads(*grads, args.empty(_state_shape(args), ady.dtype))
+    grads.append(args.empty(_state_shape(args), ady.dtype))
+    result = SsdScanGrads(*grads)
     del inputs["h0"]
     args.kernels.ssd_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
     return result
