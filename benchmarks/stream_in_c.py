@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lstm": {"d_state": 128},
     "mamba": {},
     "mamba2": {},
+    "delta_net": {"heads": 4},
     "fixed_point": {"d_state": 128},
     "bedouin": {},
     "fpmamba": {},
@@ -54,7 +55,7 @@ def rows(layers: list[str]) -> Iterator[str]:
         source, archive = ROOT / "benchmarks" / "stream_in_c.c", ROOT / "build" / "lib" / "librotrnn.a"
         options = ["-O3", "-march=native", f"-I{ROOT / 'include'}", "-lm", "-o", str(program)]
         subprocess.run(["cc", str(source), str(archive), *options], check=True)
-        plain = ("mamba", "mamba2", "bedouin", "fpmamba")  # gated by themselves
+        plain = ("mamba", "mamba2", "delta_net", "bedouin", "fpmamba")  # gated by themselves
         for layer in layers:
             block = "plain" if layer in plain else "gated"
             model = build_model(ModelSettings(layer, 128, 2, block=block), SETTINGS[layer], n_features=1, n_classes=10)

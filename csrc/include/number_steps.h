@@ -93,6 +93,24 @@ ROT_ALWAYS_INLINE number OF(selective_input_adjoint)(number du, number g, real b
 /* The gradient of the exponent delta A: times A it is the term of ddelta, times delta that of dA. */
 ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved) { return g * moved; }
 
+/* The gated delta rule, one value channel whose state is h (keys), one Householder step, where a is the decay:
+ *
+ *   error = v - a k . h_prev      u = beta error      h_s = a h_prev_s + k_s u      y = q . h
+ *
+ * Adjoint, with g the gradient of h, to which y adds q dy and which ends as that of h_prev:
+ *
+ *   du = k . g      dv = beta du      dbeta += du error      dq_s += h_s dy
+ *   dk_s += g_s u - a h_prev_s dv,   m_s = g_s - k_s dv  of  a h_prev_s,   da += m_s h_prev_s,   g_prev_s = a m_s
+ *
+ * The caller sums over keys, channels and steps. */
+ROT_ALWAYS_INLINE number OF(delta_error)(number v, real a, number product) { return v - a * product; }
+ROT_ALWAYS_INLINE number OF(delta_step)(number h_prev, real a, real k, number u) { return a * h_prev + k * u; }
+ROT_ALWAYS_INLINE number OF(delta_output_adjoint)(number g, number dy, real q) { return g + q * dy; }
+ROT_ALWAYS_INLINE number OF(delta_key_adjoint)(number g, number u, number h_prev, real a, number dv) {
+    return g * u - a * h_prev * dv;
+}
+ROT_ALWAYS_INLINE number OF(delta_moved_adjoint)(number g, real k, number dv) { return g - k * dv; }
+
 /* Layer norm (Ba et al. 2016) of a row of D channels, <> the mean over them:
  *
  *   xhat = (x - mean) rstd     y = xhat scale + bias

@@ -12,16 +12,15 @@
  */
 #include <string.h>
 
+#include "channels.h"
 #include "kernels.h"
 #include "rows.h"
 #include "stop.h"
 #include "workspace.h"
 
 enum {
-    VECTORS = 64 / VECTOR_BYTES, /* registers of a block, a cache line: its tiles fit in level 1 cache */
-    WIDTH = VECTORS * LANES,     /* its channels */
-    FORWARD = 4,                 /* states that run together: each recurrence alone would wait for its last step, */
-    BACKWARD = 2,                /* and backward, where a state takes more of the cache */
+    FORWARD = 4,  /* states that run together: each recurrence alone would wait for its last step, */
+    BACKWARD = 2, /* and backward, where a state takes more of the cache */
     TILE = SELECTIVE_TILE,
     TASKS = 16,     /* at least, if there are enough blocks */
     SERIAL = 16384, /* numbers (B,T,D,S) below which one thread is used */
@@ -58,25 +57,6 @@ static walk steps_of_tile(const plan *p, int64_t b, int64_t tile) {
     return walk_of(b, tile, TILE, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
-/* The n channels of a block, from lo on. */
-typedef struct {
-    int64_t lo, n;
-} span;
-
-static span span_of(const plan *p, int64_t block) {
-    const int64_t lo = block * WIDTH;
-    const span s = {lo, least(p->D - lo, WIDTH)};
-    return s;
-}
-
-/* n channels of a block: mostly a whole one, which needs no call of memcpy. */
-static void copy_block(real *restrict to, const real *restrict from, int64_t n) {
-    if (n == WIDTH)
-        copy_row(to, from, WIDTH);
-    else
-        copy_row(to, from, n);
-}
-
 /* The processor does not see which block comes next: rows are far apart. An address beyond the array does no harm. */
 static void fetch_next_block(const real *x) { __builtin_prefetch((const void *)((uintptr_t)x + WIDTH * sizeof(real))); }
 
@@ -84,8 +64,7 @@ static void load_rows(real *restrict to, const real *restrict from, walk w, span
     for (int64_t k = 0; k < w.steps; k++) {
         const real *const row = from + (w.first + k * w.stride) * D + s.lo;
         fetch_next_block(row);
-        copy_block(to + k * WIDTH, row, s.n);
-        for (int64_t j = s.n; j < WIDTH; j++) to[k * WIDTH + j] = 0; /* mostly none, so no call of memset */
+        load_block(to + k * WIDTH, row, s.n);
     }
 }
 
@@ -126,9 +105,6 @@ static void scale_rows(real *restrict z, const real *restrict c, const real *res
 static void add_product(real *restrict z, const real *restrict x, const real *restrict y, int64_t steps) {
     for (int64_t i = 0; i < steps * WIDTH; i++) z[i] += x[i] * y[i];
 }
-
-static vec at(const real *row, int v) { return load(row + v * LANES); }
-static void put(real *row, int v, vec value) { store(row + v * LANES, value); }
 
 /* A few of the S states of a block, `apart` numbers from one to the next in h and A, over a tile:
  *
@@ -180,7 +156,7 @@ KERNEL(selective_forward) {
         for (int64_t tile = 0; tile < p.tiles && !stopped(stop); tile++) {
             const walk w = steps_of_tile(&p, b, tile);
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
-                const span block = span_of(&p, i);
+                const span block = span_of(p.D, i);
                 real *const h = states + b * S * p.padded + block.lo, *const rates = constants + block.lo;
                 for (int64_t s = 0; carries && s < S; s++)
                     copy_block(carries + ((b * p.tiles + tile) * S + s) * D + block.lo, h + s * p.padded, block.n);
@@ -270,19 +246,10 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
     }
 }
 
-static void add_pairs(real *restrict sums, const real *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sums[i] = x[2 * i] + x[2 * i + 1];
-}
-
 /* db[k row] and dc[k row] <- the totals of the registers of `spread`, which is overwritten. */
 static void store_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
     tile_sums other;
-    real *sums = spread, *next = other;
-    for (int64_t width = LANES / 2; width; width /= 2) {
-        add_pairs(next, sums, 2 * TILE * width);
-        real *const swap = sums;
-        sums = next, next = swap;
-    }
+    const real *const sums = register_totals(spread, other, 2 * TILE);
     for (int64_t k = 0; k < steps; k++) {
         db[k * row] = sums[k];
         dc[k * row] = sums[TILE + k];
@@ -339,7 +306,7 @@ KERNEL(selective_backward) {
             if (!w.steps) continue;
             memset(spread, 0, (size_t)S * sizeof(tile_sums));
             for (int64_t i = group * p.blocks / p.groups; i < (group + 1) * p.blocks / p.groups; i++) {
-                const span block = span_of(&p, i);
+                const span block = span_of(p.D, i);
                 real *const g = states + b * size + block.lo, *const rates = constants + block.lo;
                 real *const sum = sums + b * (size + p.padded) + block.lo;
                 load_rows(step, delta, w, block, D);

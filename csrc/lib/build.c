@@ -241,6 +241,7 @@ static const struct {
     {"MinGRU", build_min_gru},
     {"Mamba", build_mamba},
     {"Mamba2", build_mamba2},
+    {"DeltaNet", build_delta_net},
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},

@@ -22,6 +22,7 @@ typedef enum {
     OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
     OP_LAYER_NORM,   /* y = w[0] xhat + w[1] */
+    OP_RMS_NORM,     /* y = w[0] x / sqrt(mean x^2 + eps), the mean of each of `count` groups of channels; y is not x */
     OP_ADD,          /* y += x */
     OP_SKIP,         /* y += w[0] x, by channel */
     OP_GELU,         /* y = gelu(x) */
@@ -43,7 +44,7 @@ typedef enum {
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, behind which are B and C of `choice` groups; steps z, w = {A, skip} */
-    OP_RMS_NORM,     /* y = x / its root mean square, in `count` groups of channels; y is not x */
+    OP_DELTA,        /* y: delta rule of `count` heads, from queries and keys x, values z and openings v (run.c) */
     OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer with maps x; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer, x: its maps, z: its gate, v: its input */
     OP_COUNT

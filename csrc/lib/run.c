@@ -53,6 +53,21 @@ static void run_layer_norm(const op *o, const frame *f) {
         (void)layer_norm_row(y, x, o->w[0], o->w[1], D, (real)o->eps);
 }
 
+/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
+ * here, so the library and Python's extension have the same bits. */
+static void run_rms_norm(const op *o, const frame *f) {
+    const int64_t width = o->y.width / o->count;
+    real *restrict y = rows_of(f, o->y);
+    const real *restrict x = rows_of(f, o->x), *const scales = o->w[0];
+    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
+        const real *restrict scale = scales + r % o->count * width;
+        EACH(d, width) y[d] = x[d] * x[d];
+        const real square = row_sum(y, width) / (real)width;
+        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
+        EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
+    }
+}
+
 static void run_add(const op *o, const frame *f) {
     const int64_t D = o->y.width;
     for (int64_t r = 0; r < f->B * f->n; r++) add_row(rows_of(f, o->y) + r * D, rows_of(f, o->x) + r * D, D);
@@ -422,17 +437,42 @@ static void run_ssd(const op *o, const frame *f) {
     }
 }
 
-/* y is not x: it holds the squares first. Which products a compiler fuses with a sum depends on its options, and there
- * are none here, so the library and Python's extension have the same bits. */
-static void run_rms_norm(const op *o, const frame *f) {
-    const int64_t width = o->y.width / o->count;
-    real *restrict y = rows_of(f, o->y);
-    const real *restrict x = rows_of(f, o->x);
-    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
-        EACH(d, width) y[d] = x[d] * x[d];
-        const real square = row_sum(y, width) / (real)width;
-        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
-        EACH(d, width) y[d] = layer_norm_xhat(x[d], 0, rstd);
+/* sum (values) <- h^T c of a head's state h (keys, values) */
+static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys,
+                          int64_t values) {
+    zero_row(sum, values);
+    for (int64_t s = 0; s < keys; s++) EACH(j, values) sum[j] += h[s * values + j] * c[s];
+}
+
+/* A Householder step after the decay a; u (values) is overwritten. */
+static void householder_row(real *restrict h, real *restrict u, const real *restrict k, const real *restrict v,
+                            real beta, real a, int64_t keys, int64_t values) {
+    state_product(u, h, k, keys, values);
+    EACH(j, values) u[j] = beta * delta_error(v[j], a, u[j]);
+    for (int64_t s = 0; s < keys; s++) EACH(j, values) h[s * values + j] = delta_step(h[s * values + j], a, k[s], u[j]);
+}
+
+/* Rows: x has the queries, then the keys of each Householder step, z the values of each, all by heads; v what gives
+ * each step's beta, which goes to 2 with `choice`, and from `from` on the decays, if they have rates w[0]. */
+static void run_delta(const op *o, const frame *f) {
+    const int64_t heads = o->count, values = o->y.width / heads, steps = o->z.width / o->y.width;
+    const int64_t keys = o->x.width / (steps + 1) / heads;
+    const real *const rates = o->w[0];
+    const real largest = o->choice ? 2 : 1;
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        real *y = rows_of(f, o->y) + row * o->y.width, *h = state_of(f, b, o->state);
+        const real *const x = rows_of(f, o->x) + row * o->x.width, *const v = rows_of(f, o->z) + row * o->z.width;
+        const real *const open = rows_of(f, o->v) + row * o->v.width, *const decays = open + o->from;
+        for (int64_t head = 0; head < heads; head++, y += values, h += keys * values) {
+            real a = rates ? vmath_exp(softplus(decays[head]) * rates[head]) : 1;
+            for (int64_t i = 0; i < steps; i++, a = 1) {
+                const int64_t own = i * heads + head;
+                householder_row(h, y, x + (heads + own) * keys, v + own * values, largest * sigmoid(open[own]), a, keys,
+                                values);
+            }
+            state_product(y, h, x + head * keys, keys, values);
+        }
     }
 }
 
@@ -442,6 +482,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
     [OP_LAYER_NORM] = run_layer_norm,
+    [OP_RMS_NORM] = run_rms_norm,
     [OP_ADD] = run_add,
     [OP_SKIP] = run_skip,
     [OP_GELU] = run_gelu,
@@ -458,7 +499,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
     [OP_SSD] = run_ssd,
-    [OP_RMS_NORM] = run_rms_norm,
+    [OP_DELTA] = run_delta,
     [OP_ROTARY] = run_rotary,
     [OP_WROPE] = run_wrope,
     [OP_ATTENTION] = run_attention,

@@ -8,6 +8,7 @@ without those that need kernels that a GPU does not have.
 from cases import (
     bedouin,
     blocks,
+    delta,
     fixed_point,
     history,
     ladder,
@@ -28,6 +29,7 @@ ANYWHERE: list[LayerRow] = [
     *linear.LINEAR,
     *selective.LAYERS,
     *ssd.LAYERS,
+    *delta.LAYERS,
     *linear.BOTH_WAYS,
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
@@ -43,6 +45,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *fixed_point.FIXED_POINT_LARGE,
     *selective.LAYERS_LARGE,
     *ssd.LAYERS_LARGE,
+    *delta.LAYERS_LARGE,
 ]
 
 ON_DEVICES: list[Case] = [
@@ -51,6 +54,7 @@ ON_DEVICES: list[Case] = [
     *mixers.OPS,
     *selective.OPS,
     *ssd.OPS,
+    *delta.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
     *history.READS,
@@ -65,6 +69,7 @@ LARGE: list[Case] = [
     *mixers.OPS_LARGE,
     *selective.OPS_LARGE,
     *ssd.OPS_LARGE,
+    *delta.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *ladder.BANK_LARGE,

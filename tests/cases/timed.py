@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cases.blocks import linear_layer_case
+from cases.delta import delta_case
 from cases.ladder import bank_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
@@ -40,6 +41,7 @@ TIMED: list[Case] = [
     bank_case(B, T, D, 32),
     selective_case(B, T, D, 16),
     ssd_case(B, T, 2, D // 2, D),
+    delta_case(B, T, 1, 4, D // 4, D // 4),
     rnn_case(B, T, D, "tanh"),
     lstm_case(B, T, D),
     attention_case(B, T, D, 4),

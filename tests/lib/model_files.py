@@ -34,6 +34,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "s4d": {"d_state": 2, "window": 2},
     "mamba": {"d_state": 2},
     "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
+    "delta_net": {"d_state": 2, "heads": 2, "steps": 2, "gate": True},
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},

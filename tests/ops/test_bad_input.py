@@ -172,11 +172,16 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     select = X, X, np.ones((4, 1)), steps, steps
     heads, ones = np.ones((2, 3, 1, 4)), np.ones((2, 3, 1))
     scalars = heads, ones, np.ones(1), heads, heads
+    delta = np.ones((2, 3, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1))
     kept = rotrnn.diagonal_bank(*BANK, X)[2]
     key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
     block: Any = X, *(None,) * 3
     return {
         ("causal_conv", "return_state"): lambda flag: rotrnn.causal_conv(X, np.ones((4, 2)), return_state=flag),
+        ("delta_rule", "return_carries"): lambda flag: rotrnn.delta_rule(*delta, return_carries=flag),
+        ("delta_rule", "return_state"): lambda flag: rotrnn.delta_rule(*delta, return_state=flag),
+        ("delta_rule", "reverse"): lambda flag: rotrnn.delta_rule(*delta, reverse=flag),
+        ("delta_rule_backward", "reverse"): lambda flag: rotrnn.delta_rule_backward(delta[0], *delta, reverse=flag),
         ("depth_pass", "adjoint"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), adjoint=flag),
         ("depth_pass", "scaled"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), scaled=flag),
         ("diagonal_bank", "reverse"): lambda flag: rotrnn.diagonal_bank(*BANK, X, reverse=flag),

@@ -3,6 +3,7 @@
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention
 from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
+from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.lru import LRU as LRU
@@ -29,6 +30,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "attention": Attention,
     "mamba": Mamba,
     "mamba2": Mamba2,
+    "delta_net": DeltaNet,
     "selective_rotrnn": SelectiveRotRNN,
     "fixed_point": FixedPointRNN,
     "bedouin": Bedouin,

@@ -11,6 +11,8 @@ from rotrnn.ops.block import *  # noqa: F403
 from rotrnn.ops.block import __all__ as _block
 from rotrnn.ops.conv import *  # noqa: F403
 from rotrnn.ops.conv import __all__ as _conv
+from rotrnn.ops.delta import *  # noqa: F403
+from rotrnn.ops.delta import __all__ as _delta
 from rotrnn.ops.dense import *  # noqa: F403
 from rotrnn.ops.dense import __all__ as _dense
 from rotrnn.ops.linear_layer import *  # noqa: F403
@@ -41,6 +43,7 @@ __all__ = [
     *_bank,
     *_block,
     *_conv,
+    *_delta,
     *_dense,
     *_linear_layer,
     *_memory,

@@ -1,0 +1,205 @@
+"""The gated delta rule: a matrix state that is corrected towards a value at a key (csrc/kernels/delta.c)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from rotrnn._cpu import DELTA_TILE as TILE
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
+
+__all__ = ["DeltaRuleGrads", "delta_rule", "delta_rule_backward"]
+
+
+class DeltaRuleGrads(NamedTuple):
+    """Gradients of `delta_rule`, each in the shape of its argument; ddecay is None without decay."""
+
+    dq: Array
+    dk: Array
+    dv: Array
+    dbeta: Array
+    ddecay: Array | None
+    dh0: Array
+
+
+def delta_rule(
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    return_state: bool = False,
+    return_carries: bool = False,
+) -> Array | tuple[Array, ...]:
+    """Linear recurrence of a matrix state by Householder steps: DeltaNet, Gated DeltaNet and DeltaProduct.
+
+    In each head, a token t decays the state h (K, V), makes R Householder steps i = 0..R-1, and is read:
+
+    ``h <- decay_t h``, ``h <- h + beta_{t,i} k_{t,i} (v_{t,i} - h^T k_{t,i})^T``, ``y_t = h^T q_t``.
+
+    A step is ``h <- (I - beta k k^T) h + beta k v^T``. For a key of unit length, its matrix has the eigenvalue
+    ``1 - beta`` along k and 1 across: a projection at beta = 1, a reflection at beta = 2. h is the transpose of the
+    state S of the papers. With R = 1 and no decay this is DeltaNet (Yang et al. 2024, "Parallelizing Linear
+    Transformers with the Delta Rule over Sequence Length"), with R = 1 and decay Gated DeltaNet (Yang, Kautz and
+    Hatamizadeh 2024, eq. 10), with more steps (Gated) DeltaProduct (Siems et al. 2025), where only the first step of a
+    token decays.
+
+    Parameters
+    ----------
+    q : (B, T, H, K)
+        What is read. All arrays are float32 or float64, and are promoted to their common dtype. Any T >= 0.
+    k : (B, T, R, H, K)
+        Keys, as they are: whoever wants them of unit length normalises them.
+    v : (B, T, R, H, V)
+        Values.
+    beta : (B, T, R, H)
+        Step sizes.
+    decay : (B, T, H), optional
+        The factor of the state before the first step of a token. Default: 1.
+    h0 : (B, H, K, V), optional
+        Initial state; with `reverse` it enters at the last valid token. Default: zero.
+    reverse : bool
+        Run backward in time, without copying the input. The steps of a token keep their order.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid tokens of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
+    return_state : bool
+        Also return the final state.
+    return_carries : bool
+        Also return the carries, so that `delta_rule_backward` need not run forward again.
+
+    Returns
+    -------
+    y : (B, T, H, V)
+    hT : (B, H, K, V)
+        Only with `return_state`: the state after the last valid token in scan order; `h0` (or zero) for a sequence
+        without tokens.
+    carries : (B, H, tiles, K, V)
+        Only with `return_carries`: the states before each tile of 16 tokens.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers, float16 and complex numbers are not supported).
+    ValueError
+        Shapes disagree, R is 0, a length is out of range, or a size product overflows.
+    """
+    args = Boundary("delta_rule")
+    reverse = args.flag("reverse", reverse)
+    return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
+    arrays = args.common(*_arrays(args, q, k, v, beta, decay, h0))
+    steps = args.lengths(lengths)
+    dtype = arrays[0].dtype
+    y = args.out("y", None, tuple(args.size[letter] for letter in "BTHV"), dtype)
+    hT = args.out("the state", None, _state_shape(args), dtype) if return_state else None
+    carries = args.out("carries", None, _carries_shape(args), dtype) if return_carries else None
+    args.kernels.delta_forward(y=y, hT=hT, carries=carries, **_inputs(args, arrays, steps, reverse))
+    more = tuple(one for one in (hT, carries) if one is not None)
+    return (y, *more) if more else y
+
+
+def delta_rule_backward(
+    dy: npt.ArrayLike,
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+    carries: Array | None = None,
+) -> DeltaRuleGrads:
+    """Adjoint of `delta_rule`.
+
+    With g the gradient of the state after a step, and ``error = v - h^T k`` of the state h before it, decayed:
+    ``dq_t = h dy_t`` and ``g <- g + q_t dy_t^T`` where the state is read; in each step ``dv = beta g^T k``,
+    ``dbeta = (g^T k) . error``, ``dk = beta g error - h dv`` and ``g <- g - k dv^T``; then
+    ``ddecay_t = sum of g * h_{t-1}`` and ``g <- decay_t g``. At the end of time g is dhT, at its beginning dh0.
+
+    Parameters
+    ----------
+    dy : (B, T, H, V)
+        Gradient of `y`; padding beyond `lengths` is never read.
+    q, k, v, beta, decay, h0, reverse, lengths
+        As given to `delta_rule`.
+    dhT : (B, H, K, V), optional
+        Gradient of the final state.
+    carries : (B, H, tiles, K, V), optional
+        As returned by `delta_rule`; recomputed if not given.
+
+    Returns
+    -------
+    DeltaRuleGrads
+        ``(dq, dk, dv, dbeta, ddecay, dh0)``, all new arrays (nothing is accumulated), zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `delta_rule`.
+    """
+    args = Boundary("delta_rule_backward")
+    reverse = args.flag("reverse", reverse)
+    ady = args.array("dy", dy, "B T H V")
+    given = _arrays(args, q, k, v, beta, decay, h0)
+    adhT = args.optional("dhT", dhT, "B H K V")
+    steps = args.lengths(lengths)
+    *arrays, ady, adhT = args.common(*given, ady, adhT)
+    inputs = _inputs(args, arrays, steps, reverse)
+    if carries is None:
+        carries = args.out("carries", None, _carries_shape(args), ady.dtype)
+        args.kernels.delta_forward(y=None, hT=None, carries=carries, **inputs)
+    else:
+        args.bind("tiles", _carries_shape(args)[2], f"dy in tiles of {TILE} tokens")
+        carries = args.layout(args.array("carries", carries, "B H tiles K V"), ady.dtype)
+    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
+    result = DeltaRuleGrads(*[*grads, args.out("the state", None, _state_shape(args), ady.dtype)])
+    del inputs["h0"]
+    args.kernels.delta_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
+    return result
+
+
+def _arrays(
+    args: Boundary,
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    beta: npt.ArrayLike,
+    decay: npt.ArrayLike | None,
+    h0: npt.ArrayLike | None,
+) -> list[Array | None]:
+    """Returns the arguments of a delta rule, with checked shapes."""
+    arrays = [
+        args.array("q", q, "B T H K"),
+        args.array("k", k, "B T R H K"),
+        args.array("v", v, "B T R H V"),
+        args.array("beta", beta, "B T R H"),
+        args.optional("decay", decay, "B T H"),
+        args.optional("h0", h0, "B H K V"),
+    ]
+    if not args.size["R"]:
+        raise ValueError(f"{args.op}: k has R=0 steps for each token, expected at least 1")
+    return arrays
+
+
+def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
+    """Returns the keyword arguments that both kernels share."""
+    named = dict(zip(("q", "k", "v", "beta", "decay", "h0"), arrays, strict=True))
+    sizes = {**args.sizes("B T R H"), "keys": args.size["K"], "values": args.size["V"]}
+    return {**named, "lengths": steps, **sizes, "reverse": reverse}
+
+
+def _state_shape(args: Boundary) -> tuple[int, ...]:
+    return tuple(args.size[letter] for letter in "BHKV")
+
+
+def _carries_shape(args: Boundary) -> tuple[int, ...]:
+    B, H, K, V = _state_shape(args)
+    return B, H, -(-args.size["T"] // TILE), K, V

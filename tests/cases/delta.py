@@ -1,0 +1,179 @@
+"""Rows of the delta rule and of the layer that uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cases.layer_row import LayerRow
+from cases.table import Arrays, Case, normal
+from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.ops.delta import delta_rule, delta_rule_backward
+
+
+def delta_loop(
+    q: Any, k: Any, v: Any, beta: Any, decay: Any = None, h0: Any = None, reverse: bool = False, lengths: Any = None
+) -> tuple[Any, Any]:
+    """The papers' form, S = h^T: S_t = alpha_t S_{t-1} prod_i (I - beta_i k_i k_i^T) + ..., o_t = S_t q_t."""
+    B, T, R, H, K = k.shape
+    y, hT = np.zeros(v.shape[:2] + v.shape[3:]), np.zeros((B, H, K, v.shape[-1])) if h0 is None else np.array(h0)
+    for b in range(B):
+        for head in range(H):
+            S = hT[b, head].T
+            steps = range(T if lengths is None else lengths[b])
+            for t in reversed(steps) if reverse else steps:
+                S = S * (1 if decay is None else decay[b, t, head])
+                for i in range(R):
+                    key, step = k[b, t, i, head], beta[b, t, i, head]
+                    S = S @ (np.eye(K) - step * np.outer(key, key)) + step * np.outer(v[b, t, i, head], key)
+                y[b, t, head] = S @ q[b, t, head]
+            hT[b, head] = S.T
+    return y, hT
+
+
+def delta_case(
+    B: int, T: int, R: int, H: int, K: int, V: int, *, decay: bool = True, reverse: bool = False, lengths: Any = None,
+    keep: bool = False,
+) -> Case:  # fmt: skip
+    """Unit keys and beta in (0, 2), so that the state does not grow; the first head's state does not decay."""
+    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths}
+
+    def make(rng: np.random.Generator) -> Arrays:
+        k = normal(rng, (B, T, R, H, K))
+        args = {
+            "q": normal(rng, (B, T, H, K)),
+            "k": k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), 1e-9),
+            "v": normal(rng, (B, T, R, H, V)),
+            "beta": rng.uniform(0.1, 1.9, (B, T, R, H)),
+            "h0": normal(rng, (B, H, K, V)),
+        }
+        if decay:
+            args["decay"] = rng.uniform(0.5, 1, (B, T, H))
+            args["decay"][..., :1] = 1
+        return args
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = delta_rule(**args, **how, return_state=True)
+        assert isinstance(result, tuple)
+        return result
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        carries = delta_rule(**args, **how, return_carries=True)[1] if keep else None
+        grads = delta_rule_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    flags = " decay" * decay + " reverse" * reverse + " ragged" * (lengths is not None) + " kept" * keep
+    padded = ("q", "k", "v", "beta", *(("decay",) if decay else ()), "out0")
+    return Case(
+        f"delta_rule{flags} {B}x{T}x{R} H{H} {K}x{V}",
+        make,
+        forward,
+        backward,
+        lambda args: delta_loop(**args, **how),
+        # a number of the state passes each step's product with a key, K terms, and a few more; gradients sum channels
+        terms=(2 * K + 8) * R * T + 2 * (K + V) + 20,
+        linear=(("v", "h0"), ("q",)),
+        ragged={} if lengths is None else dict.fromkeys(padded, lengths),
+        lengths=lengths,
+    )
+
+
+OPS = [
+    delta_case(2, 7, 1, 2, 3, 4),
+    delta_case(1, 1, 1, 1, 1, 1, keep=True),
+    delta_case(2, 0, 1, 2, 3, 2),
+    delta_case(0, 4, 2, 2, 3, 2),
+    delta_case(2, 4, 1, 0, 3, 2),
+    delta_case(2, 4, 1, 1, 0, 2),
+    delta_case(2, 4, 2, 1, 3, 0, keep=True),
+    delta_case(1, 37, 1, 2, 4, 5, decay=False, keep=True),
+    delta_case(2, 19, 3, 2, 5, 3),  # three steps a token, two tiles
+    delta_case(3, 34, 2, 1, 3, 2, lengths=(34, 0, 17), keep=True),  # lengths at none, in the second tile, and past it
+    delta_case(3, 34, 1, 2, 7, 37, reverse=True, lengths=(16, 34, 0)),  # several blocks of channels; at a tile's end
+    delta_case(2, 17, 2, 1, 9, 16, reverse=True, decay=False),
+]
+
+OPS_LARGE = [
+    delta_case(3, 50, 2, 2, 16, 40, lengths=(50, 0, 37)),
+    delta_case(1, 60, 1, 8, 16, 16, reverse=True, decay=False),
+]
+
+
+def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """One token after the other, with a buffer for the window of the convolution, in the papers' form."""
+    tail, h = (np.array(one) for one in state)
+    H, K, V, n = layer.heads, layer.d_state, layer.width, layer.steps
+    y = np.zeros_like(x)
+
+    def s(z: Any) -> Any:
+        return 1 / (1 + np.exp(-z))
+
+    def unit(z: Any) -> Any:
+        return z / np.sqrt(z @ z + 1e-6)
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            z = params["qkv_proj"] @ x[b, t]
+            if layer.d_conv:
+                window = np.concatenate([tail[b], z[None]])
+                tail[b] = window[1:]
+                z = np.einsum("kd,dk->d", window, params["conv_w"])
+            q, k, v = np.split(z * s(z), [H * K, (n + 1) * H * K])
+            k, v = k.reshape(n, H, K), v.reshape(n, H, V)
+            beta = (1 + layer.negative) * s(params["beta_proj"] @ x[b, t]).reshape(n, H)
+            read = np.zeros((H, V))
+            for head in range(H):
+                S = h[b, head].T
+                if layer.gate:
+                    delta = np.log1p(np.exp(params["decay_proj"][head] @ x[b, t] + params["dt_bias"][head]))
+                    S = np.exp(-np.exp(params["A_log"][head]) * delta) * S
+                for i in range(n):
+                    key = unit(k[i, head])
+                    S = S @ (np.eye(K) - beta[i, head] * np.outer(key, key))
+                    S = S + beta[i, head] * np.outer(v[i, head], key)
+                o = S @ unit(q.reshape(H, K)[head])
+                read[head] = params["norm"] * o / np.sqrt(np.mean(o**2) + layer.norm_eps)
+                h[b, head] = S.T
+            out = read.ravel()
+            if layer.output_gate:
+                gate = params["gate_proj"] @ x[b, t]
+                out = out * gate * s(gate)
+            y[b, t] = params["out_proj"] @ out
+    return y, (tail, h)
+
+
+def delta_net_row(
+    name: str, layer: DeltaNet, B: int, T: int, lengths: Any = None, reference: Any = delta_net_loop
+) -> LayerRow:
+    return LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        # those of the rule; the norms divide by what they are given, so roundings grow by its inverse size
+        terms=(2 * layer.d_state + 8 + B) * layer.steps * T + 8 * layer.inner + 200,
+        linear=(("out_proj",),),
+    )
+
+
+LAYERS = [
+    delta_net_row("", DeltaNet(4, d_state=3), 2, 12),
+    delta_net_row("gated", DeltaNet(4, heads=2, d_state=3, gate=True, output_gate=True), 3, 9, (9, 0, 2)),
+    delta_net_row("product", DeltaNet(4, heads=2, d_state=2, steps=2, negative=True), 2, 7),
+    delta_net_row(
+        "gated product",
+        DeltaNet(3, d_state=4, expand=2, steps=3, gate=True, negative=True, output_gate=True, d_conv=2),
+        2,
+        6,
+        (6, 3),
+    ),
+    delta_net_row("no convolution", DeltaNet(4, heads=2, d_state=2, d_conv=0, gate=True), 2, 6),
+    delta_net_row("", DeltaNet(2, d_state=2, d_conv=1), 1, 0),
+]
+
+LAYERS_LARGE = [
+    delta_net_row("", DeltaNet(24, heads=2, d_state=8, steps=2, gate=True), 3, 120, (120, 0, 83), None),
+]
