@@ -240,11 +240,13 @@ static const struct {
     {"LSTM", build_lstm},
     {"MinGRU", build_min_gru},
     {"Mamba", build_mamba},
-    {"Mamba2", build_mamba2},
-    {"DeltaNet", build_delta_net},
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
+#if LIB_MATRIX_STATES
+    {"Mamba2", build_mamba2},
+    {"DeltaNet", build_delta_net},
+#endif
 #if LIB_FIXED_POINTS
     {"FixedPointRNN", build_fixed_point},
     {"Bedouin", build_bedouin},

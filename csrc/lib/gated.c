@@ -1,7 +1,6 @@
-/* The layers whose recurrence depends on the input or is not linear: minGRU, the simple recurrent network, the LSTM,
- * Mamba, Mamba-2 and DeltaNet. Their equations are in python/rotrnn/nn/layers/. */
+/* The layers whose recurrence depends on the input or is not linear: minGRU, the simple recurrent network, the LSTM and
+ * Mamba. Their equations are in python/rotrnn/nn/layers/. */
 #include <math.h>
-#include <string.h>
 
 #include "build.h"
 #include "kernels.h"
@@ -56,8 +55,7 @@ void build_lstm(builder *b, const part *p, rows y, rows x) {
     if (projection) emit_dense(b, y, h, C, NULL);
 }
 
-/* u <- SiLU(conv(value)) with weights w (channels, taps) and a bias, or NULL; SiLU alone without taps. */
-static void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
+void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
     const int64_t D = u.width;
     if (!taps) {
         emit(b, OP_SILU, u, value);
@@ -75,8 +73,7 @@ static void emit_conv(builder *b, rows u, rows value, const double *w, const dou
     emit(b, OP_SILU, u, u);
 }
 
-/* The convolution of both Mambas with its bias, if it has any, then SiLU. */
-static void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps) {
+void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps) {
     const bool bias = flag_of(b, p, "conv_bias");
     const double *const w = taps ? matrix_of(b, p, "conv_w", u.width, taps) : NULL;
     emit_conv(b, u, value, w, taps && bias ? vector_of(b, p, "conv_bias", u.width) : NULL, taps);
@@ -132,152 +129,4 @@ void build_mamba(builder *b, const part *p, rows y, rows x) {
     build_selection(b, p, value, u, R, S);
     emit(b, OP_GATE, value, gate);
     emit_dense(b, y, value, w_out, b_out);
-}
-
-/* -exp(A_log) */
-static double *rates_of(builder *b, const part *p, int64_t H) {
-    const double *const A_log = vector_of(b, p, "A_log", H);
-    double *const rates = good(b) ? spare(b, H) : NULL;
-    for (int64_t i = 0; rates && i < H; i++) rates[i] = -exp(A_log[i]);
-    return rates;
-}
-
-/* scale x / sqrt(mean x^2 + eps) with `scale` by channel and the mean of each of some groups of channels */
-static rows emit_rms_norm(builder *b, rows x, const double *scale, int64_t groups, double eps) {
-    const rows y = take_rows(b, x.width);
-    op *const norm = emit(b, OP_RMS_NORM, y, x);
-    norm->count = groups;
-    norm->eps = eps;
-    norm->w[0] = stored(b, scale, x.width);
-    return y;
-}
-
-/* P of the setting d_head, where "auto" is the greatest common divisor of the channels and 64. */
-static int64_t head_width_of(builder *b, const part *p, int64_t inner) {
-    if (!json_is(json_member(p->settings, "d_head"), "auto")) return integer_of(b, p, "d_head", 1);
-    int64_t width = 64;
-    while (inner % width) width /= 2;
-    return width;
-}
-
-/* The scan of Mamba-2, y <- scan(u), where u also has B and C of G groups, and delta the step sizes of H heads. */
-static void build_heads(builder *b, const part *p, rows y, rows u, rows delta, int64_t G, int64_t N) {
-    const int64_t H = delta.width;
-    const double *const A = rates_of(b, p, H), *const skip = vector_of(b, p, "D", H);
-    if (!good(b)) return;
-    op *const scan = emit(b, OP_SSD, y, u);
-    scan->z = delta;
-    scan->count = N;
-    scan->choice = G;
-    scan->w[0] = stored(b, A, H);
-    scan->w[1] = stored(b, skip, H);
-    scan->state = take_state(b, N * y.width, b->run->number);
-}
-
-void build_mamba2(builder *b, const part *p, rows y, rows x) {
-    const int64_t N = integer_of(b, p, "d_state", 1), taps = integer_of(b, p, "d_conv", 0), D = x.width;
-    const int64_t inner = integer_of(b, p, "expand", 1) * D, G = integer_of(b, p, "groups", 1);
-    const int64_t P = head_width_of(b, p, inner), H = inner / P, K = inner + 2 * G * N;
-    const bool bias = flag_of(b, p, "bias");
-    const double eps = number_of(b, p, "norm_eps");
-    ignore(p, "dt_min dt_max dt_init_floor A_min A_max");
-    if (P * H != inner || H % G)
-        failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its channels, or groups its heads", p->name);
-    const double *const w_in = matrix_of(b, p, "in_proj", inner + K + H, D);
-    const double *const b_in = bias ? vector_of(b, p, "in_bias", inner + K + H) : NULL;
-    const double *const dt_bias = vector_of(b, p, "dt_bias", H), *const scale = vector_of(b, p, "norm", inner);
-    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
-    const double *const b_out = bias ? vector_of(b, p, "out_bias", D) : NULL;
-    double *const shift = good(b) ? spare(b, H) : NULL;
-    if (!good(b)) return;
-    for (int64_t i = 0; i < H; i++) shift[i] = dt_bias[i] + (bias ? b_in[inner + K + i] : 0);
-    const rows gate = take_rows(b, inner), convolved = take_rows(b, K), u = take_rows(b, K), delta = take_rows(b, H);
-    const rows scanned = take_rows(b, inner);
-    emit_dense(b, gate, x, w_in, b_in);
-    emit_dense(b, convolved, x, w_in + inner * D, bias ? b_in + inner : NULL);
-    emit_dense(b, delta, x, w_in + (inner + K) * D, shift);
-    emit(b, OP_SOFTPLUS, delta, delta);
-    build_conv(b, p, u, convolved, taps);
-    build_heads(b, p, scanned, u, delta, G, N);
-    emit(b, OP_GATE, scanned, gate);
-    const rows normed = emit_rms_norm(b, scanned, scale, G, eps);
-    emit_dense(b, y, normed, w_out, b_out);
-}
-
-/* SiLU(conv(w x)) of `width` rows of qkv_proj and of conv_w, from `first` on. */
-static rows build_projection(builder *b, rows x, const double *w, const double *taps_w, int64_t first, int64_t width,
-                             int64_t taps) {
-    const rows value = take_rows(b, width), u = take_rows(b, width);
-    emit_dense(b, value, x, w + first * x.width, NULL);
-    emit_conv(b, u, value, taps ? taps_w + first * taps : NULL, NULL, taps);
-    return u;
-}
-
-/* What opens the state: beta_proj x, n of each head, and with `gate` decay_proj x + dt_bias behind it. */
-static rows build_openings(builder *b, const part *p, rows x, int64_t n, int64_t H, bool gate) {
-    const int64_t D = x.width, both = (n + gate) * H;
-    const double *const beta = matrix_of(b, p, "beta_proj", n * H, D);
-    const double *const decay = gate ? matrix_of(b, p, "decay_proj", H, D) : NULL;
-    const double *const dt_bias = gate ? vector_of(b, p, "dt_bias", H) : NULL;
-    double *const w = good(b) ? spare(b, both * D) : NULL, *const bias = good(b) ? spare(b, both) : NULL;
-    const rows open = take_rows(b, good(b) ? both : 0);
-    if (!good(b)) return open;
-    memcpy(w, beta, (size_t)(n * H * D) * sizeof *w);
-    if (gate) memcpy(w + n * H * D, decay, (size_t)(H * D) * sizeof *w);
-    if (gate) memcpy(bias + n * H, dt_bias, (size_t)H * sizeof *bias);
-    emit_dense(b, open, x, w, bias);
-    return open;
-}
-
-/* Vectors of `keys` channels divided by their lengths, as in delta_net.py: RMS norm with the scale 1 / sqrt(keys). */
-static rows build_units(builder *b, rows x, int64_t keys) {
-    const double unit_eps = 1e-6, scale = 1 / sqrt((double)keys);
-    double *const scales = spare(b, x.width);
-    for (int64_t i = 0; scales && i < x.width; i++) scales[i] = scale;
-    return emit_rms_norm(b, x, scales, x.width / keys, unit_eps / (double)keys);
-}
-
-/* RMS norm by heads with one scale for all. */
-static rows build_head_norm(builder *b, rows x, const double *scale, int64_t heads, double eps) {
-    double *const scales = spare(b, x.width);
-    for (int64_t i = 0; scales && i < x.width; i++) scales[i] = scale[i % (x.width / heads)];
-    return emit_rms_norm(b, x, scales, heads, eps);
-}
-
-void build_delta_net(builder *b, const part *p, rows y, rows x) {
-    const int64_t H = integer_of(b, p, "heads", 1), keys = integer_of(b, p, "d_state", 1), D = x.width;
-    const int64_t inner = integer_of(b, p, "expand", 1) * D, n = integer_of(b, p, "steps", 1), V = inner / H;
-    const int64_t taps = integer_of(b, p, "d_conv", 0);
-    const bool gate = flag_of(b, p, "gate"), negative = flag_of(b, p, "negative");
-    const bool output_gate = flag_of(b, p, "output_gate");
-    const double eps = number_of(b, p, "norm_eps");
-    ignore(p, "dt_min dt_max");
-    if (V * H != inner) failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its values", p->name);
-    /* these first: they bound heads, steps and values by the size of the file */
-    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
-    const double *const w_gate = output_gate ? matrix_of(b, p, "gate_proj", inner, D) : NULL;
-    const rows open = build_openings(b, p, x, n, H, gate);
-    const double *const rates = gate ? rates_of(b, p, H) : NULL, *const scale = vector_of(b, p, "norm", V);
-    if (!good(b)) return;
-    const int64_t both = (n + 1) * H * keys, all = both + n * inner;
-    const double *const w_in = matrix_of(b, p, "qkv_proj", all, D);
-    const double *const taps_w = taps ? matrix_of(b, p, "conv_w", all, taps) : NULL;
-    if (!good(b)) return;
-    const rows qk = build_projection(b, x, w_in, taps_w, 0, both, taps);
-    const rows v = build_projection(b, x, w_in, taps_w, both, n * inner, taps), read = take_rows(b, inner);
-    op *const rule = emit(b, OP_DELTA, read, build_units(b, qk, keys));
-    rule->z = v;
-    rule->v = open;
-    rule->from = n * H;
-    rule->count = H;
-    rule->choice = negative;
-    rule->w[0] = stored(b, rates, H);
-    rule->state = take_state(b, H * keys * V, b->run->number);
-    const rows normed = build_head_norm(b, read, scale, H, eps);
-    if (output_gate) {
-        const rows on = take_rows(b, inner);
-        emit_dense(b, on, x, w_gate, NULL);
-        emit(b, OP_GATE, normed, on);
-    }
-    emit_dense(b, y, normed, w_out, NULL);
 }

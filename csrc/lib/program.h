@@ -14,8 +14,12 @@
 
 #include "kernels.h"
 
+/* Whether layers are in this build: those whose heads have a matrix state, and those that iterate */
+#ifndef LIB_MATRIX_STATES
+#define LIB_MATRIX_STATES 1
+#endif
 #ifndef LIB_FIXED_POINTS
-#define LIB_FIXED_POINTS 1 /* the layers that iterate are in this build */
+#define LIB_FIXED_POINTS 1
 #endif
 
 typedef enum {

@@ -53,21 +53,6 @@ static void run_layer_norm(const op *o, const frame *f) {
         (void)layer_norm_row(y, x, o->w[0], o->w[1], D, (real)o->eps);
 }
 
-/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
- * here, so the library and Python's extension have the same bits. */
-static void run_rms_norm(const op *o, const frame *f) {
-    const int64_t width = o->y.width / o->count;
-    real *restrict y = rows_of(f, o->y);
-    const real *restrict x = rows_of(f, o->x), *const scales = o->w[0];
-    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
-        const real *restrict scale = scales + r % o->count * width;
-        EACH(d, width) y[d] = x[d] * x[d];
-        const real square = row_sum(y, width) / (real)width;
-        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
-        EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
-    }
-}
-
 static void run_add(const op *o, const frame *f) {
     const int64_t D = o->y.width;
     for (int64_t r = 0; r < f->B * f->n; r++) add_row(rows_of(f, o->y) + r * D, rows_of(f, o->x) + r * D, D);
@@ -410,6 +395,22 @@ static void run_selective(const op *o, const frame *f) {
     }
 }
 
+#if LIB_MATRIX_STATES
+/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
+ * here, so the library and Python's extension have the same bits. */
+static void run_rms_norm(const op *o, const frame *f) {
+    const int64_t width = o->y.width / o->count;
+    real *restrict y = rows_of(f, o->y);
+    const real *restrict x = rows_of(f, o->x), *const scales = o->w[0];
+    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
+        const real *restrict scale = scales + r % o->count * width;
+        EACH(d, width) y[d] = x[d] * x[d];
+        const real square = row_sum(y, width) / (real)width;
+        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
+        EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
+    }
+}
+
 /* One state of each channel of a head. */
 static void head_row(real *restrict y, real *restrict h, real decay, real delta, const real *restrict x, real b, real c,
                      int64_t P) {
@@ -475,6 +476,7 @@ static void run_delta(const op *o, const frame *f) {
         }
     }
 }
+#endif
 
 /* ------------------------------------------------------------------------------------------------------- a push */
 
@@ -482,7 +484,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
     [OP_LAYER_NORM] = run_layer_norm,
-    [OP_RMS_NORM] = run_rms_norm,
     [OP_ADD] = run_add,
     [OP_SKIP] = run_skip,
     [OP_GELU] = run_gelu,
@@ -498,13 +499,16 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_LSTM] = run_lstm,
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
-    [OP_SSD] = run_ssd,
-    [OP_DELTA] = run_delta,
     [OP_ROTARY] = run_rotary,
     [OP_WROPE] = run_wrope,
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
+#if LIB_MATRIX_STATES
+    [OP_RMS_NORM] = run_rms_norm,
+    [OP_SSD] = run_ssd,
+    [OP_DELTA] = run_delta,
+#endif
 #if LIB_FIXED_POINTS
     [OP_FIXED_POINT] = K(rot_run_fixed_point),
     [OP_MATRIX_FIXED_POINT] = K(rot_run_matrix_fixed_point),

@@ -606,9 +606,10 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
     assert caught.value.status == librotrnn.MISMATCH
 
 
-def test_the_layers_that_iterate_can_be_left_out(tmp_path: Path) -> None:
-    lib = librotrnn.library(f"{librotrnn.FOLDER}-less", LIB_ISA=SIMD_AVAILABLE[0], LIB_FIXED_POINTS="0")
-    for name in ("lru", "bedouin"):
+@pytest.mark.parametrize(("option", "left_out"), [("LIB_MATRIX_STATES", "mamba2"), ("LIB_FIXED_POINTS", "bedouin")])
+def test_layers_can_be_left_out(option: str, left_out: str, tmp_path: Path) -> None:
+    lib = librotrnn.library(f"{librotrnn.FOLDER}-without-{left_out}", LIB_ISA=SIMD_AVAILABLE[0], **{option: "0"})
+    for name in ("lru", left_out):
         model, params, x = built(name)
         content = saved(tmp_path, model, params)
         if name == "lru":

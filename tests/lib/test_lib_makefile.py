@@ -39,7 +39,8 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         """The objects that a build compiles."""
         log = Path(f"{compiler}.log")
         log.write_text("")
-        settings = {"LIB_CFLAGS": "", "LIB_FIXED_POINTS": "1", "LIB_ISA": "base avx2 avx512", **options}
+        settings = {"LIB_CFLAGS": "", "LIB_ISA": "base avx2 avx512"}
+        settings |= {"LIB_MATRIX_STATES": "1", "LIB_FIXED_POINTS": "1", **options}
         librotrnn.make("lib", folder=str(tmp_path / "lib"), CC=str(compiler), **settings)
         lines = [shlex.split(line) for line in log.read_text().splitlines()]
         return sorted(Path(line[-1]).name for line in lines if "-c" in line)
@@ -50,6 +51,7 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         (compilers[0], {"LIB_ISA": "base"}),
         (compilers[0], {}),
         (compilers[0], {"LIB_FIXED_POINTS": "0"}),
+        (compilers[0], {"LIB_MATRIX_STATES": "0"}),
         (compilers[0], {"LIB_CFLAGS": "-DNAME='\"a b\"'"}),
         (compilers[1], {"LIB_CFLAGS": "-DNAME='\"a b\"'"}),
     ):
@@ -58,7 +60,8 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         assert compiled(compiler, options | {"LIB_WARNINGS": "-Wall"}) == []
         assert "choose.o" in first
         assert ("run.f32_avx2.o" in first) == ("avx2" in options.get("LIB_ISA", "avx2"))
-        assert ("fixed_points.o" in first) == ("LIB_FIXED_POINTS" not in options)
+        for option, file in (("LIB_MATRIX_STATES", "matrix_states.o"), ("LIB_FIXED_POINTS", "fixed_points.o")):
+            assert (file in first) == (option not in options)
         linked = (tmp_path / "lib" / "librotrnn.so").read_text().split()
         assert sorted(Path(word).name for word in linked if word.endswith(".o")) == first
 
