@@ -9,7 +9,19 @@ import pytest
 
 from cases.fixed_point import dense_recurrence
 from cases.table import normal
-from rotrnn.nn import Bedouin, Context, FixedPointRNN, FPMamba, Mamba, MinGRU, Recurrent, SelectiveRotRNN
+from rotrnn.nn import (
+    LRU,
+    Bedouin,
+    Context,
+    FixedPointRNN,
+    FPMamba,
+    Mamba,
+    Mamba2,
+    MinGRU,
+    Recurrent,
+    SelectiveRotRNN,
+    StoredHistory,
+)
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import MIXERS
 from rotrnn.nn.layer import astype, zero_state
@@ -105,7 +117,11 @@ def test_with_a_norm_in_the_loop_it_is_the_derivative() -> None:
         _, state = layer.step(params, state, x[:, t])
 
 
-@pytest.mark.parametrize("layer", [Mamba(2, d_state=3), MinGRU(3, 4), SelectiveRotRNN(3, 6, heads=2, gamma="input")])
+@pytest.mark.parametrize(
+    "layer",
+    [Mamba(2, d_state=3), Mamba2(4, d_state=3, d_head=2), MinGRU(3, 4), SelectiveRotRNN(3, 6, heads=2, gamma="input")],
+    ids=repr,
+)
 def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> None:
     """A step is affine in h, each component by itself; with states of about 1 it rounds by a few eps."""
     params, x = made(layer, (2, 4))
@@ -115,11 +131,15 @@ def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> 
         again = (*others, h + 1) if others else h + 1
         moved, state = (layer.step(params, one, x[:, t])[1] for one in (again, state))
         difference = moved[-1] - state[-1] if others else moved - state
-        np.testing.assert_allclose(values[:, t], difference, rtol=0, atol=64 * EPS)
+        each = values[:, t]  # of Mamba2 one for all states of a head
+        each = each.reshape(each.shape + (1,) * (difference.ndim - each.ndim))
+        np.testing.assert_allclose(np.broadcast_to(each, difference.shape), difference, rtol=0, atol=64 * EPS)
 
 
 @pytest.mark.parametrize(
-    "layer", [FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), MinGRU(3, 4), SelectiveRotRNN(3, 4)], ids=repr
+    "layer",
+    [FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), Mamba2(2), MinGRU(3, 4), SelectiveRotRNN(3, 4)],
+    ids=repr,
 )
 def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
     params, x = made(layer, (2, 5), noise=0.02)
@@ -137,7 +157,19 @@ def test_what_has_no_dense_matrix_and_wrong_arguments() -> None:
         layer.transitions(params, x)
     with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: x has shape \(2, 5, 2\)"):
         layer.eigenvalues(params, x[..., :2])
+    x[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.eigenvalues: the transitions are not finite"):
+        FixedPointRNN(3, 4).eigenvalues(FixedPointRNN(3, 4).init(np.random.default_rng(0)), x)
     other: MatrixFixedPoint = Bedouin(2, d_state=2)
     params, x = made(other, (2, 5))
     with pytest.raises(ValueError, match=r"Bedouin\.forward: lengths"):
         other.transitions(params, x, Context(lengths=np.array([5, 6])))
+
+
+def test_a_stored_history_has_the_eigenvalues_of_its_layer() -> None:
+    lru, mamba = LRU(3, 4), Mamba(2)
+    for layer, inputs in ((lru, ()), (mamba, (normal(np.random.default_rng(1), (1, 3, 2)),))):
+        history = StoredHistory(layer.d_model, layer, 4)
+        params = history.init(np.random.default_rng(0))
+        own = {name: params[name] for name in layer.shapes}
+        np.testing.assert_array_equal(history.eigenvalues(params, *inputs), layer.eigenvalues(own, *inputs))

@@ -29,6 +29,7 @@ from rotrnn.nn.layer import (
     zero_state,
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
@@ -269,12 +270,15 @@ class SequenceModel(Module, ABC):
         return lengths
 
     def eigenvalues(self, params: Params) -> list[Array]:
-        """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence."""
+        """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence, with a
+        stored history or without."""
         self.arrays(params)
+        layers = [block.layer for block in self.stack.blocks]
         return [
-            block.layer.eigenvalues(params["blocks"][str(i)]["layer"])
-            for i, block in enumerate(self.stack.blocks)
-            if isinstance(block.layer, LinearRecurrence)
+            layer.eigenvalues(params["blocks"][str(i)]["layer"])
+            for i, layer in enumerate(layers)
+            if isinstance(layer, LinearRecurrence)
+            or (isinstance(layer, StoredHistory) and isinstance(layer.layer, LinearRecurrence))
         ]
 
     def _blocks(self, saved: ModelSaved) -> Iterator[tuple[Block, Any]]:

@@ -214,6 +214,14 @@ def mask_steps(values: Array, lengths: npt.NDArray[np.int64] | None) -> Array:
     return masked
 
 
+def spectrum(name: str, A: Array) -> Array:
+    """Returns the eigenvalues (..., N), complex128, of real matrices (..., N, N). ValueError by the function `name` if
+    a matrix is not finite."""
+    if not np.isfinite(A).all():
+        raise ValueError(f"{name}: the transitions are not finite, expected finite parameters, x and state")
+    return np.linalg.eigvals(A.astype(np.float64)).astype(np.complex128)
+
+
 def moved(params: Params, device: Device) -> Params:
     """Returns the params with every array on `device`: those of the CPU are copied there, and the other way round."""
     return {

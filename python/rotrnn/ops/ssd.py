@@ -45,8 +45,9 @@ def ssd_scan(
     ``h_{-1} = h0`` (default zero). The state of a head is a matrix (P, N); head i reads B and C of group
     ``i // (H / G)``. This is the SSM of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 7), computed in the
     chunked form of its section 6: in chunks of 64 steps ``y = (C B^T * decays) (delta x)`` as products of matrices, and
-    from chunk to chunk by the states. The states of single steps are not stored. With ``reverse``, time runs backward,
-    and `h0` enters at the last valid step.
+    from chunk to chunk by the states. The states of single steps are not stored. A value that is not finite may reach
+    earlier steps of its chunk, too: what is above the diagonal is multiplied by zero. With ``reverse``, time runs
+    backward, and `h0` enters at the last valid step.
 
     Parameters
     ----------

@@ -43,6 +43,7 @@ from rotrnn.nn.layer import (
     StateArray,
     StateForm,
     mask_steps,
+    spectrum,
     trusted,
 )
 from rotrnn.ops.boundary import Boundary
@@ -349,7 +350,7 @@ class MatrixFixedPoint(Recurrent):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the eigenvalues of A_t (B, T, E S), complex128, along sequences. Arguments are those of
         `transitions`."""
-        return np.linalg.eigvals(self.transitions(params, x, ctx, state).astype(np.float64)).astype(np.complex128)
+        return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))
 
     def report(self, saved: MatrixSaved) -> dict[str, float]:
         return saved.report.numbers()

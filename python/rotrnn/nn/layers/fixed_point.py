@@ -36,6 +36,7 @@ from rotrnn.nn.layer import (
     StateForm,
     astype,
     mask_steps,
+    spectrum,
     trusted,
 )
 from rotrnn.ops.boundary import Boundary
@@ -543,7 +544,7 @@ class FixedPointRNN(Recurrent):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
         """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of
         `transitions`."""
-        return np.linalg.eigvals(self.transitions(params, x, ctx).astype(np.float64)).astype(np.complex128)
+        return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx))
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()

@@ -9,7 +9,19 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+    trusted,
+)
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous, full
@@ -268,6 +280,12 @@ class Mamba2(Recurrent):
         dparams["in_bias"] = np.concatenate([one.dbias for one in of])
         dparams["dt_bias"] = of[2].dbias
         return of[0].dx + of[1].dx + of[2].dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the transitions exp(Delta_t A) (B, T, H), real, along sequences: one factor for all states of a head.
+        Zero beyond the lengths. Arguments are those of `forward`."""
+        _, saved = self.forward(params, x, ctx, state)
+        return mask_steps(np.exp(saved.delta * self.prepare(params).A), ctx.lengths)
 
     def _projections(self, params: Params) -> list[tuple[Array, Array | None]]:
         """Returns weight and bias of the in-projection's parts: to z, to the convolution, and to Delta."""

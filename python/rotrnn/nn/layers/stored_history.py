@@ -285,6 +285,12 @@ class StoredHistory(Recurrent):
     def state_norms(self, saved: HistorySaved) -> Array | None:
         return self.layer.state_norms(saved.layer)
 
+    def eigenvalues(self, params: Params, *args: Any, **kwargs: Any) -> Array:
+        """Returns those of the layer, whose `eigenvalues` has the same arguments. AttributeError if it has none."""
+        self.check_params(params)
+        values: Array = self.layer.eigenvalues(self._inner(params), *args, **kwargs)  # type: ignore[attr-defined]
+        return values
+
     @property
     def state_size(self) -> int | None:
         return self.layer.state_size
