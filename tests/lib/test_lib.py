@@ -45,6 +45,7 @@ class Case(NamedTuple):
     model: Mapping[str, Any] = MappingProxyType({})
     head: str = "tagger"
     tokens: bool = False
+    noise: float = 0.1  # how far parameters are from their initial values
 
 
 LINEAR = {"d_state": 10}
@@ -115,7 +116,9 @@ CASES = {
     "bedouin, matrix": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "orthogonal", "feedback": ("C",)}),
     "fpmamba": Case("fpmamba", {"d_state": 4, **TIGHT, "stop": "sequence"}, {"block": "plain"}),
     "fpmamba, kronecker": Case(
-        "fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")}
+        "fpmamba",
+        {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")},
+        noise=0.02,  # so that all steps converge
     ),
     "fpmamba, none driven": Case("fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "feedback": ()}),
     "half1": Case("lru", LINEAR, {"glu": "half1"}),
@@ -136,12 +139,12 @@ VOCABULARY, CLASSES = 7, 5
 @functools.cache
 def built(name: str) -> tuple[Any, Any, Array]:
     """The model of a case, its parameters in float64, each one moved from its initial value, and an input."""
-    case, rng = CASES[name], np.random.default_rng(sorted(CASES).index(name))
+    case, rng = CASES[name], np.random.default_rng(list(name.encode()))
     settings = ModelSettings(**{"layer": case.layer, "d_model": D, "n_layers": 2, **case.model})
     reads = {"vocab": VOCABULARY} if case.tokens else {"n_features": 4}
     classes = VOCABULARY if case.head == "language" else CLASSES
     model = build_model(settings, case.settings, head=case.head, n_classes=classes, **reads)
-    params = {key: value + 0.1 * rng.standard_normal(value.shape) for key, value in flatten(model.init(rng))}
+    params = {key: value + case.noise * rng.standard_normal(value.shape) for key, value in flatten(model.init(rng))}
     params = {key: np.abs(value) if key.endswith("running_var") else value for key, value in params.items()}
     x = rng.integers(0, VOCABULARY, (BATCH, STEPS)) if case.tokens else rng.standard_normal((BATCH, STEPS, 4))
     return model, astype(astype(unflatten(params), np.float32), np.float64), x
@@ -164,6 +167,7 @@ def one_by_one(stream: librotrnn.Stream, x: Array) -> Array:
 
 
 @each_case
+@pytest.mark.filterwarnings("error::rotrnn.NotConverged")  # what has not converged is no function of its input
 def test_equals_the_python_stream_in_double(name: str, tmp_path: Path) -> None:
     """Two orders of the same sums. Each number passes through fewer than 2^13 roundings of 2^-53 each, on a path whose
     gain is below 2^8 for these small models, relative to the largest logit."""
@@ -174,6 +178,7 @@ def test_equals_the_python_stream_in_double(name: str, tmp_path: Path) -> None:
 
 
 @each_case
+@pytest.mark.filterwarnings("error::rotrnn.NotConverged")
 def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
     """Against float64 both err by as many roundings, in another order; the library computes what does not depend on
     time in double. The largest error of some hundred numbers then differs by a small factor. 2^-22 of the largest logit
