@@ -49,6 +49,7 @@ class AAN(Released):
     release: ClassVar[Release] = lra("tsv_data", FILES["train"])
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tokens not in READINGS:
             raise ValueError(f"AAN: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
         check_ranges("AAN", self, (("max_length", 2, 2**31 - 1),))

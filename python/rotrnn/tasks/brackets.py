@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -94,6 +95,7 @@ class Brackets:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.operators not in OPERATORS:
             raise ValueError(f"Brackets: operators is '{self.operators}', expected '+-' or '+-*'")
         limits = [("modulus", 2, 1000), ("train", 1, 2**40), ("val", 1, 2**31), ("test", 1, 2**31)]

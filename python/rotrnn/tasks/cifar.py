@@ -68,6 +68,7 @@ class CIFAR(Released):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges("CIFAR", self, (("seed", 0, 2**32 - 1),))
 
     @property

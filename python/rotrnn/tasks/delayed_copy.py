@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -68,6 +69,7 @@ class DelayedCopy:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         largest = 2**31 - 1
         limits = (
             ("bits", 1, MAX_BITS),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, clear
+from rotrnn._support.settings import settle
 from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
 
 IMAGES = 1797
@@ -41,6 +42,7 @@ class Digits:
     split_settings: ClassVar[tuple[str, ...]] = ("seed", "val_fraction", "test_fraction")
 
     def __post_init__(self) -> None:
+        settle(self)
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"Digits: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
         if not (self.val_fraction > 0 and self.test_fraction > 0 and self.val_fraction + self.test_fraction < 1):

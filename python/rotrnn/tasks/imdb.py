@@ -60,6 +60,7 @@ class IMDB(Released):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tokens not in READINGS:
             raise ValueError(f"IMDB: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
         check_ranges("IMDB", self, (("max_length", 2, 2**31 - 1), ("min_frequency", 1, 2**31 - 1)))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, clear
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
 from rotrnn.tasks.released import find, lra, prepare
@@ -271,6 +272,7 @@ class ListOps:
     split_settings: ClassVar[tuple[str, ...]] = ("train", "val", "max_depth", "max_args", "min_length", "max_length")
 
     def __post_init__(self) -> None:
+        settle(self)
         largest = 2**31 - 1
         for name, low, high in (
             ("train", 1, largest),

@@ -78,6 +78,7 @@ class MNIST(Released):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges("MNIST", self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
 
     @property

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.ops.random import philox
 from rotrnn.tasks.order import torch_random_order
@@ -143,6 +144,7 @@ class Pathfinder:
     resumable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.resolution not in GEOMETRIES:
             known = ", ".join(map(str, GEOMETRIES))
             raise ValueError(f"Pathfinder: resolution is {self.resolution}, expected one of {known}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.settings import settle
 from rotrnn.ops.random import philox
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -99,6 +100,7 @@ class Recall:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         largest = 2**31 - 1
         limits = (
             ("keys", 1, MAX_KINDS),

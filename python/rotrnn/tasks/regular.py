@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import REGULAR
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_carry, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -129,6 +130,7 @@ class Regular:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.language not in LANGUAGES:
             raise ValueError(f"Regular: language is '{self.language}', expected {', '.join(LANGUAGES)}")
         check_carry("Regular", self.carry, self.carry_after)

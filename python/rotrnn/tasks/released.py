@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from rotrnn._support.files import locked
+from rotrnn._support.settings import settle
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.prepared import Arrays, Forms, Store, check_forms, prepared
 from rotrnn.tasks.task import Shape, Task
@@ -113,6 +114,10 @@ class Released(ABC):
     cache_dir: str = ""
 
     release: ClassVar[Release]
+
+    def __post_init__(self) -> None:
+        """Checks the types of the settings. A subclass with own checks calls this method first."""
+        settle(self)
 
     @property
     @abstractmethod

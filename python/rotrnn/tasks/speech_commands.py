@@ -71,6 +71,7 @@ class SpeechCommands(Released):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rate not in (RATE, RATE // 2):
             raise ValueError(f"SpeechCommands: rate is {self.rate}, expected {RATE} or {RATE // 2}")
         if self.normalise not in NORMALISATIONS:

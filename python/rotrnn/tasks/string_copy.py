@@ -10,6 +10,7 @@ import numpy as np
 
 from rotrnn._cpu import COPY
 from rotrnn._cpu import COPY_MAX_LENGTH as MAX_LENGTH
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -146,6 +147,7 @@ class Copy:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.variant not in VARIANTS[:3]:
             raise ValueError(f"Copy: variant is '{self.variant}', expected {', '.join(VARIANTS[:3])}")
         if self.test_variant not in ("", "duplicate") or (self.test_variant and self.variant != "copy"):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear
+from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import check_carry, check_ranges, trimmed
 from rotrnn.tasks.prepared import Forms, Store
@@ -360,6 +361,7 @@ class WordProblem:
     split_settings: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
 
     def __post_init__(self) -> None:
+        settle(self)
         try:
             group(self.group)
         except ValueError as error:

@@ -1,0 +1,51 @@
+"""Settings of every task are held to their types when they are made in Python."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn._support.settings import PYTHON, describe, hints_of
+from rotrnn.tasks import TASKS
+
+OURS: dict[str, Any] = {name: kind for name, kind in TASKS.items() if kind.__module__.startswith("rotrnn.tasks.")}
+WRONG: dict[Any, list[Any]] = {
+    int: ["a", 1.5, True, None, [1]],
+    float: ["a", False, None, float("nan"), float("inf")],
+    bool: [1, "true", None],
+    str: [1, None, ["a"]],
+}
+"""For each plain type, values that it does not take."""
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_setting_refuses_values_of_another_type(name: str) -> None:
+    """A setting of several types refuses what each of them does."""
+    kind, hints = OURS[name], hints_of(OURS[name])
+    assert hints
+    for key, hint in hints.items():
+        plain = [one for one in WRONG if one is hint or one in getattr(hint, "__args__", ())]
+        refused = [value for value in WRONG[plain[0]] if all(value in WRONG[one] for one in plain)]
+        refused = [value for value in refused if not (value is None and type(None) in getattr(hint, "__args__", ()))]
+        assert refused
+        for value in refused:
+            message = f"{kind.__name__}: {key}={value!r}, expected {describe(hint, PYTHON)}"
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                kind(**{key: value})
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_settings_that_mean_the_same_are_equal(name: str) -> None:
+    """NumPy's numbers become Python's, so that a recipe can be written with them."""
+    kind = OURS[name]
+    given = kind()
+    plain = {one.name: getattr(given, one.name) for one in fields(kind)}
+    scalars = {key: np.asarray(value)[()] for key, value in plain.items() if type(value) in (bool, int, float)}
+    assert scalars
+    made = kind(**scalars)
+    assert made == given
+    assert all(type(getattr(made, key)) is type(plain[key]) for key in scalars)
