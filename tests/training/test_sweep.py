@@ -168,12 +168,24 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
         ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected distinct ones"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
         ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
-        ('grid = {"layer.d_state" = 3}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
-        ('grid = {"layer.d_state" = []}', r"sweep\.grid is .*, expected \"section\.key\" = \[values\]"),
+        ("grid = 3", r"sweep\.grid is 3, expected \"section\.key\" = \[values\]"),
+        (
+            'grid = {"layer.d_state" = 3, "optimiser.lr" = [0.1]}',
+            r"sweep\.grid\.layer\.d_state is 3, expected \"section\.key\" = \[values\]$",
+        ),
+        ('grid = {"layer.d_state" = []}', r"sweep\.grid\.layer\.d_state is \[\], expected \"section\.key\" = \["),
         ("variants = [1]", r"sweep\.variants is \[1\], expected \[sweep\.variants\.NAME\]"),
+        ("variants = {a = {}, b = 3}", r"sweep\.variants\.b is 3, expected \[sweep\.variants\.NAME\] with \"section"),
+        (
+            "variants.b.layer.d_state = 3",
+            r"sweep\.variants\.b has the key 'layer', expected \"section\.key\" in quotes",
+        ),
         ("keep = 3", r'sweep\.keep is 3, expected a list of settings "layer\.key"'),
         ('keep = ["training.steps"]', r"sweep\.keep is \['training\.steps'\], expected a list of settings"),
-        ("published = {lru = [1]}", r"sweep\.published is .*, expected NAME = a number or a string"),
+        ('keep = ["layer.d_state", "layer.xyz"]', r"sweep\.keep: unknown key layer\.xyz; expected one of d_state, bi"),
+        ('keep = ["layer.d_stat"]', r"sweep\.keep: unknown key layer\.d_stat; did you mean d_state\?"),
+        ('keep = ["layer.history.length"]', r"sweep\.keep: unknown key layer\.history\.length; "),
+        ("published = {lru = [1]}", r"sweep\.published\.lru is \[1\], expected NAME = a number or a string"),
         ("published = {lru = 1}", r"sweep\.published is 'lru', expected one of"),
         ('grid = {"training.seed" = [1]}', r"training\.seed can only be varied with --seeds"),
         ('variants.a = {"training.seed" = 1}', r"training\.seed can only be varied with --seeds"),
@@ -185,6 +197,27 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
 def test_malformed_sweeps(tmp_path, sweep, message):
     with pytest.raises(ValueError, match=message):
         plan(written(tmp_path, f"{toy.RECIPE}[sweep]\n{sweep}\n"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('"sweep.variants.rotrn" = {}', r'"sweep\.variants\.rotrn" .* one of lru, rotrnn; did you mean rotrnn\?'),
+        ('"sweep.variants.lru.layer.r_max" = 0.1', r'"sweep\.variants\.lru\.layer\.r_max" changes no variant of '),
+        ('"sweep.variants.lru" = 3', r"sweep\.variants\.lru is 3, expected \[sweep\.variants\.NAME\]"),
+    ],
+)
+def test_variants_that_the_small_one_cannot_change(tmp_path, change, message):
+    written(tmp_path, f"{toy.RECIPE}{SWEEP}[small]\n{change}\n")
+    assert len(plan(tmp_path / "toy.toml")) == 8
+    with pytest.raises(ValueError, match=rf"toy-small\.toml: .*{message}"):
+        plan(tmp_path / "toy-small.toml")
+
+
+def test_a_small_recipe_without_a_sweep_has_no_variant_to_change(tmp_path):
+    written(tmp_path, f'{toy.RECIPE}[small]\n"sweep.variants.a" = {{}}\n')
+    with pytest.raises(ValueError, match=r'toy-small\.toml: small: "sweep\.variants\.a" .*, where the sweep has none'):
+        plan(tmp_path / "toy-small.toml")
 
 
 def test_options_that_do_not_fit(tmp_path):

@@ -281,6 +281,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
     whole = _whole(name)
     if whole is not None and "small" in (tables := recipe_tables(whole, above)):
         try:
+            _check_small(tables["small"], tables.get("sweep", {}))
             change(tables, [*tables["small"].items(), ("source.small", True)])
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
@@ -377,6 +378,22 @@ def _reset_section(tables: dict[str, Any], section: str, own: dict[str, Any]) ->
         tables.get("source", {}).pop("accuracy", None)
         dropped += [f"small.{one}" for one in _unset_small(tables, fresh)]
     return dropped
+
+
+VARIANTS = "sweep.variants."
+
+
+def _check_small(small: dict[str, Any], sweep: dict[str, Any]) -> None:
+    """Raises ValueError if [small] changes a variant that the sweep does not have, such as a mistyped one."""
+    variants = sweep.get("variants", {})
+    if not isinstance(variants, dict):  # `change` says so
+        return
+    for place in small:
+        if place.startswith(VARIANTS) and (name := place.removeprefix(VARIANTS)) not in variants:
+            known = f"with one of {', '.join(variants)}" if variants else "where the sweep has none"
+            form = f'"{VARIANTS}NAME" = {{ "section.key" = value }}'
+            what = f'small: "{place}" changes no variant of the sweep'
+            raise ValueError(f"{what}, expected {form}, {known}{alike(name, variants)}")
 
 
 def _unset_small(tables: dict[str, Any], section: str) -> list[str]:
@@ -507,6 +524,12 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
         return kind(**values, **given)
     except ValueError as error:
         raise ValueError(f"section [{section}]: {error}") from error
+
+
+def layer_keys(kind: type[Recurrent]) -> list[str]:
+    """The keys that [layer] takes for a layer: its own settings, `bidirectional`, and the table `history`."""
+    own = [one.name for one in dataclasses.fields(cast(Any, kind)) if one.name != "d_model"]
+    return [*own, *([] if has_directions(kind) else ["bidirectional"]), "history"]
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

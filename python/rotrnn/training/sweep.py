@@ -27,14 +27,17 @@ from typing import Any, Protocol
 
 from rotrnn._support.files import locked
 from rotrnn._support.platform import cores, interrupt, killed
-from rotrnn._support.text import plural
+from rotrnn._support.text import nearest, plural
+from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.device import named
 from rotrnn.training.loop import Interrupted, check_same
+from rotrnn.training.modules import load, locate
 from rotrnn.training.parallel import LAUNCHERS
 from rotrnn.training.recipe import (
     NO_SECTIONS,
     Recipe,
     change,
+    layer_keys,
     parse_override,
     parse_value,
     pick,
@@ -124,8 +127,15 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
         ("published", (int, float, str), "NAME = a number or a string"),
     ):
         table = own.get(key, {})
-        if not (isinstance(table, dict) and all(isinstance(one, kind) and one != [] for one in table.values())):
+        if not isinstance(table, dict):
             raise ValueError(f"sweep.{key} is {table!r}, expected {words}")
+        for name, one in table.items():
+            if not isinstance(one, kind) or one == []:
+                raise ValueError(f"sweep.{key}.{name} is {one!r}, expected {words}")
+    for name, settings in own.get("variants", {}).items():
+        for place in settings:
+            if "." not in place:
+                raise ValueError(f"sweep.variants.{name} has the key '{place}', expected \"section.key\" in quotes")
     keep = own.get("keep", [])
     if not (isinstance(keep, list) and all(isinstance(one, str) and one.startswith("layer.") for one in keep)):
         raise ValueError(f'sweep.keep is {keep!r}, expected a list of settings "layer.key"')
@@ -199,6 +209,7 @@ def plan(
     tables = recipe_tables(name)
     try:
         there = read_sweep(tables)
+        _check_keep(tables, there.keep)
         chosen = {one: pick("--variant", one, there.variants) for one in variants} or there.variants
         own = tables.get("training", {}).get("seed", 0)
         sweep = Sweep(tuple(seeds) or there.seeds or (own,), there.grid | as_grid(grid), chosen)
@@ -235,6 +246,18 @@ def plan(
             runs[label] = recipe
     warn_of_dropped(name, dropped, {place for place, _ in changes} | sweep.grid.keys())
     return runs
+
+
+def _check_keep(tables: dict[str, Any], keep: Sequence[str]) -> None:
+    """Raises ValueError if `keep` names a setting that the recipe's layer cannot have."""
+    load(locate(tables.get("import", []), None))
+    layer = tables.get("model", {}).get("layer")
+    if layer not in LAYERS:  # reading the recipe says so
+        return
+    keys = layer_keys(LAYERS[layer])
+    for place in keep:
+        if (key := place.removeprefix("layer.")) not in keys:
+            raise ValueError(f"sweep.keep: unknown key {place}{nearest(key, keys)}")
 
 
 def _settings(tables: dict[str, Any], places: Sequence[str]) -> list[tuple[str, Any]]:
