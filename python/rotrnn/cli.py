@@ -24,6 +24,8 @@ from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plural
 from rotrnn.cuda import DeviceError
 from rotrnn.nn.layer import Recurrent
+from rotrnn.nn.layers.bidirectional import has_directions
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.task import Exhausted
@@ -320,6 +322,8 @@ def _about(topic: str) -> list[str]:
             "",
             "settings in [layer]:",
             *_settings(layer),
+            *([] if has_directions(layer) else ["  bidirectional = False"]),
+            f"  history = {{{', '.join(map(str.strip, _settings(StoredHistory)))}}}, or no such key for none",
         ]
     if topic in TASKS:
         return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic])]
@@ -336,7 +340,8 @@ def _lanes(layer: type[Recurrent]) -> list[str]:
 
 
 def _settings(kind: Any) -> list[str]:
-    fields = [one for one in dataclasses.fields(kind) if one.name != "d_model"]
+    given = ("d_model", "layer")  # no keys of a section: of the model, and what a history is of
+    fields = [one for one in dataclasses.fields(kind) if one.name not in given]
     return [f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}") for one in fields]
 
 

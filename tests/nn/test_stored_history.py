@@ -240,7 +240,7 @@ ONE = np.ones((1, 2, 3)) + 0j
         (lambda: good(heads=3), "StoredHistory: heads=3, expected a divisor of the 2 planes"),
         (lambda: StoredHistory(3, LRU(4, 2), 3), "StoredHistory: d_model=3, expected 4 as of its layer"),
         (lambda: StoredHistory(4, RNN(4, 3), 3), "layer has states of 3 real lanes, expected an even number"),
-        (lambda: StoredHistory(4, LRU(4, 2, bidirectional=True), 3), "expected a layer with a state, in one direction"),
+        (lambda: StoredHistory(4, LRU(4, 2, bidirectional=True), 3), "LRU has bidirectional=True, expected False"),
         (lambda: StoredHistory(4, "lru", 3), "StoredHistory: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
         (lambda: given_state([4]), r"StoredHistory.forward: state.places is \[4\], expected the number .* has 3"),
         (lambda: given_state([-1]), r"state.places is \[-1\], expected the number of steps so far"),

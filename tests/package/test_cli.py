@@ -210,6 +210,11 @@ def test_info(capsys):
     for topic, text in (
         ("layers", "\n" + " " * (max(map(len, LAYERS)) + 2) + "state of a sequence: 2 d_state real numbers\n"),
         ("attention", "\nstate of a sequence: 2 d_model t real numbers after t steps\n"),
+        (
+            "lru",
+            "\n  gamma = True\n  history = {length, read = 'content', form = 'warped', window = None, heads = 1}, or ",
+        ),
+        ("lstm", "\n  bidirectional = False\n  history = {length, "),
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
         ("pathx-s5", "\nresolution = 128\n"),

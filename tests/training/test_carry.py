@@ -250,6 +250,10 @@ def test_a_state_without_numbers_goes_between_processes() -> None:
         (("task.carry=1.0",), r"WordProblem: carry is 1\.0, expected a chance, at least 0 and below 1"),
         (("task.carry=-0.1",), r"carry is -0\.1"),
         (("task.carry_after=-1",), "carry_after is -1, expected a number of steps"),
+        (
+            ("task.carry=0", "task.carry_after=5"),
+            r"WordProblem: carry_after is 5 with carry 0, expected a carry above 0",
+        ),
     ],
 )
 def test_wrong_chances(overrides: tuple[str, ...], match: str) -> None:
@@ -264,6 +268,15 @@ def test_what_cannot_be_carried_on(tmp_path) -> None:
     with pytest.raises(ValueError, match=keeps):
         train(small_recipe("attention"), tmp_path / "run", progress=False)
     train(small_recipe("lru"), tmp_path / "run", progress=False)  # the folder is as free as it was
+
+
+def test_a_run_too_short_for_any_sequence_to_go_on_says_so(tmp_path) -> None:
+    """The first step in which one can is that after `carry_after`."""
+    message = r"^task\.carry_after is 8, training\.steps is 8: no sequence goes on \(task\.carry is 0\.8\)$"
+    with pytest.warns(UserWarning, match=message):
+        train(small_recipe("lru", "task.carry_after=8"), tmp_path / "none", progress=False)
+    with warnings.catch_warnings(action="error"):
+        train(small_recipe("lru", "task.carry_after=7"), tmp_path / "last", progress=False)
 
 
 def test_runs_without_carry_keep_their_digest() -> None:

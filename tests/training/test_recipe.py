@@ -319,6 +319,14 @@ def test_overrides(tmp_path):
     assert load_recipe(path) == recipe
 
 
+def test_a_history_of_both_directions_names_the_two_settings():
+    message = (
+        r"section \[layer\.history\]: StoredHistory: LRU has bidirectional=True, expected False: a history has one"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_recipe("digits-lru", ["layer.bidirectional=true", "layer.history.length=3"])
+
+
 MISTAKES = [
     # sections and keys
     ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
@@ -335,6 +343,10 @@ MISTAKES = [
     ("layer.history.read=sum", r"layer\.history\.length is missing, expected an integer"),
     ("layer.history.lenght=3", r"unknown key layer\.history\.lenght; did you mean length\?"),
     ("layer.history={length=3, heads=9}", r"section \[layer\.history\]: StoredHistory: heads=9, expected a divisor"),
+    (
+        "layer.history={length=3, window='none'}",
+        r"layer\.history\.window is 'none', expected an integer or the key left out$",
+    ),
     ("layer.d_model=3", r"layer\.d_model cannot be set: the layer's width is model\.d_model"),
     ("task.sede=3", r"unknown key task\.sede; did you mean seed\?"),
     ("task.name=digit", r"task\.name is 'digit', expected one of listops, digits.*; did you mean digits\?"),

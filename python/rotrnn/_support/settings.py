@@ -32,16 +32,16 @@ class Unfit(Exception):
 
 
 class Words(NamedTuple):
-    """How a caller names types: the plain ones, a sequence, and None where it is one of them."""
+    """How a caller names types: the plain ones, a sequence, and None."""
 
     plain: dict[Any, str]
     sequence: str
-    none: str | None
+    none: str
 
 
 _SHARED = {int: "an integer", float: "a finite number", str: "a text"}
 PYTHON = Words({**_SHARED, bool: "True or False"}, "a sequence", "None")
-TOML = Words({**_SHARED, bool: "true or false"}, "a list", None)
+TOML = Words({**_SHARED, bool: "true or false"}, "a list", "the key left out")
 
 
 def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | None = None) -> Any:
@@ -103,15 +103,14 @@ def _fit_tuple(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any
 def describe(hint: Any, words: Words) -> str:
     """What `hint` takes, in the caller's words."""
     if isinstance(hint, types.UnionType):
-        parts = [part for part in typing.get_args(hint) if part is not types.NoneType or words.none]
-        return " or ".join(describe(part, words) for part in parts)
+        return " or ".join(describe(part, words) for part in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         first, *rest = typing.get_args(hint)
         if rest == [...]:
             return f"{words.sequence}, each of it {describe(first, words)}"
         return f"{words.sequence} of " + ", ".join(describe(part, words) for part in (first, *rest))
     if hint is types.NoneType:
-        return words.none or ""
+        return words.none
     if words is TOML and dataclasses.is_dataclass(hint):
         return "a table of " + ", ".join(one.name for one in dataclasses.fields(hint))
     if hint in words.plain:

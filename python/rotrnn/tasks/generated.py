@@ -34,11 +34,14 @@ def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, i
 
 
 def check_carry(kind: str, carry: float, after: int) -> None:
-    """Raises ValueError if the setting `carry` is not a chance below one, or `carry_after` is negative."""
+    """Raises ValueError if the setting `carry` is not a chance below one, or `carry_after` is no number of steps after
+    which there is a chance."""
     if not 0 <= carry < 1:
         raise ValueError(f"{kind}: carry is {carry}, expected a chance, at least 0 and below 1")
     if after < 0:
         raise ValueError(f"{kind}: carry_after is {after}, expected a number of steps")
+    if after and not carry:
+        raise ValueError(f"{kind}: carry_after is {after} with carry 0, expected a carry above 0, or carry_after 0")
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,8 @@ class Trainer:
             elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
             if self.task.selected_on == "test":
                 self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
+            if self.world.first:
+                self.warn_of_carry()
             with ExitStack() as stack:
                 log = None
                 if self.world.first:
@@ -218,6 +220,13 @@ class Trainer:
         if self.task.train.carry:
             state.carried = zero_rows(self.model, self.recipe)
         return state
+
+    def warn_of_carry(self) -> None:
+        """Warns if sequences would go on only after the last step."""
+        split, steps = self.task.train, self.training.steps
+        if split.carry and split.carry_after >= steps:
+            after = f"task.carry_after is {split.carry_after}, training.steps is {steps}"
+            warnings.warn(f"{after}: no sequence goes on (task.carry is {split.carry})", stacklevel=4)
 
     def close(self) -> None:
         """Drops the graphs of steps, and ends the loader."""

@@ -121,8 +121,13 @@ class StoredHistory(Recurrent):
         for name, known in (("read", READS), ("form", ENCODINGS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"StoredHistory: {name}={getattr(self, name)!r}, expected one of {', '.join(known)}")
-        if getattr(self.layer, "bidirectional", False) or self.layer.state_form is None:
-            raise ValueError(f"StoredHistory: layer={self.layer!r}, expected a layer with a state, in one direction")
+        if getattr(self.layer, "bidirectional", False):
+            kind = type(self.layer).__name__
+            raise ValueError(
+                f"StoredHistory: {kind} has bidirectional=True, expected False: a history has one direction"
+            )
+        if self.layer.state_form is None:
+            raise ValueError(f"StoredHistory: layer={self.layer!r}, expected a layer with a state")
         if self.d_model != self.layer.d_model:
             raise ValueError(f"StoredHistory: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
         if self.layer.hidden.kind == "real" and self.layer.hidden.shape[0] % 2:  # type: ignore[operator]
