@@ -47,6 +47,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
     ),
     "A5-carry": ("word-problem-carry-small",),
+    "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "brackets": ("brackets-small",),

@@ -30,6 +30,7 @@ RECIPES = {  # name -> settings that make it quicker
     "word-problem-iterations": FEW,
     "word-problem-fixed_point": FEW,
     "word-problem-carry": (*FEW, "task.carry_after=0", "layer.max_iterations=4", "layer.train_iterations=4"),
+    "word-problem-carry-bedouin": (*FEW, "task.carry_after=0"),
     "copy-depth": SHORT,
     "copy-fixed_point": SHORT,
 }
