@@ -58,6 +58,7 @@ FUNCTIONS = {
     "tiles": lambda T, tile: -(-T // tile) if tile > 0 else -1,
     "gates_of": lambda cell: 4 if cell == _cpu.CELL["lstm"] else 1,
     "SELECTIVE_TILE": _cpu.SELECTIVE_TILE,
+    "SSD_CHUNK": _cpu.SSD_CHUNK,
     "DELTA_TILE": _cpu.DELTA_TILE,
 }
 
