@@ -21,7 +21,7 @@ static_assert(TILE == 32, "sums over channels give each lane one step of a tile"
 struct plan {
     int64_t batch, T, D, S, tiles;
     const int64_t *lengths;
-    bool reverse;
+    bool reverse, negative;
 };
 
 struct inputs {
@@ -92,7 +92,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *hT, real *carries,
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
                 if (i >= count) continue;
-                const real moved = selective_move(selective_transition(delta, A[i]), h[i]);
+                const real moved = selective_move(selective_decay(delta, A[i]), h[i], p.negative);
                 h[i] = selective_step(moved, u, here.B[k][own + i]);
                 sum = selective_output(sum, h[i], here.C[k][own + i]);
             }
@@ -114,7 +114,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *hT, real *carries,
 }
 
 KERNEL(selective_forward) {
-    const plan p = {batch, T, D, S, pieces_of(T, TILE), lengths, (bool)reverse};
+    const plan p = {batch, T, D, S, pieces_of(T, TILE), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     int64_t first = 0;
     do { /* once also without states */
@@ -155,25 +155,31 @@ ROT_DEVICE_ONLY real row_total(const real *row) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* State s of the launch over a tile: forward for e and moved, then backward with g, which on entry is e_{k+1} g_{k+1}
+/* State s of the launch over a tile: forward for e and moved, then backward with g, which on entry is a_{k+1} g_{k+1}
  * of the step after. Each lane does its channel. */
-ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot at, int s, real A, int64_t steps) {
+ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot at, int s, real A, int64_t steps,
+                                       bool negative) {
     const tile_of_inputs &in = room.in;
     const int j = at.lane;
     real h = room.h[s][j], g = room.g[s][j], sum = 0;
     for (int64_t k = 0; k < steps; k++) {
-        const real delta = in.delta[k][j], e = selective_transition(delta, A), moved = selective_move(e, h);
+        const real delta = in.delta[k][j], e = selective_decay(delta, A), moved = selective_move(e, h, negative);
         own.e[k][j] = e, own.moved[k][j] = moved;
         h = selective_step(moved, selective_input(delta, in.x[k][j]), in.B[k][s]);
     }
     for (int64_t k = steps - 1; k >= 0; k--) {
         const real delta = in.delta[k][j], u = selective_input(delta, in.x[k][j]), dy = room.dy[k][j], b = in.B[k][s];
         const real e = own.e[k][j], moved = own.moved[k][j];
-        const real gk = selective_state_adjoint(g, dy, in.C[k][s]), exponent = selective_exponent_adjoint(gk, moved);
+        const real gk = selective_state_adjoint(g, dy, in.C[k][s]);
+        real before = room.h[s][j];
+        if (negative && k)
+            before = selective_step(own.moved[k - 1][j], selective_input(in.delta[k - 1][j], in.x[k - 1][j]),
+                                    in.B[k - 1][s]);
+        const real exponent = selective_exponent_adjoint(gk, moved, e, before, negative);
         own.du[k][j] = selective_input_adjoint(own.du[k][j], gk, b);
         own.ddelta[k][j] += exponent * A;
         sum += exponent * delta;
-        g = selective_past_adjoint(e, gk);
+        g = selective_past_adjoint(e, gk, negative);
         own.e[k][j] = at.live ? gk * u : 0;
         own.moved[k][j] = at.live ? dy * selective_step(moved, u, b) : 0;
     }
@@ -206,7 +212,7 @@ run_backward(plan p, inputs in, gradients out, const real *dy, const real *dhT, 
         __syncthreads();
         for (int i = 0; i < count; i++) {
             const real A = at.live ? in.A[at.d * p.S + first + s0 + i] : 0;
-            run_state_adjoint(room, own, at, s0 + i, A, w.steps);
+            run_state_adjoint(room, own, at, s0 + i, A, w.steps, p.negative);
             __syncwarp();
             if (j < w.steps) {
                 const int64_t t = w.first + j * w.stride - at.b * p.T;
@@ -254,7 +260,7 @@ static void sum_channels(real *dB, real *dC, plan p, gradients of, int64_t first
 }
 
 KERNEL(selective_backward) {
-    const plan p = {batch, T, D, S, pieces_of(T, TILE), lengths, (bool)reverse};
+    const plan p = {batch, T, D, S, pieces_of(T, TILE), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     const int64_t groups = pieces_of(D, WIDTH), width = least(S, STATES);
     const gradients out = {dx,

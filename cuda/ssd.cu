@@ -13,7 +13,7 @@ static_assert(CHUNK <= THREADS, "a thread for each step of a chunk");
 struct plan {
     int64_t batch, T, H, P, G, N, chunks;
     const int64_t *lengths;
-    bool reverse;
+    bool reverse, negative;
 };
 
 struct inputs {
@@ -71,7 +71,7 @@ ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) 
     __syncthreads();
     if (threadIdx.x == 0) {
         double s = 0;
-        for (int64_t k = 0; k < w.steps; k++) d.s[k] = s += ssd_exponent(d.delta[k], in.A[at.head]);
+        for (int64_t k = 0; k < w.steps; k++) d.s[k] = s += ssd_size(d.delta[k], in.A[at.head], p.negative);
         d.whole = exp2_of((real)s);
     }
     __syncthreads();
@@ -144,7 +144,7 @@ static void copy_or_zero(real *y, const real *x, int64_t n) {
 }
 
 KERNEL(ssd_forward) {
-    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse};
+    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     real *const states = hT ? hT : workspace_of<real>(batch, H, P, N);
     copy_or_zero(states, h0, batch * H * P * N);
@@ -221,7 +221,9 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
             room.until[k] = sum_of(0, p.N, [&](int64_t s) { return B[s] * out.dB[own + s]; });
         });
         __syncthreads();
-        share(n, [&](int64_t i) { room.dlog[i] = exponent_adjoint(room, whole, i, n); });
+        share(n, [&](int64_t i) {
+            room.dlog[i] = exponent_adjoint(room, whole, i, n) * (real)ssd_slope(d.delta[i], A, p.negative);
+        });
         share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and from step to step within it */
             const int64_t own = states_at(p, at, w, k) + s;
             out.dC[own] += sum_of(0, k + 1, [&](int64_t j) {
@@ -287,7 +289,7 @@ static void sum_sequences(real *sum, const real *of_sequence, plan p) {
 }
 
 KERNEL(ssd_backward) {
-    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse};
+    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     const gradients out = {dx,
                            ddelta,

@@ -69,29 +69,44 @@ ROT_ALWAYS_INLINE number OF(exp2_of)(number x) {
     return OF(power_of_last_bits)(shifted) * (f * q + 1);
 }
 
-/* The selective scan, one state s of a channel, with e_t = exp(delta_t A_s) and u_t = delta_t x_t (steps.h):
+/* The selective scan, one state s of a channel, with e_t = exp(delta_t A_s) and u_t = delta_t x_t (steps.h), and the
+ * transition a_t = e_t, or 2 e_t - 1 if it may be `negative` (Grazzi et al. 2024):
  *
- *   h_t = e_t h_{t-1} + u_t B_{t,s}      y_t = sum_s h_{s,t} C_{t,s} + skip x_t
+ *   h_t = a_t h_{t-1} + u_t B_{t,s}      y_t = sum_s h_{s,t} C_{t,s} + skip x_t
  *
- * in two parts, because backward needs the first alone: moved_t = e_t h_{t-1}, then h_t = moved_t + u_t B_{t,s}.
+ * in two parts, because backward needs the first alone: moved_t = a_t h_{t-1}, then h_t = moved_t + u_t B_{t,s}.
  * Adjoint, with q_{t+1} the gradient that reaches h_t from the next step:
  *
- *   g_t = q_{t+1} + dy_t C_{t,s}    q_t = e_t g_t    du_t += g_t B_{t,s}    dB_{t,s} += g_t u_t    dC_{t,s} += dy_t h_t
- *   through e_t, with de_t e_t = g_t moved_t:    ddelta_t += g_t moved_t A_s    dA_s += g_t moved_t delta_t
+ *   g_t = q_{t+1} + dy_t C_{t,s}    q_t = a_t g_t    du_t += g_t B_{t,s}    dB_{t,s} += g_t u_t    dC_{t,s} += dy_t h_t
+ *   and with the gradient of the exponent, p_t = g_t e_t h_{t-1} = g_t moved_t, or g_t 2 e_t h_{t-1}:
+ *   ddelta_t += p_t A_s    dA_s += p_t delta_t
  *
  * The caller sums over states, channels and steps. */
-ROT_ALWAYS_INLINE number OF(selective_transition)(number delta, number A) {
+ROT_ALWAYS_INLINE number OF(selective_decay)(number delta, number A) {
     return OF(exp2_of)(delta * (A * ROT_LOG2E));
 }
-ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev) { return e * h_prev; }
+ROT_ALWAYS_INLINE number OF(selective_transition)(number e, bool negative) {
+    if (negative) e = 2 * e - 1;
+    return e;
+}
+ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev, bool negative) {
+    return OF(selective_transition)(e, negative) * h_prev;
+}
 ROT_ALWAYS_INLINE number OF(selective_step)(number moved, number u, real b) { return moved + u * b; }
 ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { return y + h * c; }
 
 ROT_ALWAYS_INLINE number OF(selective_state_adjoint)(number q_next, number dy, real c) { return q_next + dy * c; }
-ROT_ALWAYS_INLINE number OF(selective_past_adjoint)(number e, number g) { return g * e; }
+ROT_ALWAYS_INLINE number OF(selective_past_adjoint)(number e, number g, bool negative) {
+    return g * OF(selective_transition)(e, negative);
+}
 ROT_ALWAYS_INLINE number OF(selective_input_adjoint)(number du, number g, real b) { return du + g * b; }
-/* The gradient of the exponent delta A: times A it is the term of ddelta, times delta that of dA. */
-ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved) { return g * moved; }
+/* The gradient of the exponent delta A: times A it is the term of ddelta, times delta that of dA. Of moved and h_prev
+ * only one counts. */
+ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved, number e, number h_prev,
+                                                        bool negative) {
+    if (negative) moved = 2 * e * h_prev;
+    return g * moved;
+}
 
 /* The gated delta rule, one value channel whose state is h (keys), one Householder step, where a is the decay:
  *

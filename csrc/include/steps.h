@@ -77,9 +77,10 @@ ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, re
     return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
 }
 
-/* Scales the input of a Fixed-Point RNN so that each step in depth is a contraction (Theorem 3.2 of the paper). It is
- * its own adjoint. Without `scaled` the input is unchanged. */
-ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 - lam) * x : x; }
+/* Scales the input of a Fixed-Point RNN so that each step in depth is a contraction (Theorem 3.2 of the paper, which is
+ * for lam from 0 on; a scan with lam multiplies its input by 1 / (1 - |lam|) at most). It is its own adjoint. Without
+ * `scaled` the input is unchanged. */
+ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 - ROT_ABS(lam)) * x : x; }
 
 /* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite if f is zero. */
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
@@ -96,6 +97,22 @@ ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
 ROT_INLINE double ssd_exponent(real delta, real A) {
     const double x = (double)delta * (double)A * 0x1.71547652b82fep0; /* log2 e */
     return x < -SSD_LARGEST ? -SSD_LARGEST : x > SSD_LARGEST ? SSD_LARGEST : x;
+}
+
+/* The transition a = 2 exp(delta A) - 1, which may be negative. Its size is at least 2^-60, less than the rounding of
+ * any sum that it enters, so that its logarithm and the derivative of that are finite. */
+ROT_INLINE double ssd_signed(real delta, real A) {
+    const double x = ssd_exponent(delta, A), a = 2 * exp2(x < 1000 ? x : 1000) - 1;
+    return fabs(a) < 0x1p-60 ? (a < 0 ? -0x1p-60 : 0x1p-60) : a;
+}
+/* log2 |a| of the transition of either kind, and d log |a| / d (delta A). */
+ROT_INLINE double ssd_size(real delta, real A, bool negative) {
+    return negative ? log2(fabs(ssd_signed(delta, A))) : ssd_exponent(delta, A);
+}
+ROT_INLINE double ssd_slope(real delta, real A, bool negative) {
+    if (!negative) return 1;
+    const double a = ssd_signed(delta, A);
+    return (a + 1) / a;
 }
 
 /* Channel norm:  y = gain (x - center) + offset. Its adjoint through the statistics has the same form in x:

@@ -1,7 +1,7 @@
 /* The step in depth of the vector-state Fixed-Point RNN, a token at a time, and how its fixed point is found: by damped
  * iteration, a tile of time after the other, or directly.
  *
- *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  gain_t = 1 - lam_t if `scaled`, else 1,
+ *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  gain_t = 1 - |lam_t| if `scaled`, else 1,
  *
  * or, with `adjoint`, its adjoint in y, where x is the gradient that comes in and time runs down:
  *
@@ -39,13 +39,13 @@ ROT_ROW void apart_row(real *restrict v, const real *restrict x, const real *res
     EACH_OF_ROW(i, n) v[i] = x[i] - y[i];
 }
 
-/* v <- w <- (1 - lam) y, or y if not scaled */
+/* v <- w <- (1 - |lam|) y, or y if not scaled */
 ROT_ROW void gained_row(real *restrict v, real *restrict w, const real *restrict lam, const real *restrict y, int64_t n,
                         bool scaled) {
     EACH_OF_ROW(i, n) v[i] = w[i] = depth_input(lam[i], y[i], scaled);
 }
 
-/* h <- lam h + (1 - lam) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
+/* h <- lam h + (1 - |lam|) (v + y), or lam h + v + y, then y <- s h + (1 - s) y. */
 ROT_ROW spread depth_row(real *restrict y, real *restrict h, const real *restrict lam, const real *restrict v, real s,
                          int64_t n, bool scaled) {
     spread widest = {0, 0};
@@ -166,13 +166,14 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
     const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
     real *const gain = room, *const right = gain + D, *const c = right + D, *const rest = c + R;
     EACH_OF_ROW(n, D) {
-        gain[n] = depth_input(lam[n], low ? 1 / lam[n] : 1, p->scaled);
+        const real sign = lam[n] < 0 ? -1 : 1, size = sign * lam[n]; /* low rank is scaled: E = 1 - gain = size */
+        gain[n] = depth_input(lam[n], low ? 1 / size : 1, p->scaled);
         if (p->adjoint) {
             y[n] = later ? scan_step_adjoint(later[n], h[n], x[n]) : x[n];
             right[n] = gain[n] * y[n];
         } else {
-            const real from = p->scaled ? h[n] - x[n] : h[n];
-            right[n] = low ? from : lam[n] * from;
+            const real from = p->scaled ? h[n] - sign * x[n] : h[n]; /* base = lam from */
+            right[n] = low ? sign * from : lam[n] * from;
             y[n] = x[n] + right[n];
         }
     }
@@ -181,7 +182,7 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
     for (int64_t i = 0; i < R; i++) add_scaled(right, c[i], w + i * D, D);
     EACH_OF_ROW(n, D) {
         if (p->adjoint)
-            y[n] = low ? (y[n] + right[n]) / lam[n] : y[n] + right[n];
+            y[n] = low ? (y[n] + right[n]) / ROT_ABS(lam[n]) : y[n] + right[n];
         else
             y[n] += gain[n] * right[n];
     }

@@ -64,7 +64,7 @@ KERNEL(mixer_prepare) {
 
 /* One damped step  y_b <- s_b F(y) + (1 - s_b) y  in place, and its residual (B) as in `relax`, where
  *
- *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - lam_t if `scaled`, else 1,
+ *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  F_{-1} = h0,  gain_t = 1 - |lam_t| if `scaled`, else 1,
  *
  * or, with `adjoint`, its adjoint in y, where x is the gradient that comes in:  F_t = lam_{t+1} F_{t+1} + x_t +
  * (I - Q_t^T) (gain_t y_t),  F_T = 0.  y, x (B,T,D); lam (B,T,D) if `varying`, else (D); Q is that of alpha and w

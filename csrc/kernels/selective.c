@@ -1,4 +1,5 @@
-/* Selective scan  h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T,  y_t = h_t C_t + skip x_t, and its adjoint.
+/* Selective scan  h_t = a_t h_{t-1} + (delta_t x_t) B_t^T,  y_t = h_t C_t + skip x_t, and its adjoint. The transition
+ * a_t is exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative` (number_steps.h).
  *
  * The state of a sequence is (D, S), stored as (S, D): SIMD across channels. A task is a sequence and a group of
  * channels. It loops over tiles of SELECTIVE_TILE steps, within a tile over blocks of WIDTH channels, within a block
@@ -108,12 +109,13 @@ static void add_product(real *restrict z, const real *restrict x, const real *re
 
 /* A few of the S states of a block, `apart` numbers from one to the next in h and A, over a tile:
  *
- *   h <- exp(delta_k A) h + u_k b_k,   y_k += h c_k
+ *   h <- a_k h + u_k b_k,   y_k += h c_k
  *
  * Steps of b and c are `row` apart. */
 ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t apart, const real *restrict delta,
                                   const real *restrict A, const real *restrict u, const real *restrict b,
-                                  const real *restrict c, int64_t row, int64_t steps, const int states) {
+                                  const real *restrict c, int64_t row, int64_t steps, const int states,
+                                  const bool negative) {
     vec state[FORWARD][VECTORS];
     for (int i = 0; i < states; i++)
         for (int v = 0; v < VECTORS; v++) state[i][v] = at(h + i * apart, v);
@@ -122,8 +124,8 @@ ROT_ALWAYS_INLINE void run_states(real *restrict y, real *restrict h, int64_t ap
             const vec delta_k = at(delta + k * WIDTH, v), u_k = at(u + k * WIDTH, v);
             vec out = at(y + k * WIDTH, v);
             for (int i = 0; i < states; i++) {
-                const vec e = selective_transition_vec(delta_k, at(A + i * apart, v));
-                state[i][v] = selective_step_vec(selective_move_vec(e, state[i][v]), u_k, b[k * row + i]);
+                const vec e = selective_decay_vec(delta_k, at(A + i * apart, v));
+                state[i][v] = selective_step_vec(selective_move_vec(e, state[i][v], negative), u_k, b[k * row + i]);
                 out = selective_output_vec(out, state[i][v], c[k * row + i]);
             }
             put(y + k * WIDTH, v, out);
@@ -169,10 +171,14 @@ KERNEL(selective_forward) {
                     real *const h_s = h + s * p.padded;
                     const real *const A_s = rates + s * p.padded;
                     n = s + FORWARD <= S ? FORWARD : 1;
-                    if (n == FORWARD)
-                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, FORWARD);
+                    if (negative && n == FORWARD)
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, FORWARD, true);
+                    else if (negative)
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, 1, true);
+                    else if (n == FORWARD)
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, FORWARD, false);
                     else
-                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, 1);
+                        run_states(out, h_s, p.padded, step, A_s, u, b_s, c_s, w.stride * S, w.steps, 1, false);
                 }
                 if (y) store_rows(y, out, w, block, D);
             }
@@ -188,26 +194,26 @@ KERNEL(selective_forward) {
 /* For each step, sums over a task's channels that are still spread over a register: first all dB, then all dC. */
 typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
-/* A few states over a tile: forward for  e_k = exp(step_k A)  and  q_k = e_k h_{k-1}  (so h_k = q_k + u_k b_k), then
- * backward with g, which on entry is e_{k+1} g_{k+1} of the step after:
+/* A few states over a tile: forward for  e_k = exp(step_k A)  and  q_k = a_k h_{k-1}  (so h_k = q_k + u_k b_k), then
+ * backward with g, which on entry is a_{k+1} g_{k+1} of the step after:
  *
- *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += g_k q_k A,   dA += g_k q_k step_k,   g <- e_k g_k
- *   db_k += g_k . u_k,    dc_k += dy_k . h_k,     spread over a register each */
+ *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += p_k A,   dA += p_k step_k,   g <- a_k g_k
+ *   p_k = g_k q_k, or g_k 2 e_k h_{k-1};     db_k += g_k . u_k,    dc_k += dy_k . h_k,    spread over a register each */
 ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
                                           int64_t apart, tile_sums *restrict spread, tile_array *restrict q,
                                           const real *restrict dy, const real *restrict h, tile_array *restrict e,
                                           const real *restrict u, const real *restrict step, const real *restrict A,
                                           const real *restrict b, const real *restrict c, int64_t row, int64_t steps,
-                                          const int states) {
+                                          const int states, const bool negative) {
     vec state[BACKWARD][VECTORS], sum[BACKWARD][VECTORS] = {0};
     for (int i = 0; i < states; i++)
         for (int v = 0; v < VECTORS; v++) state[i][v] = at(h + i * WIDTH, v);
     for (int64_t k = 0; k < steps; k++) {
         for (int i = 0; i < states; i++) {
             for (int v = 0; v < VECTORS; v++) {
-                const vec moving = selective_transition_vec(at(step + k * WIDTH, v), at(A + i * apart, v));
-                const vec moved = selective_move_vec(moving, state[i][v]);
-                put(e[i] + k * WIDTH, v, moving);
+                const vec decay = selective_decay_vec(at(step + k * WIDTH, v), at(A + i * apart, v));
+                const vec moved = selective_move_vec(decay, state[i][v], negative);
+                put(e[i] + k * WIDTH, v, decay);
                 put(q[i] + k * WIDTH, v, moved);
                 state[i][v] = selective_step_vec(moved, at(u + k * WIDTH, v), b[k * row + i]);
             }
@@ -223,15 +229,20 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
             const real bk = b[k * row + i], ck = c[k * row + i];
             vec dbk = at(spread[i], (int)k), dck = at(spread[i], (int)(TILE + k));
             for (int v = 0; v < VECTORS; v++) {
-                const vec moved = at(q[i] + at_k, v),
+                const vec moved = at(q[i] + at_k, v), decay = at(e[i] + at_k, v),
                           gk = selective_state_adjoint_vec(state[i][v], at(dy + at_k, v), ck);
-                const vec gq = selective_exponent_adjoint_vec(gk, moved);
+                vec before = moved;
+                if (negative && k)
+                    before = selective_step_vec(at(q[i] + at_k - WIDTH, v), at(u + at_k - WIDTH, v), b[(k - 1) * row + i]);
+                else if (negative)
+                    before = at(h + i * WIDTH, v);
+                const vec gq = selective_exponent_adjoint_vec(gk, moved, decay, before, negative);
                 dck += at(dy + at_k, v) * selective_step_vec(moved, at(u + at_k, v), bk);
                 dbk += gk * at(u + at_k, v);
                 du_k[v] = selective_input_adjoint_vec(du_k[v], gk, bk);
                 dstep_k[v] += gq * at(A + i * apart, v);
                 sum[i][v] += gq * at(step + at_k, v);
-                state[i][v] = selective_past_adjoint_vec(at(e[i] + at_k, v), gk);
+                state[i][v] = selective_past_adjoint_vec(decay, gk, negative);
             }
             put(spread[i], (int)k, dbk);
             put(spread[i], (int)(TILE + k), dck);
@@ -257,13 +268,13 @@ static void store_totals(real *restrict db, real *restrict dc, int64_t row, real
 }
 
 /* dx, ddelta (B,T,D), dA (D,S), dB, dC (B,T,S), dskip (D) or NULL, dh0 (B,D,S), all overwritten; dy (B,T,D), dhT
- * (B,D,S) or NULL, carries as forward wrote them, the rest as in forward. With u_t = delta_t x_t and
- * e_t = exp(delta_t A):
+ * (B,D,S) or NULL, carries as forward wrote them, the rest as in forward. With u_t = delta_t x_t, e_t = exp(delta_t A),
+ * the transition a_t and its derivative a'_t by the exponent, e_t or 2 e_t:
  *
- *   g_t = dy_t C_t^T + e_{t+1} g_{t+1}    with boundary g_{T-1} = dy_{T-1} C_{T-1}^T + dhT
- *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
- *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t x_t,    dA = sum delta_t e_t g_t h_{t-1}
- *   ddelta_t = x_t du_t + sum over states of A e_t g_t h_{t-1}
+ *   g_t = dy_t C_t^T + a_{t+1} g_{t+1}    with boundary g_{T-1} = dy_{T-1} C_{T-1}^T + dhT
+ *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = a_0 g_0  (dhT if no steps)
+ *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t x_t,    dA = sum delta_t a'_t g_t h_{t-1}
+ *   ddelta_t = x_t du_t + sum over states of A a'_t g_t h_{t-1}
  *
  * dA and dskip are sums over tiles, then over b; dB and dC over the blocks of a group, then over groups. */
 KERNEL(selective_backward) {
@@ -326,12 +337,18 @@ KERNEL(selective_backward) {
                         fetch_next_block(before);
                         copy_block(h + j * WIDTH, before, block.n);
                     }
-                    if (n == BACKWARD)
+                    if (negative && n == BACKWARD)
                         run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
-                                           c_s, w.stride * S, w.steps, BACKWARD);
+                                           c_s, w.stride * S, w.steps, BACKWARD, true);
+                    else if (negative)
+                        run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
+                                           c_s, w.stride * S, w.steps, 1, true);
+                    else if (n == BACKWARD)
+                        run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
+                                           c_s, w.stride * S, w.steps, BACKWARD, false);
                     else
                         run_states_adjoint(du, dstep, sum_s, g_s, p.padded, spread + s, q, out, h, e, u, step, A_s, b_s,
-                                           c_s, w.stride * S, w.steps, 1);
+                                           c_s, w.stride * S, w.steps, 1, false);
                 }
                 add_product(dstep, du, in, w.steps);
                 store_rows(ddelta, dstep, w, block, D);

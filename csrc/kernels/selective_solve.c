@@ -1,9 +1,9 @@
 /* The fixed point of Bedouin's step in depth, in one pass over time instead of an iteration:
  *
- *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = exp(delta_t A) h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
+ *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = a_t h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
  *
- * where Q, B and C depend on y_{t-1}, which is known when t is reached. Then y_t is a linear system of the form that
- * depth.h solves: with k = B . C and c = (exp(delta A) h_{t-1}) C,
+ * where Q, B and C depend on y_{t-1}, which is known when t is reached, and a_t is that of the selective scan. Then y_t
+ * is a linear system of the form that depth.h solves: with k = B . C and c = (a_t h_{t-1}) C,
  *
  *   y = c + gain (y + Q (x - y)),   gain = k delta.
  *
@@ -28,11 +28,11 @@ static void transpose(real *restrict to, const real *restrict from, int64_t rows
         for (int64_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
 }
 
-/* h <- exp(delta A) h of one of the S states, and past += h c */
-static void move_state(real *restrict h, real *restrict past, const real *restrict delta, const real *restrict A,
-                       real c, int64_t E) {
+/* h <- a h of one of the S states, and past += h c */
+ROT_ALWAYS_INLINE void move_state(real *restrict h, real *restrict past, const real *restrict delta,
+                                  const real *restrict A, real c, int64_t E, const bool negative) {
     for (int64_t n = 0; n < E; n++) {
-        h[n] = selective_move(selective_transition(delta[n], A[n]), h[n]);
+        h[n] = selective_move(selective_decay(delta[n], A[n]), h[n], negative);
         past[n] = selective_output(past[n], h[n], c);
     }
 }
@@ -67,6 +67,7 @@ typedef struct {
     mixer m;
     int64_t S;
     real largest;
+    bool negative;
     const real *A;
 } step;
 
@@ -86,7 +87,12 @@ static void solve_token(real *y, real *mixed, real *h, const real *x, const real
     real *const w = room, *const gains = w + R * (E + 1), *const c = gains + R, *const gain = c + R;
     real *const right = gain + E, *const sum = right + E, *const rest = sum + E;
     zero_row(y, E);
-    for (int64_t s = 0; s < p->S; s++) move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E);
+    for (int64_t s = 0; s < p->S; s++) {
+        if (p->negative)
+            move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E, true);
+        else
+            move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E, false);
+    }
     prepare_vectors(w, at.u, m);
     for (int64_t i = 0; i < R; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
     system_of(gain, right, y, x, delta, dot(at.B, at.C, p->S), low_rank, E);
@@ -113,7 +119,7 @@ KERNEL(selective_solve) {
     const rounding how = rounding_of_call();
     pack_rounded(packed, v, E, columns, 1, E, how);
     transpose(rates, A, E, S);
-    const step p = {m, S, (real)largest, rates};
+    const step p = {m, S, (real)largest, negative, rates};
     const int64_t direction = unit ? LAGGED_UNIT : LAGGED_LINEAR, widths[] = {R * E, R, S, S};
     const int64_t functions[] = {LAGGED_LINEAR, LAGGED_LINEAR, direction, direction};
 #pragma omp parallel for schedule(static)

@@ -16,6 +16,9 @@
  * A task is a sequence and some heads of a group; it walks through time. The division of work depends on the shapes
  * alone and every sum has one order, so results have the same bits for any number of threads.
  *
+ * With `negative`, the size of 2 exp(delta A) - 1 takes the place of exp(delta A). The sign of that transition is in x
+ * and y, which the caller multiplies by the product of the signs so far.
+ *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; chunks are numbered in the order of the walk.
  */
@@ -43,12 +46,12 @@ static_assert(CHUNK % BAND == 0 && BAND % LANES == 0, "a row of a band is whole 
 typedef struct {
     int64_t B, T, H, P, G, N;
     const int64_t *lengths;
-    bool reverse, threads;
+    bool reverse, negative, threads;
     int64_t heads, parts, chunks; /* heads of a group, tasks of a group, chunks of a sequence */
 } plan;
 
 static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int64_t P, int64_t G, int64_t N,
-                    int64_t reverse) {
+                    int64_t reverse, int64_t negative) {
     const int64_t wanted = B ? pieces_of(TASKS, B * G) : 1, parts = most(least(wanted, H / G), 1);
     const plan p = {.B = B,
                     .T = T,
@@ -58,6 +61,7 @@ static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int
                     .N = N,
                     .lengths = lengths,
                     .reverse = reverse,
+                    .negative = negative,
                     .threads = B * G * parts > 1 && B * T * H * P * N > SERIAL,
                     .heads = H / G,
                     .parts = parts,
@@ -196,11 +200,11 @@ typedef struct {
     double s[CHUNK];
 } decays;
 
-static void decays_of(decays *d, const real *delta, int64_t row, real A, int64_t n) {
+static void decays_of(decays *d, const real *delta, int64_t row, real A, int64_t n, bool negative) {
     double s = 0;
     for (int64_t k = 0; k < n; k++) {
         d->delta[k] = delta[k * row];
-        d->s[k] = s += ssd_exponent(d->delta[k], A);
+        d->s[k] = s += ssd_size(d->delta[k], A, negative);
     }
     d->whole = exp2_of((real)s);
     for (int64_t k = 0; k < n; k++) {
@@ -236,7 +240,7 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
     const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
     const real *const x = in->x + wide.first;
     decays d;
-    decays_of(&d, in->delta + one.first, one.row, in->A[head], n);
+    decays_of(&d, in->delta + one.first, one.row, in->A[head], n, p->negative);
     scale_rows(r->u, d.delta, x, wide.row, n, P);
     if (y) {
         real *const out = y + wide.first;
@@ -258,7 +262,7 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
 /* y (B,T,H,P), hT (B,H,P,N) and carries (B,chunks,H,P,N), the states before each chunk: each may be NULL; x (B,T,H,P),
  * delta (B,T,H), A (H), B, C (B,T,G,N), skip (H) or NULL, h0 (B,H,P,N) or NULL. */
 KERNEL(ssd_forward) {
-    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse);
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
     const inputs in = {x, delta, A, B, C, skip};
     real *const states = WORKSPACE(real, batch, H, P, N), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
     rot_stop *const stop = stop_of_call();
@@ -324,7 +328,7 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     decays d;
     real since[CHUNK], until[CHUNK], dlog[CHUNK];
     dy += wide.first;
-    decays_of(&d, in->delta + one.first, one.row, in->A[head], n);
+    decays_of(&d, in->delta + one.first, one.row, in->A[head], n, p->negative);
     scale_rows(r->u, d.delta, x, wide.row, n, P);
 
     pack(r->packed, r->u, P, n, 1, P);
@@ -357,6 +361,7 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     scale_state(g, d.whole, P * N); /* g <- e^{s_last} g + dy^T e^s C */
     unrounded_product(g, N, g, N, (gemm_view){r->dy, 1, P}, r->packed_C, P, n, N);
 
+    for (int64_t k = 0; p->negative && k < n; k++) dlog[k] *= (real)ssd_slope(d.delta[k], in->A[head], true);
     for (int64_t k = 0; k < n; k++) {
         const real *const du = r->du + k * P, *const dy_k = dy + k * wide.row, *const x_k = x + k * wide.row;
         real *const dx = out->dx + wide.first + k * wide.row;
@@ -404,9 +409,10 @@ static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int6
  *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1}
  *
  * dB and dC are sums over a group's heads. In chunks these are the adjoints of the products above; each sum over pairs
- * of steps is again a product with a lower triangle. */
+ * of steps is again a product with a lower triangle. With `negative`, e_t is the size of the transition in g_t and dh0,
+ * and its derivative by delta A elsewhere. */
 KERNEL(ssd_backward) {
-    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse);
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
     const inputs in = {x, delta, A, B, C, skip};
     const int64_t rows = batch * T * G * N;
     const bool several = p.parts > 1;

@@ -142,7 +142,17 @@ static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
         return NULL;
     }
     *to = (iterated){.how = iteration_of(b, p), .form = m->form, .rank = m->rank, .largest = m->largest};
+    to->negative = flag_of(b, p, "negative");
     return to;
+}
+
+/* x <- SiLU(conv(v)), if the layer has a short convolution; else x is v. */
+static rows convolved(builder *b, const part *p, rows v) {
+    const int64_t taps = integer_of(b, p, "d_conv", 0);
+    if (!taps) return v;
+    const rows x = take_rows(b, v.width);
+    emit_conv(b, x, v, matrix_of(b, p, "conv_w", v.width, taps), vector_of(b, p, "conv_bias", v.width), taps);
+    return x;
 }
 
 static void emit_iteration(builder *b, op *o, iterated *to, const mixing *m, int64_t N) {
@@ -177,6 +187,7 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
         to->matrix = orthogonal_of(b, p, N, contractive);
     else if (!varying)
         set_constant_mixer(b, p, to, &m, N);
+    x = convolved(b, p, x);
     const rows sums = emit_maps(b, to, maps, x), h = take_rows(b, N);
     op *const step = emit(b, OP_FIXED_POINT, h, sums);
     emit_iteration(b, step, to, &m, N);
@@ -199,8 +210,9 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
     to->A = stored(b, by_state, S * E);
     to->skip = stored(b, skip, E);
     to->V_gate = packed_of(b, V_gate, E, E);
-    const rows x = take_rows(b, E), gate = take_rows(b, E), out = take_rows(b, E);
-    emit_dense(b, x, u, W_in, NULL);
+    const rows v = take_rows(b, E), gate = take_rows(b, E), out = take_rows(b, E);
+    emit_dense(b, v, u, W_in, NULL);
+    const rows x = convolved(b, p, v);
     emit_dense(b, gate, u, W_in + E * D, NULL);
     const rows sums = emit_maps(b, to, maps, x);
     op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, sums);
@@ -211,12 +223,21 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
     emit_dense(b, y, out, W_out, NULL);
 }
 
+/* Whether the mixer is a function of x + y with the previous output y, and so V its W. */
+static bool is_symmetric(builder *b, const part *p) {
+    const bool symmetric = flag_of(b, p, "symmetric");
+    if (symmetric && !has(p, "feedback", "mixer"))
+        failed(b->error, ROTRNN_DAMAGED, "%s is symmetric without feedback to its mixer", p->name);
+    return symmetric;
+}
+
 void build_bedouin(builder *b, const part *p, rows y, rows x) {
     check_iterates(b, p);
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const bool driven = has(p, "feedback", "mixer");
+    const int64_t vectors = flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
+    const bool driven = has(p, "feedback", "mixer"), symmetric = is_symmetric(b, p);
     map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E,
                                           .function = LAGGED_SIGMOID,
                                           .W = matrix_of(b, p, "W_delta", E, E),
@@ -227,11 +248,12 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
     if (m.form != MIXER_MATRIX) {
-        maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, E, E)};
+        maps[MAP_U] = (map){.width = m.u, .function = vectors, .W = vectors_of(b, p, "W_u", &m, E, E)};
         maps[MAP_ALPHA] =
             (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
-        if (driven) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
-        if (driven) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
+        if (symmetric) maps[MAP_U].V = maps[MAP_U].W, maps[MAP_ALPHA].V = maps[MAP_ALPHA].W;
+        if (driven && !symmetric) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
+        if (driven && !symmetric) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
     }
     const double *const V_gate = has(p, "feedback", "gate") ? matrix_of(b, p, "V_gate", E, E) : NULL;
     const double *const omega = matrix_of(b, p, "omega", E, S), rate = 8; /* the constant c of its transition */
@@ -255,11 +277,13 @@ static const double *weight_normed(builder *b, const double *w, const double *ga
     return to;
 }
 
-/* Sets W and V of a part of the mixer from its weights P over the input and, if `driven`, the previous output. */
-static void set_normed(builder *b, map *to, const double *P, const double *gains, int64_t E, bool driven) {
-    const int64_t width = driven ? 2 * E : E;
-    to->W = weight_normed(b, P, gains, to->width, width, 0, E);
-    if (driven) to->V = weight_normed(b, P, gains, to->width, width, E, E);
+/* Sets W and V of a part of the mixer from its weights P (rows, columns): over the input and the previous output, over
+ * their sum if `symmetric`, or else over the input alone. */
+static void set_normed(builder *b, map *to, const double *P, const double *gains, int64_t E, int64_t columns,
+                       bool symmetric) {
+    to->W = weight_normed(b, P, gains, to->width, columns, 0, E);
+    if (columns > E) to->V = weight_normed(b, P, gains, to->width, columns, E, E);
+    if (symmetric) to->V = to->W;
 }
 
 /* The weights NAME (rows, columns) with the gains "g_NAME". */
@@ -274,7 +298,8 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     const int64_t R = (x.width + 15) / 16;
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const bool driven = has(p, "feedback", "mixer");
+    const int64_t vectors = flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
+    const bool symmetric = is_symmetric(b, p), gated = flag_of(b, p, "gate_in_loop");
     const double eps = number_of(b, p, "norm_eps");
     ignore(p, "dt_min dt_max");
     const double *const W_d = matrix_of(b, p, "W_d", R, E), *const W_dt = matrix_of(b, p, "W_dt", E, R);
@@ -285,14 +310,14 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
     if (m.form != MIXER_MATRIX) {
         const bool flat = m.form == MIXER_KRONECKER;
-        const int64_t columns = driven ? 2 * E : E;
-        maps[MAP_U] = (map){.width = m.u, .function = LAGGED_SILU};
+        const int64_t columns = has(p, "feedback", "mixer") && !symmetric ? 2 * E : E;
+        maps[MAP_U] = (map){.width = m.u, .function = vectors};
         maps[MAP_ALPHA] = (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
         const double *const P_u = vectors_of(b, p, "P_u", &m, E, columns);
         const double *const g_u = flat ? vector_of(b, p, "g_P_u", m.u) : matrix_of(b, p, "g_P_u", m.rank, E);
-        set_normed(b, maps + MAP_U, P_u, g_u, E, driven);
+        set_normed(b, maps + MAP_U, P_u, g_u, E, columns, symmetric);
         const double *const P_alpha = matrix_of(b, p, "P_alpha", m.alpha, columns);
-        set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, driven);
+        set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, columns, symmetric);
     }
     const double *const V_gate = has(p, "feedback", "gate") ? normed_matrix(b, p, "V_gate", "g_V_gate", E, E) : NULL;
     const double *const A_log = matrix_of(b, p, "A_log", E, S);
@@ -306,6 +331,7 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
             for (int64_t j = 0; j < E; j++) W_delta[i * E + j] += W_dt[i * R + r] * W_d[r * E + j];
     maps[MAP_DELTA].W = W_delta;
     to->how.floor = RESIDUAL_FLOOR;
+    to->gated = gated;
     to->scale = stored(b, scale, E), to->bias = stored(b, bias, E), to->eps = eps;
     emit_matrix_layer(b, p, y, x, to, &m, maps, A, V_gate);
 }

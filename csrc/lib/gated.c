@@ -14,7 +14,9 @@ void build_min_gru(builder *b, const part *p, rows y, rows x) {
     const rows gate = take_rows(b, N), h = take_rows(b, N);
     emit_dense(b, gate, x, W_z, b_z);
     emit_dense(b, h, x, W_c, b_c);
-    emit(b, OP_MIN_GRU, h, gate)->state = take_state(b, N, b->run->number);
+    op *const step = emit(b, OP_MIN_GRU, h, gate);
+    step->negative = flag_of(b, p, "negative");
+    step->state = take_state(b, N, b->run->number);
     emit_dense(b, y, h, W_out, NULL);
 }
 
@@ -108,6 +110,7 @@ static void build_selection(builder *b, const part *p, rows y, rows u, int64_t R
     scan->count = S;
     scan->w[0] = stored(b, A, S * D);
     scan->w[1] = stored(b, skip, D);
+    scan->negative = flag_of(b, p, "negative");
     scan->state = take_state(b, S * D, b->run->number);
 }
 

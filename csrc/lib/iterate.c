@@ -1,7 +1,7 @@
 /* The instructions that iterate each step to its fixed point y = F(y): FixedPointRNN, Bedouin and FPMamba by their
  * sequential inference (python/rotrnn/nn/fixed_points/). Within a step, the maps and the mixer Q are constant, and
  *
- *   F(y) = carried + gain (y + Q (x - y)),   layer-normed if there is a norm,
+ *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if the gate is in it, and layer-normed if there is a norm,
  *
  * where `carried` is what comes from the state. Each sequence ends on its own.
  */
@@ -17,11 +17,12 @@
 enum { PATIENCE = 15 }; /* iterations without a new lowest residual, after which the step size is smaller */
 static const double FIRST_STEP = 0.99, SHRINK = 0.9, LEAST_STEP = 1e-3;
 
-/* F of one step: x, carried and gain (N), w and alpha of the mixer, and memory: `apart` (N), and the mixer's. */
+/* F of one step: x, carried, gain and, if it is in F, gate (N); w and alpha of the mixer; and memory: `apart` (N), and
+ * the mixer's. */
 typedef struct {
     const iterated *how;
     int64_t N;
-    const real *x, *carried, *gain, *w, *alpha;
+    const real *x, *carried, *gain, *gate, *w, *alpha;
     real *apart, *scratch;
 } image;
 
@@ -41,6 +42,7 @@ static void mix(const image *F, real *restrict v, const real *restrict y) {
 /* f <- F(y) for what was mixed, f <- y + Q (x - y) */
 static void finish(const image *F, real *restrict f) {
     EACH(i, F->N) f[i] = F->carried[i] + F->gain[i] * f[i];
+    if (F->gate) EACH(i, F->N) f[i] *= silu(F->gate[i]);
     if (!F->how->scale) return;
     copy_row(F->apart, f, F->N);
     (void)layer_norm_row(f, F->apart, F->how->scale, F->how->bias, F->N, (real)F->how->eps);
@@ -126,8 +128,9 @@ void K(rot_run_fixed_point)(const op *o, const frame *f) {
         for (int64_t row = b * f->n; row < (b + 1) * f->n; row++) {
             real *const values = rows_of(f, how->values) + row * o->x.width;
             apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
-            const real *const lambda = values + how->maps[MAP_LAMBDA].at, *const drive =
-                                                                              values + how->maps[MAP_DRIVE].at;
+            real *const lambda = values + how->maps[MAP_LAMBDA].at;
+            const real *const drive = values + how->maps[MAP_DRIVE].at;
+            if (how->negative) EACH(i, N) lambda[i] = 2 * lambda[i] - 1;
             const real *const gate = how->maps[MAP_GATE].width ? values + how->maps[MAP_GATE].at : NULL;
             EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
             EACH(i, N) carried[i] = lambda[i] * h[i];
@@ -141,11 +144,11 @@ void K(rot_run_fixed_point)(const op *o, const frame *f) {
     }
 }
 
-/* One state of each channel: h <- exp(delta A) h, and what of it the output has. */
+/* One state of each channel: h <- a h, with the transition a, and what of it the output has. */
 static void move_row(real *restrict carried, real *restrict h, const real *restrict A, const real *restrict delta,
-                     real c, int64_t E) {
+                     real c, int64_t E, bool negative) {
     EACH(e, E) {
-        h[e] = selective_move(selective_transition(delta[e], A[e]), h[e]);
+        h[e] = selective_move(selective_decay(delta[e], A[e]), h[e], negative);
         carried[e] = selective_output(carried[e], h[e], c);
     }
 }
@@ -170,11 +173,13 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const int64_t E = o->y.width, S = how->maps[MAP_B].width;
     const bool normed = how->scale;
     const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->v) + row * E;
+    const real *const gate = rows_of(f, o->z) + row * E;
     real *const h = state_of(f, b, o->state), *const output = h + S * E;
     real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
     real *const next = y + E, *const apart = next + E, *const prepared = apart + E;
     real *const values = rows_of(f, how->values) + row * o->x.width;
     image F = {.how = how, .N = E, .x = x, .carried = carried, .gain = gain, .apart = apart};
+    F.gate = how->gated ? gate : NULL;
     F.scratch = prepared + o->count;
     apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
     const real *const delta = values + how->maps[MAP_DELTA].at;
@@ -183,13 +188,16 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const real along = dot(B, C, S);
     EACH(e, E) gain[e] = delta[e] * along + (normed ? skip[e] : 0);
     zero_row(carried, E);
-    for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E);
+    for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E, how->negative);
     *steps_unsettled(f, b) += !solve(&F, y, next);
     mix(&F, next, y);
     for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
     finish(&F, next);
     copy_row(output, next, E);
-    gate_row(rows_of(f, o->y) + row * E, output, rows_of(f, o->z) + row * E, x, skip, normed, E);
+    if (how->gated)
+        copy_row(rows_of(f, o->y) + row * E, output, E);
+    else
+        gate_row(rows_of(f, o->y) + row * E, output, gate, x, skip, normed, E);
 }
 
 void K(rot_run_matrix_fixed_point)(const op *o, const frame *f) {

@@ -40,6 +40,7 @@ static void build_heads(builder *b, const part *p, rows y, rows u, rows delta, i
     scan->z = delta;
     scan->count = N;
     scan->choice = G;
+    scan->negative = flag_of(b, p, "negative");
     scan->w[0] = stored(b, A, H);
     scan->w[1] = stored(b, skip, H);
     scan->state = take_state(b, N * y.width, b->run->number);

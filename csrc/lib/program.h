@@ -85,7 +85,9 @@ typedef struct {
     double largest;               /* gain of the mixer: alpha = largest s(.) */
     const void *matrix;           /* of MIXER_MATRIX, packed */
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
-    bool scaled;                  /* a vector state's input is multiplied by 1 - lambda */
+    bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */
+    bool negative;                /* transitions are in (-1, 1) */
+    bool gated;                   /* F is multiplied by SiLU of the gate, and the output is not */
     int64_t driven;               /* the first column that depends on the previous output, */
     const void *V, *V_gate;       /* packed; NULL where nothing does */
     const void *A, *skip, *scale, *bias;
@@ -104,6 +106,7 @@ typedef struct {
     int64_t window; /* the number of steps that are kept; 0 for all */
     int64_t from;   /* first number that is used of the rows of v */
     int64_t choice; /* of a formula */
+    bool negative;  /* transitions a are replaced by 2 a - 1 */
     double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
     const void *w[4];
     const iterated *iterated;

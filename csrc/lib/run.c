@@ -298,10 +298,10 @@ static void run_bank(const op *o, const frame *f) {
     }
 }
 
-static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N) {
+static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N, bool negative) {
     EACH(i, N) {
         const real z = sigmoid(gate[i]);
-        h[i] = y[i] = scan_step(1 - z, h[i], z * y[i]);
+        h[i] = y[i] = scan_step(negative ? 1 - 2 * z : 1 - z, h[i], z * y[i]);
     }
 }
 
@@ -309,7 +309,7 @@ static void run_min_gru(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     EACH_STEP(f, b, t) {
         const int64_t at = (b * f->n + t) * N;
-        min_gru_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, N);
+        min_gru_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, N, o->negative);
     }
 }
 
@@ -374,9 +374,9 @@ static void run_conv(const op *o, const frame *f) {
 
 /* One state of each channel. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
-                          const real *restrict x, real b, real c, int64_t D) {
+                          const real *restrict x, real b, real c, int64_t D, bool negative) {
     EACH(d, D) {
-        const real moved = selective_move(selective_transition(delta[d], A[d]), h[d]);
+        const real moved = selective_move(selective_decay(delta[d], A[d]), h[d], negative);
         h[d] = selective_step(moved, selective_input(delta[d], x[d]), b);
         y[d] = selective_output(y[d], h[d], c);
     }
@@ -391,7 +391,7 @@ static void run_selective(const op *o, const frame *f) {
         const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * D;
         const real *const B = rows_of(f, o->v) + at * o->v.width + o->from, *const C = B + S;
         EACH(d, D) y[d] = skip[d] * x[d];
-        for (int64_t s = 0; s < S; s++) selective_row(y, h + s * D, A + s * D, delta, x, B[s], C[s], D);
+        for (int64_t s = 0; s < S; s++) selective_row(y, h + s * D, A + s * D, delta, x, B[s], C[s], D, o->negative);
     }
 }
 
@@ -411,11 +411,11 @@ static void run_rms_norm(const op *o, const frame *f) {
     }
 }
 
-/* One state of each channel of a head. */
-static void head_row(real *restrict y, real *restrict h, real decay, real delta, const real *restrict x, real b, real c,
-                     int64_t P) {
+/* One state of each channel of a head, with e = exp(delta A). */
+static void head_row(real *restrict y, real *restrict h, real e, bool negative, real delta, const real *restrict x,
+                     real b, real c, int64_t P) {
     EACH(j, P) {
-        h[j] = selective_step(selective_move(decay, h[j]), selective_input(delta, x[j]), b);
+        h[j] = selective_step(selective_move(e, h[j], negative), selective_input(delta, x[j]), b);
         y[j] = selective_output(y[j], h[j], c);
     }
 }
@@ -429,11 +429,11 @@ static void run_ssd(const op *o, const frame *f) {
         real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
         const real *const x = rows_of(f, o->x) + at * o->x.width, *const delta = rows_of(f, o->z) + at * H;
         for (int64_t i = 0; i < H; i++) {
-            const real decay = exp2_of((real)ssd_exponent(delta[i], A[i]));
+            const real e = exp2_of((real)ssd_exponent(delta[i], A[i]));
             const real *const B = x + D + i / (H / G) * N, *const C = B + G * N;
             EACH(j, P) y[i * P + j] = skip[i] * x[i * P + j];
             for (int64_t s = 0; s < N; s++)
-                head_row(y + i * P, h + (i * N + s) * P, decay, delta[i], x + i * P, B[s], C[s], P);
+                head_row(y + i * P, h + (i * N + s) * P, e, o->negative, delta[i], x + i * P, B[s], C[s], P);
         }
     }
 }

@@ -38,10 +38,22 @@ def mixer_of(layer: Any, parts: Arrays) -> Any:
     return mixer_matrix(layer.mixer, parts["u"], largest * sigmoid(parts["alpha"]), rows)
 
 
+def shifted(params: Arrays, v: Any, tail: Any) -> tuple[Any, Any]:
+    """Returns SiLU(conv(v)) of a token and the last inputs after it."""
+    window = np.concatenate([tail, v[None]])
+    return silu(np.einsum("kd,dk->d", window, params["conv_w"]) + params["conv_bias"]), window[1:]
+
+
+def transition(decay: Any, negative: bool) -> Any:
+    return 2 * decay - 1 if negative else decay
+
+
 def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[Any, Any]:
     """(h, y) of a token: y = [I - k delta (I - Q)]^-1 (C (lam h) + k delta Q x) with k = B.C."""
 
     def mapped(name: str) -> Any:
+        if layer.symmetric and name in ("u", "alpha"):
+            return params[f"W_{name}"] @ (x + before)
         p = params[f"W_{name}"] @ x
         return p + params[f"V_{name}"] @ before if f"V_{name}" in params else p
 
@@ -50,8 +62,11 @@ def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[
     if layer.normalise:
         B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
     names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
-    Q = mixer_of(layer, {name: params[name] if name == "M" else mapped(name) for name in names})
-    h = np.exp(-8 * np.log1p(np.exp(params["omega"])) * delta[:, None]) * h
+    parts = {name: params[name] if name == "M" else mapped(name) for name in names}
+    if layer.mixer_silu:
+        parts["u"] = silu(parts["u"])
+    Q = mixer_of(layer, parts)
+    h = transition(np.exp(-8 * np.log1p(np.exp(params["omega"])) * delta[:, None]), layer.negative) * h
     gain, identity = (B @ C) * delta[:, None], np.eye(layer.width)
     y = np.linalg.solve(identity - gain * (identity - Q), h @ C + gain[:, 0] * (Q @ x))
     mixed = Q @ (x - y) + y
@@ -62,15 +77,17 @@ def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, length
     B, T, D = inputs.shape
     E = layer.width
     out = np.zeros((B, T, D))
-    h, before = (np.zeros((B, E, layer.d_state)), np.zeros((B, E))) if state is None else map(np.array, state)
+    h, before, *tail = map(np.array, state)
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
             x, gate = np.split(params["W_in"] @ inputs[b, t], 2)
+            if layer.d_conv:
+                x, tail[0][b] = shifted(params, x, tail[0][b])
             if "V_gate" in params:
                 gate = gate + params["V_gate"] @ before[b]
             h[b], before[b] = token(layer, params, x, h[b], before[b])
             out[b, t] = params["W_out"] @ (gate * silu(before[b] + params["D"] * x))
-    return out, (h, before)
+    return out, (h, before, *tail)
 
 
 def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
@@ -80,7 +97,7 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
     return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
 
 
-def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
+def printed_step(layer: FPMamba, p: Arrays, x: Any, z: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
     """Returns F(y) of one sequence, and the state after it, with weights normalised where they are used."""
 
     def weight(name: str) -> Any:
@@ -95,10 +112,13 @@ def printed_step(layer: FPMamba, p: Arrays, x: Any, y: Any, h: Any, before: Any)
         parts = {name: p[name] for name in ("M",) if name in p}
         if not parts:
             both = np.concatenate([x[t], last]) if "mixer" in layer.feedback else x[t]
-            parts = {"u": silu(weight("P_u") @ both), "alpha": weight("P_alpha") @ both + p["b_alpha"]}
+            both = x[t] + last if layer.symmetric else both
+            u = weight("P_u") @ both
+            parts = {"u": silu(u) if layer.mixer_silu else u, "alpha": weight("P_alpha") @ both + p["b_alpha"]}
         mixed = mixer_of(layer, parts) @ (x[t] - y[t]) + y[t]
-        h = np.exp(-np.exp(p["A_log"]) * delta[:, None]) * h + np.outer(delta * mixed, B)
-        f = h @ C + p["D"] * mixed
+        lam = transition(np.exp(-np.exp(p["A_log"]) * delta[:, None]), layer.negative)
+        h = lam * h + np.outer(delta * mixed, B)
+        f = (h @ C + p["D"] * mixed) * (silu(z[t]) if layer.gate_in_loop else 1)
         out[t] = p["scale"] * (f - f.mean()) / np.sqrt(f.var() + layer.norm_eps) + p["bias"]
     return out, h
 
@@ -108,8 +128,11 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
     B, T, _ = inputs.shape
     E = layer.width
     lengths = [T] * B if lengths is None else lengths
-    h0, y0 = (np.zeros((B, E, layer.d_state)), np.zeros((B, E))) if state is None else state
+    h0, y0, *tail = map(np.array, state)
     x, z = np.split(inputs @ p["W_in"].T, 2, -1)
+    for b in range(B if layer.d_conv else 0):
+        for t in range(lengths[b]):
+            x[b, t], tail[0][b] = shifted(p, x[b, t], tail[0][b])
     y = [np.zeros((n, E)) for n in lengths]
     some = [b for b in range(B) if lengths[b]]
     for group in [some] if layer.stop == "quantile" else [[b] for b in some]:
@@ -118,7 +141,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
             if max(lowest.values(), default=0) < layer.tol:
                 break
             for b in group:
-                f, _ = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+                f, _ = printed_step(layer, p, x[b, : lengths[b]], z[b], y[b], h0[b], y0[b])
                 residual = (np.abs(y[b] - f).max(1) / (np.abs(f).max(1) + 1e-8)).max()
                 y[b] = size[b] * f + (1 - size[b]) * y[b]
                 patience[b] = 15 if residual < lowest[b] else patience[b] - 1
@@ -127,14 +150,14 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
                     patience[b], size[b] = 15, 0.9 * size[b]
     out, hT, yT = np.zeros(inputs.shape), np.array(h0), np.array(y0)
     for b in some:
-        y[b], hT[b] = printed_step(layer, p, x[b, : lengths[b]], y[b], h0[b], y0[b])
+        y[b], hT[b] = printed_step(layer, p, x[b, : lengths[b]], z[b], y[b], h0[b], y0[b])
         gate = z[b, : lengths[b]]
         if "V_gate" in p:
             V = p["g_V_gate"][:, None] * p["V_gate"] / np.linalg.norm(p["V_gate"], axis=1, keepdims=True)
             gate = gate + np.concatenate([y0[b : b + 1], y[b][:-1]]) @ V.T
-        out[b, : lengths[b]] = (silu(gate) * y[b]) @ p["W_out"].T
+        out[b, : lengths[b]] = ((1 if layer.gate_in_loop else silu(gate)) * y[b]) @ p["W_out"].T
         yT[b] = y[b][-1]
-    return out, (hT, yT)
+    return out, (hT, yT, *tail)
 
 
 def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
@@ -153,6 +176,11 @@ BEDOUIN = [
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),
     row("low rank", 1, 5, mixer="low_rank", rank=2, feedback=["B", "C"]),
     row("kronecker", 2, 4, mixer="kronecker", expand=3),
+    row("convolution", 3, 5, (5, 0, 2), d_conv=3),
+    row("symmetric", 2, 5, d_conv=1, symmetric=True, rank=2),
+    row("symmetric kronecker", 1, 4, symmetric=True, mixer="kronecker", feedback=("mixer",), expand=3),
+    row("silu", 2, 4, mixer_silu=True, rank=2),
+    row("negative", 2, 6, (6, 3), negative=True, feedback=("lambda", "mixer", "B")),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),
@@ -161,6 +189,10 @@ FPMAMBA = [
     printed_row("", 2, 4),
     printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
     printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
+    printed_row("convolution, symmetric", 3, 4, (4, 0, 2), stop="sequence", d_conv=4, symmetric=True),
+    printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", gate_in_loop=True, feedback=("mixer", "B", "C")),
+    printed_row("linear vectors", 2, 3, mixer_silu=False, feedback=("mixer", "C")),
+    printed_row("negative", 2, 4, negative=True, dt_min=0.3, dt_max=0.6, symmetric=True),
     printed_row("", 2, 0),
     printed_row("", 0, 2),
     printed_row("", 1, 1),
@@ -172,6 +204,8 @@ ON_CPU = [
     row("direct rank 2", 5, 5, (5, 0, 3, 4, 1), rank=2, solver="direct"),
     row("direct dplr", 2, 5, mixer="dplr", rank=3, feedback=("mixer", "gate"), solver="direct"),
     row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
+    row("direct convolution", 2, 5, (5, 3), d_conv=4, symmetric=True, negative=True, solver="direct"),
+    row("direct symmetric", 2, 5, symmetric=True, rank=2, solver="direct"),
     *(row("direct", B, T, solver="direct") for B, T in ((0, 3), (2, 0), (1, 1))),
 ]
 """The direct solver, which has no kernel on a GPU."""

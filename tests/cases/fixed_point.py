@@ -63,25 +63,33 @@ def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[An
     """Returns (A, b) of one token, found by solving for the fixed point h = A h_before + b."""
     identity = np.eye(layer.d_state)
     lam = sigmoid(params.get("W_lambda", np.zeros((layer.d_state, layer.d_model))) @ x_t + params["b_lambda"])
+    lam = 2 * lam - 1 if layer.negative else lam
     v = params["B"] @ x_t
     if "W_B" in params:
         v = sigmoid(params["W_B"] @ x_t + params["b_B"]) * v
     names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
     Q = mixer_matrix(layer, {name: params[name] if name in params else params[f"W_{name}"] @ x_t for name in names})
-    gain = 1 - lam if layer.scaled else np.ones_like(lam)
+    gain = 1 - np.abs(lam) if layer.scaled else np.ones_like(lam)
     K = np.linalg.inv(identity - gain[:, None] * (identity - Q))
     return K * lam, K @ (gain * (Q @ v))
 
 
 def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     B, T, D = x.shape
-    y, h = np.zeros((B, T, D)), np.zeros((B, layer.d_state)) if state is None else np.array(state)
+    y = np.zeros((B, T, D))
+    h, *tail = map(np.array, state if layer.d_conv else (state,))
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
-            A, drive = dense_recurrence(layer, params, x[b, t])
+            x_t = x[b, t]
+            if layer.d_conv:
+                window = np.concatenate([tail[0][b], x_t[None]])
+                tail[0][b] = window[1:]
+                convolved = np.einsum("kd,dk->d", window, params["conv_w"]) + params["conv_bias"]
+                x_t = convolved * sigmoid(convolved)
+            A, drive = dense_recurrence(layer, params, x_t)
             h[b] = A @ h[b] + drive
-            y[b, t] = params["C"] @ h[b] + params["D"] * x[b, t]
-    return y, h
+            y[b, t] = params["C"] @ h[b] + params["D"] * x_t
+    return y, (h, *tail) if layer.d_conv else h
 
 
 def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **settings: Any) -> LayerRow:
@@ -94,9 +102,19 @@ def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **se
         lengths,
         fixed_point_loop,
         terms=terms,
-        linear=(("B", "state"), ("C", "D"), *([] if layer.selective else [("x", "state")])),
+        linear=(("B", "state.0" if layer.d_conv else "state"), ("C", "D"), *([] if layer.selective else [("x", "state")])),
     )
 
+
+BOTH_SIGNS: dict[str, Any] = {"negative": True, "lambda_init": (-0.95, 0.95)}
+SOLVED: dict[str, dict[str, Any]] = {
+    "": {"contractive": True},
+    " low rank": {"mixer": "low_rank", "lambda_init": (-0.95, -0.6)},
+    " tile 3": {"contractive": True, "tile": 3},
+    " direct": {"rank": 2, "contractive": True, "solver": "direct"},
+    " direct low rank": {"mixer": "low_rank", "lambda_init": (-0.95, -0.6), "solver": "direct"},
+}
+"""Ways to solve with transitions of both signs. A mixer of low rank needs |lam| well above zero."""
 
 FIXED_POINT = [
     row("", 2, 7, rank=2),
@@ -109,6 +127,10 @@ FIXED_POINT = [
     row("low rank", 2, 4, mixer="low_rank", rank=2, selective=("lambda", "mixer")),
     row("kronecker", 2, 4, (4, 3), mixer="kronecker", d_state=6, selective=("mixer",)),
     row("unaccelerated", 2, 5, (5, 3), accelerated=False, selective=["mixer"]),
+    row("convolution", 3, 6, (6, 0, 2), d_conv=4, rank=2),
+    *(row(f"negative{how}", 2, 6, (6, 3), **(BOTH_SIGNS | own)) for how, own in SOLVED.items()),
+    row("negative constant", 2, 6, **BOTH_SIGNS, selective=("mixer",), contractive=True),
+    row("negative unscaled", 2, 5, **BOTH_SIGNS, scaled=False, mixer="orthogonal", selective=("lambda",)),
     *(row(f"tile {tile}", 2, 7, (7, 5), rank=2, tile=tile) for tile in (1, 2, 8)),
     row("tile 3", 3, 6, (6, 0, 4), selective=("lambda",), mixer="low_rank", rank=2, tile=3),
     row("tile 3 kronecker", 2, 4, mixer="kronecker", d_state=6, selective=("mixer",), contractive=True, tile=3),

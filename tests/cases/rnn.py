@@ -271,7 +271,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
 def min_gru_reference(layer: MinGRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     z = sigmoid_formula(x @ params["W_z"].T + params["b_z"])
     candidate = x @ params["W_c"].T + params["b_c"]
-    h, hT = scan_loop(1 - z, z * candidate, state, lengths=lengths)
+    h, hT = scan_loop(1 - (1 + layer.negative) * z, z * candidate, state, lengths=lengths)
     return h @ params["W_out"].T, hT
 
 
@@ -303,8 +303,9 @@ LAYERS = [
     ),
     *(
         LayerRow(
-            "", MinGRU(3, 4), B, T, lengths, min_gru_reference, terms=30 * (T + 6), linear=(("W_out",), ("state",)),
+            name, layer, B, T, lengths, min_gru_reference, terms=30 * (T + 6), linear=(("W_out",), ("state",)),
         )
+        for name, layer in (("", MinGRU(3, 4)), ("negative", MinGRU(3, 4, negative=True)))
         for B, T, lengths in SHAPES
     ),
     *(

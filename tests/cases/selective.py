@@ -17,30 +17,38 @@ from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
+def transition(delta: Any, A: Any, negative: bool) -> Any:
+    """a_t (D, S) of a token with step sizes delta (D,)."""
+    e = np.exp(delta[:, None] * A)
+    return 2 * e - 1 if negative else e
+
+
 def selective_loop(
-    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, lengths: Any = None
-) -> tuple[Any, Any]:
-    """h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, one step after the other."""
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, negative: bool = False,
+    lengths: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """h_t = a_t h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, one step after the other."""
     y, hT = np.zeros_like(x), np.array(h0)
     for b in range(x.shape[0]):
         steps = range(x.shape[1] if lengths is None else lengths[b])
         for t in reversed(steps) if reverse else steps:
-            hT[b] = np.exp(np.outer(delta[b, t], np.ones(A.shape[1])) * A) * hT[b]
+            hT[b] = transition(delta[b, t], A, negative) * hT[b]
             hT[b] += np.outer(delta[b, t] * x[b, t], B[b, t])
             y[b, t] = hT[b] @ C[b, t] + skip * x[b, t]
     return y, hT
 
 
 def selective_window_loop(
-    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, lengths: Any
-) -> tuple[Any, Any]:
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, negative: bool,
+    lengths: Any,
+) -> tuple[Any, Any]:  # fmt: skip
     """Reads the sum of the last `window` inputs, which are multiplied by the transition at each step."""
     y, hT = np.zeros_like(x), np.array(h0)
     for b in range(x.shape[0]):
         seen = list(h0[b])
         steps = range(x.shape[1] if lengths is None else lengths[b])
         for t in reversed(steps) if reverse else steps:
-            a = np.exp(delta[b, t][:, None] * A)
+            a = transition(delta[b, t], A, negative)
             seen = [*(a * one for one in seen), np.outer(delta[b, t] * x[b, t], B[b, t])]
             y[b, t] = sum(seen) @ C[b, t] + skip * x[b, t]
             seen = seen[1:]
@@ -49,15 +57,17 @@ def selective_window_loop(
 
 
 def selective_case(
-    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, lengths: Any = None,
-    keep: bool = False,
+    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, negative: bool = False,
+    lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
-    """Transitions from a half to a little above one; the first direction of the state neither decays nor grows."""
+    """Transitions from a half to a little above one, or, if they may be negative, from -2/3 on; the first direction of
+    the state neither decays nor grows."""
 
-    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths} | ({} if window is None else {"window": window})
+    how: dict[str, Any] = {"reverse": reverse, "negative": negative, "lengths": lengths}
+    how |= {} if window is None else {"window": window}
 
     def make(rng: np.random.Generator) -> Arrays:
-        A = rng.uniform(-2, 0.05, (D, S))
+        A = rng.uniform(-4.5 if negative else -2, 0.05, (D, S))
         A[:, :1] = 0
         return {
             "x": normal(rng, (B, T, D)),
@@ -86,6 +96,7 @@ def selective_case(
         [
             f" window {window}" * (window is not None),
             " reverse" * reverse,
+            " negative" * negative,
             " ragged" * (lengths is not None),
             " kept" * keep,
         ]
@@ -162,6 +173,10 @@ OPS = [
     selective_case(2, 33, 130, 4, reverse=True),
     *(selective_case(3, 9, 2, 2, window=window, lengths=(9, 0, 4)) for window in (1, 3, 20)),
     selective_case(2, 9, 2, 2, window=3, reverse=True),
+    selective_case(2, 7, 3, 2, negative=True),
+    selective_case(2, 70, 5, 7, lengths=(70, 33), negative=True, keep=True),  # states together, and one alone
+    selective_case(2, 40, 37, 1, reverse=True, negative=True),
+    selective_case(2, 9, 2, 2, window=3, negative=True),
     selective_case(1, 0, 2, 2, window=3),
     conv_case(2, 7, 3, 4),
     conv_case(2, 2, 3, 4),  # fewer steps than taps
@@ -201,7 +216,7 @@ def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -
             u = swish(v)
             d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
             delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
-            aged = np.exp(-delta[:, None] * np.exp(params["A_log"])) * h[b]
+            aged = transition(delta, -np.exp(params["A_log"]), layer.negative) * h[b]
             seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
             out = (seen.sum(0) @ C + params["D"] * u) * swish(z)
             y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
@@ -305,6 +320,8 @@ LAYERS = [
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
     mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
+    mamba_row("negative", Mamba(4, d_state=3, dt_min=0.1, dt_max=1.0, negative=True), 3, 9, (9, 0, 2)),
+    mamba_row("negative, window", Mamba(3, d_state=2, window=4, dt_min=0.1, dt_max=1.0, negative=True), 2, 7),
     rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
     rotation_row("window", SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),

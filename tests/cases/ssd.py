@@ -12,32 +12,39 @@ from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 
 
+def transition(exponent: Any, negative: bool) -> Any:
+    e = np.exp(exponent)
+    return 2 * e - 1 if negative else e
+
+
 def ssd_loop(
-    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, lengths: Any = None
-) -> tuple[Any, Any]:
-    """h_t = exp(delta_t A) h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, step by step and head by head."""
+    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, reverse: bool = False, negative: bool = False,
+    lengths: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """h_t = a_t h_{t-1} + (delta_t x_t) B_t^T, y_t = h_t C_t + skip x_t, step by step and head by head."""
     y, hT = np.zeros_like(x), np.array(h0)
     heads = x.shape[2] // B.shape[2] if B.shape[2] else 1
     for b in range(x.shape[0]):
         steps = range(x.shape[1] if lengths is None else lengths[b])
         for t in reversed(steps) if reverse else steps:
             for i in range(x.shape[2]):
-                hT[b, i] *= np.exp(delta[b, t, i] * A[i])
+                hT[b, i] *= transition(delta[b, t, i] * A[i], negative)
                 hT[b, i] += np.outer(delta[b, t, i] * x[b, t, i], B[b, t, i // heads])
                 y[b, t, i] = hT[b, i] @ C[b, t, i // heads] + skip[i] * x[b, t, i]
     return y, hT
 
 
 def ssd_case(
-    B: int, T: int, H: int, P: int, N: int, *, groups: int = 1, reverse: bool = False, lengths: Any = None,
-    keep: bool = False,
+    B: int, T: int, H: int, P: int, N: int, *, groups: int = 1, reverse: bool = False, negative: bool = False,
+    lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
-    """Transitions from a half to a little above one; the first head neither decays nor grows."""
+    """Transitions from a half to a little above one, or, if they may be negative, from -2/3 on; the first head neither
+    decays nor grows."""
 
-    how: dict[str, Any] = {"reverse": reverse, "lengths": lengths}
+    how: dict[str, Any] = {"reverse": reverse, "negative": negative, "lengths": lengths}
 
     def make(rng: np.random.Generator) -> Arrays:
-        A = rng.uniform(-2, 0.05, H)
+        A = rng.uniform(-4.5 if negative else -2, 0.05, H)
         A[:1] = 0
         return {
             "x": normal(rng, (B, T, H, P)),
@@ -61,7 +68,7 @@ def ssd_case(
         grads = ssd_scan_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
         return {name: getattr(grads, f"d{name}") for name in args}
 
-    flags = " reverse" * reverse + " ragged" * (lengths is not None) + " kept" * keep
+    flags = " reverse" * reverse + " negative" * negative + " ragged" * (lengths is not None) + " kept" * keep
     return Case(
         f"ssd_scan{flags} {B}x{T}x{H}x{P} G{groups} N{N}",
         make,
@@ -88,6 +95,9 @@ OPS = [
     ssd_case(3, 70, 2, 3, 5, lengths=(70, 0, 33)),  # lengths past a chunk, none, and within one
     ssd_case(3, 70, 6, 2, 3, groups=3, reverse=True, lengths=(33, 70, 0), keep=True),
     ssd_case(1, 65, 2, 17, 33, reverse=True),  # several vectors of channels and states
+    ssd_case(2, 7, 3, 2, 4, negative=True),
+    ssd_case(3, 70, 4, 3, 5, groups=2, lengths=(70, 0, 33), negative=True, keep=True),
+    ssd_case(2, 70, 3, 2, 3, reverse=True, lengths=(33, 70), negative=True),
 ]
 
 OPS_LARGE = [
@@ -118,7 +128,7 @@ def mamba2_loop(layer: Mamba2, params: Arrays, x: Any, state: Any, lengths: Any)
             out = np.zeros((H, P))
             for i in range(H):
                 group = i // (H // G)
-                h[b, i] = np.exp(-delta[i] * np.exp(params["A_log"][i])) * h[b, i]
+                h[b, i] = transition(-delta[i] * np.exp(params["A_log"][i]), layer.negative) * h[b, i]
                 h[b, i] += np.outer(delta[i] * u[i], B[group])
                 out[i] = h[b, i] @ C[group] + params["D"][i] * u[i]
             gated = (out.ravel() * swish(z)).reshape(G, inner // G)
@@ -141,6 +151,7 @@ LAYERS = [
     mamba2_row("biased", Mamba2(3, d_state=2, d_conv=2, bias=True, expand=1, d_head=1), 2, 6),
     mamba2_row("no convolution", Mamba2(3, d_state=2, d_conv=0), 2, 6),
     mamba2_row("no bias", Mamba2(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    mamba2_row("negative", Mamba2(4, d_state=3, d_head=2, dt_min=0.02, negative=True), 3, 9, (9, 0, 2)),
 ]
 
 LAYERS_LARGE = [mamba2_row("", Mamba2(24, d_state=8, d_head=12, groups=2), 3, 200, (200, 0, 133), None)]

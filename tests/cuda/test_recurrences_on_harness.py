@@ -66,26 +66,28 @@ def lengths_of(given: Any) -> Any:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("B", "T", "D", "S", "lengths", "reverse", "dtype"),
+    ("B", "T", "D", "S", "lengths", "reverse", "negative", "dtype"),
     [
-        (1, 3, 2, 9, None, False, np.float64),  # two launches in double precision
-        (2, 65, 33, 17, (65, 32), True, np.float32),  # two launches, two groups of channels
-        (3, 64, 5, 16, (64, 0, 1), False, np.float32),
-        (2, 40, 70, 3, (33, 40), True, np.float64),
-        (1, 5, 32, 9, (0,), False, np.float64),
+        (1, 3, 2, 9, None, False, False, np.float64),  # two launches in double precision
+        (2, 65, 33, 17, (65, 32), True, False, np.float32),  # two launches, two groups of channels
+        (3, 64, 5, 16, (64, 0, 1), False, False, np.float32),
+        (2, 40, 70, 3, (33, 40), True, False, np.float64),
+        (1, 5, 32, 9, (0,), False, False, np.float64),
+        (2, 65, 33, 9, (65, 32), True, True, np.float64),
+        (2, 40, 5, 3, None, False, True, np.float32),
     ],
 )
 @pytest.mark.parametrize("optional", [True, False])
 def test_selective_scan(
-    B: int, T: int, D: int, S: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+    B: int, T: int, D: int, S: int, lengths: Any, reverse: bool, negative: bool, dtype: Any, optional: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(B * T + D)
     tiles, steps = -(-T // 32), lengths_of(lengths)
-    sizes = {"batch": B, "T": T, "D": D, "S": S, "reverse": reverse, "lengths": steps}
+    sizes = {"batch": B, "T": T, "D": D, "S": S, "reverse": reverse, "negative": negative, "lengths": steps}
     inputs = {
         "x": some(rng, B, T, D, lengths=lengths, dtype=dtype),
         "delta": padded(rng.uniform(-0.01, 0.4, (B, T, D)).astype(dtype), lengths),
-        "A": rng.uniform(-2, 0.05, (D, S)).astype(dtype),
+        "A": rng.uniform(-4.5 if negative else -2, 0.05, (D, S)).astype(dtype),
         "B": some(rng, B, T, S, lengths=lengths, dtype=dtype),
         "C": some(rng, B, T, S, lengths=lengths, dtype=dtype),
         "skip": some(rng, D, dtype=dtype) if optional else None,
@@ -113,24 +115,27 @@ def test_selective_scan(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("B", "T", "H", "P", "G", "N", "lengths", "reverse", "dtype"),
+    ("B", "T", "H", "P", "G", "N", "lengths", "reverse", "negative", "dtype"),
     [
-        (2, 66, 2, 3, 1, 5, (66, 64), True, np.float32),
-        (2, 130, 4, 2, 2, 3, (0, 130), False, np.float64),
-        (1, 9, 2, 17, 2, 16, None, False, np.float32),  # more numbers in a state than threads
+        (2, 66, 2, 3, 1, 5, (66, 64), True, False, np.float32),
+        (2, 130, 4, 2, 2, 3, (0, 130), False, False, np.float64),
+        (1, 9, 2, 17, 2, 16, None, False, False, np.float32),  # more numbers in a state than threads
+        (2, 66, 2, 3, 1, 5, (66, 40), True, True, np.float64),
     ],
 )
 @pytest.mark.parametrize("optional", [True, False])
 def test_ssd_scan(
-    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
-) -> None:
+    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, negative: bool, dtype: Any,
+    optional: bool, seed: int,
+) -> None:  # fmt: skip
     rng = np.random.default_rng(B * T + H)
     chunks, steps = -(-T // SSD_CHUNK), lengths_of(lengths)
-    sizes = {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N, "reverse": reverse, "lengths": steps}
+    sizes = {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N}
+    sizes |= {"reverse": reverse, "negative": negative, "lengths": steps}
     inputs = {
         "x": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
         "delta": padded(rng.uniform(-0.01, 0.4, (B, T, H)).astype(dtype), lengths),
-        "A": rng.uniform(-2, 0.05, H).astype(dtype),
+        "A": rng.uniform(-4.5 if negative else -2, 0.05, H).astype(dtype),
         "B": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
         "C": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
         "skip": some(rng, H, dtype=dtype) if optional else None,

@@ -88,10 +88,13 @@ CASES = {
     "lstm": Case("lstm", LINEAR),
     "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
     "min_gru": Case("min_gru", LINEAR),
+    "min_gru, negative": Case("min_gru", {**LINEAR, "negative": True}),
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),
+    "mamba, negative": Case("mamba", {"d_state": 3, "dt_max": 1.0, "negative": True}),
     "mamba, other forms": Case("mamba", {"d_state": 5, "d_conv": 1, "dt_rank": 3, "bias": True, "conv_bias": False}),
     "mamba, no convolution": Case("mamba", {"d_state": 5, "d_conv": 0}),
     "mamba2": Case("mamba2", {"d_state": 5}, {"block": "plain"}),
+    "mamba2, negative": Case("mamba2", {"d_state": 4, "d_head": 4, "negative": True}),
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
     "mamba2, no convolution": Case("mamba2", {"d_state": 5, "d_conv": 0, "d_head": 1, "norm_eps": 0.1}),
     "delta_net": Case("delta_net", {"d_state": 5}, {"block": "plain"}),
@@ -101,6 +104,9 @@ CASES = {
     ),
     "delta_net, no convolution": Case("delta_net", {"d_state": 5, "d_conv": 0, "steps": 3}),
     "fixed_point": Case("fixed_point", {**LINEAR, **TIGHT}),
+    "fixed_point, negative": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "d_conv": 4, "negative": True, "lambda_init": (-0.9, 0.9)}
+    ),
     "fixed_point, constant": Case("fixed_point", {**LINEAR, **TIGHT, "selective": (), "rank": 3, "mixer": "dplr"}),
     "fixed_point, matrix": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "orthogonal", "contractive": True}),
     "fixed_point, low rank": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "low_rank", "damping": "none"}),
@@ -111,6 +117,8 @@ CASES = {
         "fixed_point", {**LINEAR, **TIGHT, "mixer": "kronecker", "selective": ("lambda", "B"), "contractive": True}
     ),
     "bedouin": Case("bedouin", {"d_state": 4, **TIGHT, "rank": 2}, {"block": "plain"}),
+    "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
+    "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),
     "bedouin, all driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": ("lambda", "mixer", "B", "C", "gate")}),
     "bedouin, none driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": (), "expand": 1}),
     "bedouin, matrix": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "orthogonal", "feedback": ("C",)}),
@@ -119,6 +127,16 @@ CASES = {
         "fpmamba",
         {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")},
         noise=0.02,  # so that all steps converge
+    ),
+    "fpmamba, symmetric": Case(
+        "fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "symmetric": True, "d_conv": 3, "negative": True}
+    ),
+    "fpmamba, gate in the loop": Case(
+        "fpmamba",
+        {
+            **{"d_state": 3, **TIGHT, "stop": "sequence", "gate_in_loop": True, "mixer_silu": False},
+            "feedback": ("mixer", "B"),
+        },
     ),
     "fpmamba, none driven": Case("fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "feedback": ()}),
     "half1": Case("lru", LINEAR, {"glu": "half1"}),

@@ -204,7 +204,9 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("selective_scan", "return_carries"): lambda flag: rotrnn.selective_scan(*select, return_carries=flag),
         ("selective_scan", "return_state"): lambda flag: rotrnn.selective_scan(*select, return_state=flag),
         ("selective_scan", "reverse"): lambda flag: rotrnn.selective_scan(*select, reverse=flag),
+        ("selective_scan", "negative"): lambda flag: rotrnn.selective_scan(*select, negative=flag),
         ("selective_scan_backward", "reverse"): lambda flag: rotrnn.selective_scan_backward(X, *select, reverse=flag),
+        ("selective_scan_backward", "negative"): lambda flag: rotrnn.selective_scan_backward(X, *select, negative=flag),
         ("split_end", "reverse"): lambda flag: rotrnn.split_end(X, a, split=ALONE, reverse=flag),
         ("split_rotation_end", "reverse"): lambda flag: rotrnn.split_rotation_end(
             X, angles, None, split=ALONE, reverse=flag
@@ -216,6 +218,8 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("ssd_scan", "return_carries"): lambda flag: rotrnn.ssd_scan(*scalars, return_carries=flag),
         ("ssd_scan", "return_state"): lambda flag: rotrnn.ssd_scan(*scalars, return_state=flag),
         ("ssd_scan", "reverse"): lambda flag: rotrnn.ssd_scan(*scalars, reverse=flag),
+        ("ssd_scan", "negative"): lambda flag: rotrnn.ssd_scan(*scalars, negative=flag),
+        ("ssd_scan_backward", "negative"): lambda flag: rotrnn.ssd_scan_backward(heads, *scalars, negative=flag),
         ("ssd_scan_backward", "reverse"): lambda flag: rotrnn.ssd_scan_backward(heads, *scalars, reverse=flag),
         ("tiir_scan", "resets"): lambda flag: rotrnn.tiir_scan(a, X, window=2, resets=flag),
     }

@@ -40,6 +40,7 @@ def selective_scan(
     *,
     window: int | None = None,
     reverse: bool = False,
+    negative: bool = False,
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
     return_carries: bool = False,
@@ -50,7 +51,8 @@ def selective_scan(
     ``h_{-1} = h0`` (default zero). The state is a matrix (D, S), and delta_t scales its rows. This is the selective SSM
     of Mamba (Gu and Dao 2023, algorithm 2) with its simplified discretisation: zero-order hold for A, ``delta B`` for
     B. With ``reverse``, time runs backward, and `h0` enters at the last valid step. The states of single steps are not
-    stored.
+    stored. With ``negative``, the transition is ``2 exp(delta_t A) - 1`` instead, which for delta A < 0 lies in (-1, 1)
+    (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
 
     With ``window=L``, h_t depends only on the last L inputs. It is computed by `diagonal_scan` over D S lanes, and the
     states and transitions of all steps are stored.
@@ -74,6 +76,8 @@ def selective_scan(
         Number of steps in the sum, at least 1; None for all.
     reverse : bool
         Run backward in time, without copying the input.
+    negative : bool
+        Transitions ``2 exp(delta_t A) - 1``.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     return_state : bool
@@ -98,7 +102,7 @@ def selective_scan(
         Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
     """
     args = Boundary("selective_scan")
-    L, reverse = args.window(window), args.flag("reverse", reverse)
+    L, reverse, negative = args.window(window), args.flag("reverse", reverse), args.flag("negative", negative)
     return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
     given = _arrays(args, x, delta, A, B, C, skip, h0, L)
     steps = args.lengths(lengths)
@@ -106,12 +110,12 @@ def selective_scan(
     if L is not None:
         if return_carries:
             raise ValueError(f"selective_scan: return_carries=True with window={window}, expected one of the two")
-        windowed = _window_forward(arrays, {"window": L, "reverse": reverse, "lengths": steps})
+        windowed = _window_forward(arrays, {"window": L, "reverse": reverse, "lengths": steps}, negative)
         return (windowed.y, windowed.hT) if return_state else windowed.y
     y = empty_like(arrays[0])
     hT = args.empty(_state_shape(args), y.dtype) if return_state else None
     carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
-    inputs = _inputs(args, arrays, steps, reverse)
+    inputs = _inputs(args, arrays, steps, reverse, negative)
     args.kernels.selective_forward(y=y, hT=hT, carries=carries, **inputs)
     more = tuple(one for one in (hT, carries) if one is not None)
     return (y, *more) if more else y
@@ -130,23 +134,25 @@ def selective_scan_backward(
     dhT: npt.ArrayLike | None = None,
     window: int | None = None,
     reverse: bool = False,
+    negative: bool = False,
     lengths: npt.ArrayLike | None = None,
     carries: Array | None = None,
 ) -> SelectiveScanGrads:
     """Adjoint of `selective_scan`.
 
-    With ``u_t = delta_t * x_t``, ``e_t = exp(delta_t A)`` and
-    ``g_t = dy_t C_t^T + e_{t+1} * g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``:
+    With ``u_t = delta_t * x_t``, ``e_t = exp(delta_t A)``, the transition a_t and its derivative p_t by the exponent
+    (both e_t; with ``negative``, ``2 e_t - 1`` and ``2 e_t``) and
+    ``g_t = dy_t C_t^T + a_{t+1} * g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``:
     ``du_t = g_t B_t``, ``dx_t = delta_t * du_t + skip * dy_t``,
-    ``ddelta_t = x_t * du_t + sum over S of A * e_t * g_t * h_{t-1}``, ``dA = sum of delta_t * e_t * g_t * h_{t-1}``,
-    ``dB_t = g_t^T u_t``, ``dC_t = h_t^T dy_t``, ``dskip = sum of dy_t * x_t``, ``dh0 = e_0 * g_0``. If a sequence
+    ``ddelta_t = x_t * du_t + sum over S of A * p_t * g_t * h_{t-1}``, ``dA = sum of delta_t * p_t * g_t * h_{t-1}``,
+    ``dB_t = g_t^T u_t``, ``dC_t = h_t^T dy_t``, ``dskip = sum of dy_t * x_t``, ``dh0 = a_0 * g_0``. If a sequence
     has no steps, ``dh0 = dhT``.
 
     Parameters
     ----------
     dy : (B, T, D)
         Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, A, B, C, skip, h0, window, reverse, lengths
+    x, delta, A, B, C, skip, h0, window, reverse, negative, lengths
         As given to `selective_scan`.
     dhT : (B, D, S) or (B, L-1, D, S), optional
         Gradient of the final state.
@@ -165,14 +171,14 @@ def selective_scan_backward(
     """
     args = Boundary("selective_scan_backward")
     ady = args.array("dy", dy, "B T D")
-    L, reverse = args.window(window), args.flag("reverse", reverse)
+    L, reverse, negative = args.window(window), args.flag("reverse", reverse), args.flag("negative", negative)
     given = _arrays(args, x, delta, A, B, C, skip, h0, L)
     adhT = args.optional("dhT", dhT, "B D S" if L is None else "B W D S")
     steps = args.lengths(lengths)
     *arrays, ady, adhT = args.common(*given, ady, adhT)
     if L is not None:
-        return _window_backward(ady, arrays, adhT, {"window": L, "reverse": reverse, "lengths": steps})
-    inputs = _inputs(args, arrays, steps, reverse)
+        return _window_backward(ady, arrays, adhT, {"window": L, "reverse": reverse, "lengths": steps}, negative)
+    inputs = _inputs(args, arrays, steps, reverse, negative)
     if carries is None:
         carries = args.empty(_carries_shape(args), ady.dtype)
         args.kernels.selective_forward(y=None, hT=None, carries=carries, **inputs)
@@ -214,6 +220,7 @@ def selective_solve(
     rank: int,
     largest: float = 1.0,
     unit: bool = True,
+    negative: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> SelectiveSolution:
     """The fixed point of Bedouin's step in depth ("Fixed-Point RNNs", eqs. 11-12), exactly and in one pass over time.
@@ -240,6 +247,8 @@ def selective_solve(
     largest : float
     unit : bool
         Normalise B and C to unit length.
+    negative : bool
+        As of `selective_scan`.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in y, x~ and
         the maps.
@@ -265,7 +274,7 @@ def selective_solve(
     (B, T, E, S, K), R = (args.size[letter] for letter in "BTESK"), args.integer("rank", rank)
     if K != R * E + R + 2 * S:
         raise ValueError(f"selective_solve: base has {K} columns, expected {R * E + R + 2 * S} for R={R}, E={E}, S={S}")
-    unit, steps = args.flag("unit", unit), args.lengths(lengths)
+    unit, negative, steps = args.flag("unit", unit), args.flag("negative", negative), args.lengths(lengths)
     ax, adelta, aA, ah0, abase, av, afirst = args.common(*arrays)
 
     def new(*shape: int) -> Array:
@@ -276,7 +285,7 @@ def selective_solve(
     args.kernels.selective_solve(
         y=y, mixed=mixed, hT=hT, carries=carries, late=late, out=out.reshape(B, T, K),
         x=ax, delta=adelta, base=abase, v=av, first=afirst, A=aA, h0=ah0, lengths=steps,
-        B=B, T=T, E=E, S=S, R=R, columns=K, form=form, largest=float(largest), unit=unit,
+        B=B, T=T, E=E, S=S, R=R, columns=K, form=form, largest=float(largest), unit=unit, negative=negative,
     )  # fmt: skip
     widths = R * E, R, S, S
     parts = np.split(out, [B * T * sum(widths[: i + 1]) for i in range(3)])
@@ -307,11 +316,11 @@ def _arrays(
     ]
 
 
-def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
+def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool, negative: bool) -> dict[str, Any]:
     """Returns the keyword arguments that both kernels share."""
     named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
     sizes = {"batch": args.size["B"], **args.sizes("T D S")}
-    return {**named, "lengths": steps, **sizes, "reverse": reverse}
+    return {**named, "lengths": steps, **sizes, "reverse": reverse, "negative": negative}
 
 
 def _sizes(args: Boundary) -> tuple[int, ...]:
@@ -330,7 +339,7 @@ def _carries_shape(args: Boundary) -> tuple[int, int, int, int]:
 
 class _Windowed(NamedTuple):
     """Results and intermediate values of a windowed scan: y and hT; the arguments with zeroed padding; and transitions
-    a, inputs v and values h of every lane of the state, (B, T, D, S)."""
+    a, their derivatives by the exponent, inputs v and values h of every lane of the state, (B, T, D, S)."""
 
     y: Array
     hT: Array
@@ -339,6 +348,7 @@ class _Windowed(NamedTuple):
     B: Array
     C: Array
     a: Array
+    slope: Array
     v: Array
     h: Array
 
@@ -348,23 +358,26 @@ def _flat(state: Any) -> Any:
     return None if state is None else state.reshape(*state.shape[:-2], state.shape[-2] * state.shape[-1])
 
 
-def _window_forward(arrays: list[Any], how: dict[str, Any]) -> _Windowed:
+def _window_forward(arrays: list[Any], how: dict[str, Any], negative: bool) -> _Windowed:
     x, delta, A, B, C, skip, h0 = arrays
     x, delta, B, C = (mask_padding(one, how["lengths"]) for one in (x, delta, B, C))
-    a, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
+    e, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
+    a, slope = (2 * e - 1, 2 * e) if negative else (e, e)
     h, hT = diagonal_scan(_flat(a), _flat(v), _flat(h0), return_state=True, **how)
     h, hT = h.reshape(v.shape), hT.reshape(*hT.shape[:-1], *A.shape)
     y = einsum("btds,bts->btd", h, C)
-    return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, v, h)
+    return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, slope, v, h)
 
 
-def _window_backward(dy: Array, arrays: list[Any], dhT: Array | None, how: dict[str, Any]) -> SelectiveScanGrads:
+def _window_backward(
+    dy: Array, arrays: list[Any], dhT: Array | None, how: dict[str, Any], negative: bool
+) -> SelectiveScanGrads:
     _, _, A, _, _, skip, h0 = arrays
-    _, hT, x, delta, B, C, a, v, h = _window_forward(arrays, how)
+    _, hT, x, delta, B, C, a, slope, v, h = _window_forward(arrays, how, negative)
     dy = mask_padding(dy, how["lengths"])
     dh = _flat(dy[..., None] * C[:, :, None])
     scan = diagonal_scan_backward(dh, _flat(a), None, _flat(h0), x=_flat(v), dhT=_flat(dhT), **how)
-    dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * a
+    dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * slope
     du = einsum("btds,bts->btd", dv, B)
     return SelectiveScanGrads(
         dx=delta * du if skip is None else delta * du + skip * dy,

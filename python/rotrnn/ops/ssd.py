@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import SSD_CHUNK as CHUNK
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
+from rotrnn.ops.pointwise import mask_padding
 
 __all__ = ["SsdScanGrads", "ssd_scan", "ssd_scan_backward"]
 
@@ -35,6 +37,7 @@ def ssd_scan(
     h0: npt.ArrayLike | None = None,
     *,
     reverse: bool = False,
+    negative: bool = False,
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
     return_carries: bool = False,
@@ -47,7 +50,9 @@ def ssd_scan(
     chunked form of its section 6: in chunks of 64 steps ``y = (C B^T * decays) (delta x)`` as products of matrices, and
     from chunk to chunk by the states. The states of single steps are not stored. A value that is not finite may reach
     earlier steps of its chunk, too: what is above the diagonal is multiplied by zero. With ``reverse``, time runs
-    backward, and `h0` enters at the last valid step.
+    backward, and `h0` enters at the last valid step. With ``negative``, the transition is ``2 exp(delta_t A) - 1``
+    instead, which for delta A < 0 lies in (-1, 1) (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through
+    Negative Eigenvalues").
 
     Parameters
     ----------
@@ -66,6 +71,8 @@ def ssd_scan(
         Initial state.
     reverse : bool
         Run backward in time, without copying the input.
+    negative : bool
+        Transitions ``2 exp(delta_t A) - 1``.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
     return_state : bool
@@ -80,7 +87,8 @@ def ssd_scan(
         Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) for a sequence
         without steps.
     carries : (B, chunks, H, P, N)
-        Only with `return_carries`: the states before each chunk of 64 steps.
+        Only with `return_carries`: the states before each chunk of 64 steps; with `negative`, times the product of the
+        signs of all transitions before.
 
     Raises
     ------
@@ -90,14 +98,17 @@ def ssd_scan(
         Shapes disagree, H is not a multiple of G, a length is out of range, or a size product overflows.
     """
     args = Boundary("ssd_scan")
-    reverse = args.flag("reverse", reverse)
+    reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
     return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
     arrays = args.common(*_arrays(args, x, delta, A, B, C, skip, h0))
-    inputs = _inputs(args, arrays, args.lengths(lengths), reverse)
+    inputs, signs = _inputs(args, arrays, args.lengths(lengths), reverse, negative)
     y = empty_like(arrays[0])
     hT = args.empty(_state_shape(args), y.dtype) if return_state else None
     carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
     args.kernels.ssd_forward(y=y, hT=hT, carries=carries, **inputs)
+    if signs is not None:
+        y *= signs.steps
+        hT = hT if hT is None else hT * signs.whole
     more = tuple(one for one in (hT, carries) if one is not None)
     return (y, *more) if more else y
 
@@ -114,22 +125,25 @@ def ssd_scan_backward(
     *,
     dhT: npt.ArrayLike | None = None,
     reverse: bool = False,
+    negative: bool = False,
     lengths: npt.ArrayLike | None = None,
     carries: Array | None = None,
 ) -> SsdScanGrads:
     """Adjoint of `ssd_scan`.
 
-    With ``u_t = delta_t x_t``, ``e_t = exp(delta_t A)`` and ``g_t = dy_t C_t^T + e_{t+1} g_{t+1}``,
-    ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``, for each head: ``du_t = g_t B_t``, ``dx_t = delta_t du_t + skip dy_t``,
-    ``ddelta_t = x_t . du_t + A e_t g_t . h_{t-1}``, ``dA = sum of delta_t e_t g_t . h_{t-1}``,
-    ``dskip = sum of dy_t . x_t``, ``dh0 = e_0 g_0``; ``dB_t = g_t^T u_t`` and ``dC_t = h_t^T dy_t``, summed over the
+    With ``u_t = delta_t x_t``, the transition a_t and its derivative p_t by the exponent delta_t A (both
+    ``exp(delta_t A)``; with ``negative``, ``2 exp(delta_t A) - 1`` and ``2 exp(delta_t A)``), and
+    ``g_t = dy_t C_t^T + a_{t+1} g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``, for each head:
+    ``du_t = g_t B_t``, ``dx_t = delta_t du_t + skip dy_t``,
+    ``ddelta_t = x_t . du_t + A p_t g_t . h_{t-1}``, ``dA = sum of delta_t p_t g_t . h_{t-1}``,
+    ``dskip = sum of dy_t . x_t``, ``dh0 = a_0 g_0``; ``dB_t = g_t^T u_t`` and ``dC_t = h_t^T dy_t``, summed over the
     heads of a group. If a sequence has no steps, ``dh0 = dhT``.
 
     Parameters
     ----------
     dy : (B, T, H, P)
         Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, A, B, C, skip, h0, reverse, lengths
+    x, delta, A, B, C, skip, h0, reverse, negative, lengths
         As given to `ssd_scan`.
     dhT : (B, H, P, N), optional
         Gradient of the final state.
@@ -147,11 +161,13 @@ def ssd_scan_backward(
         As `ssd_scan`.
     """
     args = Boundary("ssd_scan_backward")
-    reverse = args.flag("reverse", reverse)
+    reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
     ady = args.array("dy", dy, "B T H P")
     given = _arrays(args, x, delta, A, B, C, skip, h0)
     *arrays, ady, adhT = args.common(*given, ady, args.optional("dhT", dhT, "B H P N"))
-    inputs = _inputs(args, arrays, args.lengths(lengths), reverse)
+    inputs, signs = _inputs(args, arrays, args.lengths(lengths), reverse, negative)
+    if signs is not None:
+        ady, adhT = ady * signs.steps, adhT if adhT is None else adhT * signs.whole
     if carries is None:
         carries = args.empty(_carries_shape(args), ady.dtype)
         args.kernels.ssd_forward(y=None, hT=None, carries=carries, **inputs)
@@ -163,6 +179,8 @@ def ssd_scan_backward(
     result = SsdScanGrads(*grads)
     del inputs["h0"]
     args.kernels.ssd_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
+    if signs is not None:
+        result.dx[...] *= signs.steps
     return result
 
 
@@ -192,11 +210,34 @@ def _arrays(
     return arrays
 
 
-def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
-    """Returns the keyword arguments that both kernels share."""
+class _Signs(NamedTuple):
+    """The product of the signs of the transitions up to each step (B, T, H, 1), in the order of the scan, and up to the
+    last (B, H, 1, 1). With x, y, and the state multiplied by it, transitions have their sizes alone: the kernels' form.
+    """
+
+    steps: Array
+    whole: Array
+
+
+def _signs(delta: Array, A: Array, lengths: Array | None, reverse: bool) -> _Signs:
+    """Returns the signs of transitions ``2 exp(delta_t A) - 1``; 1 beyond the lengths."""
+    exponent = mask_padding(delta, lengths).astype(np.float64) * A.astype(np.float64)  # double as in the kernels
+    signs = np.where(exponent < -np.log(2), -1, 1).astype(delta.dtype)
+    steps = np.cumprod(signs[:, ::-1], 1)[:, ::-1] if reverse else np.cumprod(signs, 1)
+    return _Signs(steps[..., None], signs.prod(1)[..., None, None])
+
+
+def _inputs(
+    args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool, negative: bool
+) -> tuple[dict[str, Any], _Signs | None]:
+    """Returns the keyword arguments that both kernels share, and the signs of transitions if there are any."""
     args.check_size("the state", _state_shape(args), arrays[0].dtype)
     named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
-    return {**named, "lengths": steps, "batch": args.size["B"], **args.sizes("T H P G N"), "reverse": reverse}
+    signs = _signs(named["delta"], named["A"], steps, reverse) if negative else None
+    if signs is not None:
+        named["x"] = named["x"] * signs.steps
+    sizes = {"batch": args.size["B"], **args.sizes("T H P G N")}
+    return {**named, "lengths": steps, **sizes, "reverse": reverse, "negative": negative}, signs
 
 
 def _state_shape(args: Boundary) -> tuple[int, ...]:

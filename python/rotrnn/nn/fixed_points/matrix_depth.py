@@ -13,7 +13,7 @@ from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts
 from rotrnn.nn.layer import Array, Context
 from rotrnn.ops.dense import dense
 from rotrnn.ops.lagged import LaggedMapsGrads
-from rotrnn.ops.pointwise import layer_norm, layer_norm_backward
+from rotrnn.ops.pointwise import layer_norm, layer_norm_backward, silu, swiglu, swiglu_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
 
 
@@ -26,7 +26,7 @@ class Norm(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """One application y = F(.), and what is saved for its adjoint."""
+    """One application y = F(.), and what is saved for its adjoint; `gated` is what the norm is applied to."""
 
     y: Array
     hT: Array
@@ -36,12 +36,13 @@ class Applied(NamedTuple):
     carries: Array
     late: Array | None
     scanned: Array
+    gated: Array
     moments: tuple[Array, ...]
 
 
 class DepthGrads(NamedTuple):
     """Gradients through one application: of x, the values of the known maps, the inputs of the driven maps, the
-    operands of a constant mixer, A, skip, norm and h0, and of the iterate through the mixer's origin."""
+    operands of a constant mixer, A, skip, norm, gate and h0, and of the iterate through the mixer's origin."""
 
     dx: Array
     dknown: Parts
@@ -50,6 +51,7 @@ class DepthGrads(NamedTuple):
     dA: Array
     dskip: Array | None
     dnorm: tuple[Array, Array] | None
+    dgate: Array | None
     dh0: Array
     dorigin: Array
 
@@ -59,8 +61,8 @@ class MatrixDepth:
     """One step in depth, and its adjoint ("Fixed-Point RNNs", eqs. 11-12; E channels, S states a channel):
 
         x~_t = Q_t (x_t - y_t) + y_t
-        h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T
-        F(y)_t = h_t C_t + skip * x~_t,     layer-normed with `norm`
+        h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T,     lam_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`
+        F(y)_t = h_t C_t + skip * x~_t,     times SiLU(gate_t) if there is a `gate`, and layer-normed with `norm`
 
     delta, B, C and the parts of Q are maps. Those that depend only on x are `known`, and those that depend on y are
     `driven`. For a mixer that is the same for all tokens, `constants` are its operands.
@@ -75,12 +77,14 @@ class MatrixDepth:
     mixer: Mixer
     constants: Operands | None
     h0: Array
+    negative: bool
+    gate: Array | None
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
         maps = self.known | self.driven.of_output(y, lengths)
         mixed = self.mixer.mix(self._operands(maps), self.x, y, lengths)
-        f = selective_scan(mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0, lengths=lengths)
-        return self._normed(f, lengths)[0]
+        f = selective_scan(*self._scanned(mixed, maps), negative=self.negative, lengths=lengths)
+        return self._normed(self._gated(f), lengths)[0]
 
     def apply(self, y: Array, lengths: Steps) -> Applied:
         """Returns F(y), with what is saved for its adjoint."""
@@ -89,11 +93,15 @@ class MatrixDepth:
         operands = self._operands(maps)
         mixed = self.mixer.mix(operands, self.x, y, lengths)
         scanned, hT, carries = selective_scan(
-            mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0,
-            lengths=lengths, return_state=True, return_carries=True,
-        )  # fmt: skip
-        out, *moments = self._normed(scanned, lengths)
-        return Applied(out, hT, maps, operands, mixed, carries, late, scanned, tuple(moments))
+            *self._scanned(mixed, maps),
+            negative=self.negative,
+            lengths=lengths,
+            return_state=True,
+            return_carries=True,
+        )
+        gated = self._gated(scanned)
+        out, *moments = self._normed(gated, lengths)
+        return Applied(out, hT, maps, operands, mixed, carries, late, scanned, gated, tuple(moments))
 
     def solution(self, lengths: Steps) -> Applied:
         """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself. The driven maps are those
@@ -105,25 +113,26 @@ class MatrixDepth:
         solved = selective_solve(
             self.x, self.known["delta"], driven.base, driven.V, driven.first, self.A, self.h0,
             form=mixer.form, rank=mixer.rank, largest=mixer.largest, unit=driven.maps["B"].function == "unit",
-            lengths=lengths,
+            negative=self.negative, lengths=lengths,
         )  # fmt: skip
         maps = self.known | driven.named(solved.maps)
         late = solved.late if self.x.shape[1] > 1 else None
         return Applied(
-            solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late, solved.y, ()
+            solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late, solved.y, solved.y, ()
         )
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
         """Returns the gradients for those of the application's output and final state, with its input y held
         constant."""
-        dnorm = None
+        dnorm, dgate = None, None
         if self.norm is not None:
-            dy, *rest = layer_norm_backward(dy, a.scanned, self.norm.scale, *a.moments, lengths=lengths)
+            dy, *rest = layer_norm_backward(dy, a.gated, self.norm.scale, *a.moments, lengths=lengths)
             dnorm = rest[0], rest[1]
+        if self.gate is not None:
+            dy, dgate = swiglu_backward(dy, a.scanned, self.gate)
         scan = selective_scan_backward(
-            dy, a.mixed, a.maps["delta"], self.A, a.maps["B"], a.maps["C"], self.skip, self.h0,
-            dhT=dhT, lengths=lengths, carries=a.carries,
-        )  # fmt: skip
+            dy, *self._scanned(a.mixed, a.maps), negative=self.negative, dhT=dhT, lengths=lengths, carries=a.carries
+        )
         mix = self.mixer.mix_backward(a.operands, scan.dx, self.x, y, lengths)
         dmaps = {"delta": scan.ddelta, "B": scan.dB, "C": scan.dC}
         if self.constants is None:
@@ -136,6 +145,7 @@ class MatrixDepth:
             scan.dA,
             scan.dskip,
             dnorm,
+            dgate,
             scan.dh0,
             mix.dorigin,
         )
@@ -161,7 +171,7 @@ class MatrixDepth:
     def transitions(self, a: Applied) -> Array:
         """Returns A_t (B, T, E S, E S), the derivative of h_t by h_{t-1} at the fixed point with y_{t-1} held constant.
 
-        With P = I - Q_t, D the skip and J the derivative of the norm (without them 0 and I), ``dy = G (dh C)`` where
+        With P = I - Q_t, D the skip and J the derivative of norm and gate (without them 0 and I), ``dy = G (dh C)`` where
         ``G = (I - J D P)^-1 J``, and ``dh = lam * dh_{t-1} + (W dh C) B^T`` where ``W = delta P G``. With
         ``k = B.C`` this is ``dh = lam * dh_{t-1} + [W (I - k W)^-1 (lam * dh_{t-1}) C] B^T``.
         """
@@ -170,11 +180,13 @@ class MatrixDepth:
         P = identity - self.mixer.matrices(a.operands, self.x)
         W = delta[..., None] * P
         if self.norm is not None:
-            J = self._norm_slope(a.scanned)
+            J = self._norm_slope(a.gated)
+            J = J if self.gate is None else J * silu(self.gate)[..., None, :]
             W = W @ np.linalg.solve(identity - (J * self.skip) @ P, J)
         k = (B * C).sum(-1)[..., None, None]
         across = W @ np.linalg.inv(identity - k * W)
         lam = np.exp(delta[..., None] * self.A)
+        lam = 2 * lam - 1 if self.negative else lam
         dense = np.einsum("btef,bts,btu,btfu->btesfu", across, B, C, lam)
         size = lam.shape[2] * lam.shape[3]
         own = lam.reshape(*lam.shape[:2], size, 1) * np.eye(size, dtype=lam.dtype)
@@ -192,11 +204,18 @@ class MatrixDepth:
         slope: Array = self.norm.scale[:, None] * inner / size[..., None]
         return slope
 
+    def _scanned(self, mixed: Array, maps: Parts) -> tuple[Array | None, ...]:
+        """Returns the arrays of the selective scan."""
+        return mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0
+
     def _parts(self, maps: Parts) -> Parts:
         return {name: maps[name] for name in self.mixer.parts}
 
     def _operands(self, maps: Parts) -> Operands:
         return self.mixer.operands(self._parts(maps)) if self.constants is None else self.constants
+
+    def _gated(self, f: Any) -> Array:
+        return f if self.gate is None else swiglu(f, self.gate)
 
     def _normed(self, f: Any, lengths: Steps) -> tuple[Array, ...]:
         """Returns f, normalised if there is a norm, and the moments of the norm."""

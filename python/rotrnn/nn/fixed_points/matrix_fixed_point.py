@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.nn.fixed_points.convolution import conv_shapes, conv_state
 from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
 from rotrnn.nn.fixed_points.iteration import (
     Iteration,
@@ -31,7 +32,15 @@ from rotrnn.nn.fixed_points.iteration import (
 from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
-from rotrnn.nn.fixed_points.projection import Projected, Weights, project, project_backward, stack, unstack
+from rotrnn.nn.fixed_points.projection import (
+    Projected,
+    ProjectedGrads,
+    Weights,
+    project,
+    project_backward,
+    stack,
+    unstack,
+)
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -55,8 +64,8 @@ FEEDBACK = ("mixer", "B", "C", "gate")
 
 
 class MatrixSaved(NamedTuple):
-    """Saved for backward: the weights; the layer's input and its projection x; the known maps; the step, the iterate
-    before its last application, and this application; the gate; and the state.
+    """Saved for backward: the weights; the layer's input and its projections; the known maps; the step, the iterate
+    before its last application, and this application; the gate, if it is outside of the loop; and the state.
 
     `iterate` (B, T, E), the fixed point y, is the output of the last application, and `report` describes the iteration,
     as for all layers that iterate (`rotrnn.nn.fixed_points.iteration.Iterated`).
@@ -64,15 +73,15 @@ class MatrixSaved(NamedTuple):
 
     weights: Weights
     inputs: Array
-    x: Array
+    projected: Projected
     known: Lagged
     depth: MatrixDepth
     before: Array
     applied: Applied
-    gate: GateSaved
+    gate: GateSaved | None
     lengths: Steps
     report: Report
-    state: tuple[Array, Array]
+    state: tuple[Array, ...]
 
     @property
     def iterate(self) -> Array:
@@ -94,7 +103,7 @@ class MatrixFixedPoint(Recurrent):
     A subclass implements `maps`, `driven` (which of them depend on y), and `fold` with its adjoint, from parameters to
     the effective weights: W_in (2E, D), W_out (D, E), A (E, S), D (E,); for each map n, W_n (rows, E), optionally b_n,
     and V_n (rows, E) if it is driven; V_gate (E, E) if the gate is driven; scale and bias (E,) of a norm; M of a
-    constant mixer.
+    constant mixer; conv_w (E, d_conv) and conv_bias (E,) with a convolution.
     """
 
     normed: ClassVar[bool]
@@ -117,11 +126,15 @@ class MatrixFixedPoint(Recurrent):
     damping: str = "adaptive"
     stop: str = "sequence"
     site: int = 0
+    d_conv: int = 0
+    symmetric: bool = False
+    negative: bool = False
+    mixer_silu: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", "expand", "rank")
-        self.check_sizes("site", least=0)
+        self.check_sizes("site", "d_conv", least=0)
         for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
             if value not in known:
                 raise ValueError(f"{type(self).__name__}: {key}={value!r}, expected one of {', '.join(known)}")
@@ -129,6 +142,11 @@ class MatrixFixedPoint(Recurrent):
             expected = f"some of {', '.join(self.feedbacks)}"
             raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
         check_settings(self)
+        if self.symmetric and not ("mixer" in self.feedback and self._mixer.varying):
+            raise ValueError(
+                f"{type(self).__name__}: symmetric=True with mixer={self.mixer!r} and feedback={self.feedback!r}, "
+                "expected feedback to a mixer that can vary"
+            )
 
     @property
     def width(self) -> int:
@@ -182,20 +200,26 @@ class MatrixFixedPoint(Recurrent):
         return known, {name: one for name, one in self.maps.items() if name not in known}
 
     @property
+    def conv_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns names and shapes of the parameters of the convolution, if there is one."""
+        return conv_shapes(self.width, self.d_conv)
+
+    @property
     def state_form(self) -> StateForm:
-        return StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
+        own = StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
+        return *own, *conv_state(self.width, self.d_conv)
 
     def input_shape(self, saved: MatrixSaved) -> tuple[int, ...]:
         return tuple(saved.inputs.shape)
 
     def prepare(self, params: Params) -> Weights:
-        return stack(self.fold(params), *self._split(), self._mixer, composed=self.direct)
+        return stack(self.fold(params), *self._split(), self._mixer, composed=self.direct and not self.d_conv)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, MatrixSaved]:
-        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is (h (B, E, S), y (B, E)) of the previous step.
-        `start` (B, T, E) is the first iterate (default 0).
+        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is (h (B, E, S), y (B, E)) of the previous step, and
+        with a convolution its last inputs (B, d_conv - 1, E). `start` (B, T, E) is the first iterate (default 0).
 
         Warns `NotConverged` if the fixed point is not reached.
         """
@@ -232,16 +256,15 @@ class MatrixFixedPoint(Recurrent):
         ):
             args.bind(letter, size, source)
         u = args.array("x", inputs, "B T D")
-        h0, y0 = (None, None) if state is None else state
-        h0, y0 = args.optional("state.0", h0, "B E S"), args.optional("state.1", y0, "B E")
+        h0, y0, tail = self._leaves(args, "state", state)
         start = args.optional("start", start, "B T E")
         steps = args.lengths(ctx.lengths)
         B, lengths = len(u), lengths_of(ctx, u)
-        u, h0, y0, start, _ = args.common(u, h0, y0, start, folded["W_in"])
+        u, h0, y0, tail, start, _ = args.common(u, h0, y0, tail, start, folded["W_in"])
         u = mask_padding(u, steps)
         h0 = np.zeros((B, E, self.d_state), u.dtype, like=u) if h0 is None else h0
         y0 = np.zeros((B, E), u.dtype, like=u) if y0 is None else y0
-        projected = project(u, weights)
+        projected = project(u, weights, tail, lengths)
         x, (known_maps, driven_maps) = projected.x, self._split()
         known = Lagged(known_maps, projected.known)
         depth = MatrixDepth(
@@ -254,15 +277,28 @@ class MatrixFixedPoint(Recurrent):
             self._mixer,
             weights.constants,
             h0,
+            self.negative,
+            projected.z if self.gate_in_loop else None,
         )
         before, applied, report = self._solved(depth, start, lengths, ctx)
         y = applied.y
-        gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
-        last = last_steps(y, lengths, y0).astype(u.dtype)
-        saved = MatrixSaved(weights, u, x, known, depth, before, applied, gated, lengths, report, (applied.hT, last))
-        out = dense(gated.out, folded["W_out"])
+        gated = None
+        if not self.gate_in_loop:
+            gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
+        after = applied.hT, last_steps(y, lengths, y0).astype(u.dtype)
+        after = after if projected.convolved is None else (*after, projected.convolved.after)
+        saved = MatrixSaved(weights, u, projected, known, depth, before, applied, gated, lengths, report, after)
+        out = dense(y if gated is None else gated.out, folded["W_out"])
         check_output(out, report, type(self).__name__)
         return out, saved
+
+    def _leaves(self, args: Boundary, name: str, state: State) -> list[Array | None]:
+        """Returns h, y and the last inputs of the convolution of a state or its gradient, each None if not there."""
+        if self.d_conv:
+            args.bind("K-1", self.d_conv - 1, "d_conv")
+        leaves = [*(() if state is None else state), None, None, None]
+        axes = "B E S", "B E", "B K-1 E"
+        return [args.optional(f"{name}.{i}", leaves[i], one) for i, one in enumerate(axes)]
 
     def _solved(
         self, depth: MatrixDepth, start: Array | None, lengths: Steps, ctx: Context
@@ -282,6 +318,11 @@ class MatrixFixedPoint(Recurrent):
         return y, depth.apply(y, lengths), report
 
     @property
+    def gate_in_loop(self) -> bool:
+        """Whether the gate is part of the step."""
+        return False
+
+    @property
     def norm_eps(self) -> float:
         """Epsilon of the layer norm, if there is one."""
         return 1e-5
@@ -294,25 +335,27 @@ class MatrixFixedPoint(Recurrent):
         self, params: Params, saved: MatrixSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
         weights, depth, applied, lengths = saved.weights, saved.depth, saved.applied, saved.lengths
-        folded, x = weights.folded.weights, saved.x
+        folded, x = weights.folded.weights, saved.projected.x
         args = Boundary(f"{type(self).__name__}.backward")
         for letter, size in zip("BTD", saved.inputs.shape, strict=True):
             args.bind(letter, size, "x")
         args.bind("E", self.width, "expand")
         args.bind("S", self.d_state, "d_state")
-        dhT, dlast = (None, None) if dstate is None else dstate
         dout = args.array("dy", dy, "B T D")
-        dhT, dlast = args.optional("dstate.0", dhT, "B E S"), args.optional("dstate.1", dlast, "B E")
-        dout, dhT, dlast, _ = args.common(dout, dhT, dlast, x)
-        out = dense_backward(mask_padding(dout, lengths), saved.gate.out, folded["W_out"])
+        dhT, dlast, dafter = self._leaves(args, "dstate", dstate)
+        dout, dhT, dlast, dafter, _ = args.common(dout, dhT, dlast, dafter, x)
+        dout, through = mask_padding(dout, lengths), applied.y if saved.gate is None else saved.gate.out
+        out = dense_backward(dout, through, folded["W_out"])
         dfolded: Params = {"W_out": out.dw}
 
-        of_gate = gate_backward(out.dx, saved.gate, applied.y, x, self._gate_skip(folded), lengths)
-        dy, dx, dy0 = of_gate.dy, of_gate.dx, of_gate.dy0
-        if of_gate.dskip is not None:
-            dfolded["D"] = of_gate.dskip
-        if of_gate.dV is not None:
-            dfolded["V_gate"] = of_gate.dV
+        dy, dx, dy0, dz = out.dx, np.zeros_like(x), np.zeros_like(x, shape=(len(x), self.width)), None
+        if saved.gate is not None:
+            of_gate = gate_backward(dy, saved.gate, applied.y, x, self._gate_skip(folded), lengths)
+            dy, dx, dy0, dz = of_gate.dy, of_gate.dx, of_gate.dy0, of_gate.dz
+            if of_gate.dskip is not None:
+                dfolded["D"] = of_gate.dskip
+            if of_gate.dV is not None:
+                dfolded["V_gate"] = of_gate.dV
         if dlast is not None:
             dy0 += add_to_last_steps(dy, lengths, dlast)
 
@@ -331,10 +374,16 @@ class MatrixFixedPoint(Recurrent):
 
         dx += grads.dx
         dknown = saved.known.backward(grads.dknown, None, lengths).dbase
-        projected = Projected(dx, of_gate.dz, dknown, grads.driven.dbase)
-        du, dprojection = project_backward(projected, saved.inputs, x, weights, saved.known.maps, depth.driven.maps)
+        dz = grads.dgate if dz is None else dz
+        assert dz is not None
+        projected = ProjectedGrads(dx, dz, dknown, grads.driven.dbase, dafter)
+        du, dprojection, dtail = project_backward(
+            projected, saved.inputs, saved.projected, weights, saved.known.maps, depth.driven.maps, lengths
+        )
         dparams = self.fold_backward(params, weights.folded, dfolded | dprojection)
-        return du, {name: dparams[name] for name in self.shapes}, (grads.dh0, dy0 + dy0_driven)
+        dbefore = grads.dh0, dy0 + dy0_driven
+        dbefore = dbefore if dtail is None else (*dbefore, dtail)
+        return du, {name: dparams[name] for name in self.shapes}, dbefore
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the dense A_t (B, T, E S, E S) of ``h_t = A_t h_{t-1} + ...`` at the fixed point (section 4.3).

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
 from rotrnn.nn.folded import Folded
@@ -51,6 +52,16 @@ class Bedouin(MatrixFixedPoint):
         Parts that depend on the previous output: any of "lambda" (through delta), "mixer", "B", "C" (Table 1), "gate".
     normalise : bool
         Normalise B and C to unit length.
+    d_conv : int
+        Taps of a short causal convolution, with which ``x = SiLU(conv(W_in in))``, as in Mamba and in the authors'
+        code; 0 for none, as in the paper.
+    symmetric : bool
+        The parts of the mixer are functions of ``x_t + y_{t-1}``: V_p = W_p. Needs "mixer" in `feedback`.
+    negative : bool
+        ``lam_t = 2 exp(-8 softplus(omega) delta_t) - 1``, from -1 to 1 (Grazzi et al. 2024). The system of a token,
+        given its past, does not contain lam_t, so that the iteration converges as well as before.
+    mixer_silu : bool
+        The vectors u of the mixer pass through SiLU before they are normalised, as in the authors' code.
     gradient : "one_step" or "implicit"
     solver : "iteration" or "direct"
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
@@ -65,10 +76,11 @@ class Bedouin(MatrixFixedPoint):
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), omega (E, S), W_delta (E, E), b_delta (E,), W_B, W_C
     (S, E), W_p for each part p of the mixer, u (r, E, E) and alpha (r, E), and D (E,); V_delta, V_B, V_C, V_p, V_gate
-    (E, E) for `feedback`; M (E, E) for the orthogonal mixer, which is constant.
+    (E, E) for `feedback`, without V_p of the mixer's parts if it is symmetric; M (E, E) for the orthogonal mixer, which
+    is constant; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
 
     Initial values: W_delta = 0 (section 4.5), b_delta for delta = 0.1, omega for lam uniform on [0.9, 0.999], D = 1,
-    M ~ N(0, 1/32E), and N(0, 1/columns) for the rest.
+    M ~ N(0, 1/32E), the convolution uniform on +-1/sqrt(d_conv), and N(0, 1/columns) for the rest.
     """
 
     about: ClassVar[str] = "dense version of Mamba: a matrix-state RNN, the fixed point in depth of a selective scan"
@@ -88,6 +100,7 @@ class Bedouin(MatrixFixedPoint):
             ("solver", self.solver in SOLVERS, f"one of {', '.join(SOLVERS)}"),
             ("mixer", not self.direct or self.mixer in DIRECT, f"one of {', '.join(DIRECT)} with solver='direct'"),
             ("feedback", not self.direct or "lambda" not in self.feedback, "none to lambda with solver='direct'"),
+            ("mixer_silu", not (self.direct and self.mixer_silu), "False with solver='direct'"),
         ):
             if not good:
                 raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected}")
@@ -99,7 +112,8 @@ class Bedouin(MatrixFixedPoint):
     @property
     def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
-        parts = {name: Map(shape, "linear") for name, shape in self.mixer_maps.items()}
+        vectors = "silu" if self.mixer_silu else "linear"
+        parts = {name: Map(shape, vectors if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "sigmoid"), **parts, "B": direction, "C": direction}
 
     @property
@@ -108,17 +122,25 @@ class Bedouin(MatrixFixedPoint):
         shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E), "omega": (E, S), "b_delta": (E,)}
         shapes |= {f"W_{name}": (*one.shape, E) for name, one in self.maps.items()}
         shapes |= {f"V_{name}": (*one.shape, E) for name, one in self.maps.items() if name in self.driven}
+        shapes = {name: shape for name, shape in shapes.items() if name not in self._shared}
         shapes |= {"V_gate": (E, E)} if "gate" in self.driven else {}
         shapes |= {} if self._mixer.varying else self._mixer.parts
-        return {**shapes, "D": (E,)}
+        return {**shapes, **self.conv_shapes, "D": (E,)}
+
+    @property
+    def _shared(self) -> dict[str, str]:
+        """Returns the weights of the previous output that are those of x, with a symmetric mixer."""
+        return {f"V_{name}": f"W_{name}" for name in self.mixer_maps} if self.symmetric else {}
 
     def init(self, rng: np.random.Generator) -> Params:
         lam = rng.uniform(*LAMBDA_RING, (self.width, self.d_state))
+        decay = (1 + lam) / 2 if self.negative else lam
         fixed = {
-            "omega": np.log(np.expm1(-np.log(lam) / (RATE * DELTA))),
+            "omega": np.log(np.expm1(-np.log(decay) / (RATE * DELTA))),
             "W_delta": np.zeros((self.width, self.width)),
             "b_delta": np.full(self.width, np.log(DELTA / (1 - DELTA))),
             "D": np.ones(self.width),
+            **initial_conv(rng, self.width, self.d_conv),
         }
         params = {}
         for name, shape in self.shapes.items():
@@ -127,9 +149,11 @@ class Bedouin(MatrixFixedPoint):
         return astype(params, np.float32)
 
     def fold(self, params: Params) -> Folded[Params]:
-        return Folded({name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])})
+        weights = {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
+        return Folded(weights | {name: params[same] for name, same in self._shared.items()})
 
     def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
         domega: Array = -RATE * dweights["A"] * sigmoid(params["omega"])
+        dweights = dweights | {same: dweights[same] + dweights[name] for name, same in self._shared.items()}
         dparams = {name: dweights[name].reshape(shape) for name, shape in self.shapes.items() if name in dweights}
         return {**dparams, "omega": domega}

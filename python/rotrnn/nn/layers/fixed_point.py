@@ -7,6 +7,14 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
+from rotrnn.nn.fixed_points.convolution import (
+    Convolved,
+    conv_shapes,
+    conv_state,
+    convolve,
+    convolve_backward,
+    initial_conv,
+)
 from rotrnn.nn.fixed_points.iteration import (
     PATIENCE,
     SHRINK,
@@ -69,7 +77,7 @@ class DepthGrads(NamedTuple):
 class Depth:
     """One step in depth, ``F(y)_t = lam_t F(y)_{t-1} + gain_t [Q_t (v_t - y_t) + y_t]``, and its adjoint.
 
-    `lam` is (N,) or (B, T, N); gain is ``1 - lam`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
+    `lam` is (N,) or (B, T, N); gain is ``1 - |lam|`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
     eq. 7). `solver` and `tile` are those of the layer.
     """
@@ -167,7 +175,8 @@ class Depth:
             dh0 = first * w[:, 0] if w.shape[1] else np.zeros_like(self.h0)
         grads = self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths)
         if self.scaled:
-            dlam = dlam - self._summed(w * self.mixer.mix(self.operands, self.v, y, lengths), self.lam)
+            mixed = self.mixer.mix(self.operands, self.v, y, lengths)
+            dlam = dlam - np.copysign(1, self.lam) * self._summed(w * mixed, self.lam)
         return DepthGrads(dlam, grads.dx, grads.operands, dh0)
 
     def transitions(self, args: Boundary) -> Array:
@@ -177,11 +186,11 @@ class Depth:
         if not self.scaled and (np.linalg.matrix_rank(Q) < len(identity)).any():
             raise ValueError(f"{args.op}: a Q_t has no inverse, expected one in a layer with scaled=False")
         lam = np.broadcast_to(self.lam, self.v.shape)[..., None]
-        gain = 1 - lam if self.scaled else np.ones_like(lam)
+        gain = 1 - np.abs(lam) if self.scaled else np.ones_like(lam)
         return np.linalg.solve(identity - gain * (identity - Q), lam * identity)
 
     def _scaled(self, x: Array) -> Array:
-        return (1 - self.lam) * x if self.scaled else x
+        return (1 - np.abs(self.lam)) * x if self.scaled else x
 
     def _before(self, y: Array) -> Array:
         return np.concatenate([self.h0[:, None], y], 1)[:, :-1]
@@ -192,10 +201,12 @@ class Depth:
 
 
 class FixedPointSaved(NamedTuple):
-    """Saved for backward: x with zeroed padding, intermediate values, the step in depth, the iterate before its last
-    application, the fixed point h as `iterate` (B, T, N), and the report of the iteration."""
+    """Saved for backward: x with zeroed padding (if there is a convolution, what it returns, and the convolution),
+    intermediate values, the step in depth, the iterate before its last application, the fixed point h as `iterate`
+    (B, T, N), and the report of the iteration."""
 
     x: Array
+    convolved: Convolved | None
     drive: Array
     gate: Array | None
     parts: Parts
@@ -205,7 +216,7 @@ class FixedPointSaved(NamedTuple):
     lengths: Steps
     fused: bool
     report: Report
-    state: Array
+    state: State
 
     @property
     def iterations(self) -> Steps:
@@ -231,7 +242,9 @@ class FixedPointRNN(Recurrent):
     which is ``h_t = K_t [lam_t * h_{t-1} + (1 - lam_t) * Q_t v_t]``, with
     ``K_t = [I - (1 - lam_t)(I - Q_t)]^-1``. In both ``lam_t = sigmoid(W_lambda x_t + b_lambda)`` in (0, 1),
     ``B_t = diag(sigmoid(W_B x_t + b_B)) B``, and Q_t is made of linear functions of x_t, for the parts in `selective`;
-    other parts are constant in time.
+    other parts are constant in time. With `negative`, ``lam_t = 2 sigmoid(W_lambda x_t + b_lambda) - 1`` is in (-1, 1),
+    and the scaled form has ``1 - |lam_t|`` in place of ``1 - lam_t``: a scan with lam multiplies its input by up to
+    ``1 / (1 - |lam|)``, and with this factor Theorem 3.2 holds for lam of any sign.
 
     The iteration runs up to a tolerance, and h is one more application F(y) of the step to the last iterate y. The
     gradient "one_step" (Theorem 3.3) is the gradient of this application with y held constant. "implicit" is the exact
@@ -273,10 +286,18 @@ class FixedPointRNN(Recurrent):
         `stop`, and another mixer than "orthogonal".
     site : int
         Makes the random draws of `train_iterations` different between a model's layers.
+    negative : bool
+        Transitions from -1 to 1 (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through Negative
+        Eigenvalues"). `lambda_init` may then be negative, too.
+    d_conv : int
+        Taps of a short causal convolution, with which ``SiLU(conv(x))`` takes the place of x in all of the above; 0 for
+        none. The authors' code has one for each of the mixer, lam, B and x; here all share one. The state is then
+        (h, the last d_conv - 1 inputs).
 
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
     each part p of the mixer, "p" if it is constant, u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
-    additional last axis D.
+    additional last axis D; conv_w (D, d_conv) and conv_bias (D,) of the convolution, initially uniform on
+    +-1/sqrt(d_conv).
 
     Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
     b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1).
@@ -306,11 +327,13 @@ class FixedPointRNN(Recurrent):
     solver: str = "iteration"
     tile: int | None = None
     site: int = 0
+    negative: bool = False
+    d_conv: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", "rank")
-        self.check_sizes("site", least=0)
+        self.check_sizes("site", "d_conv", least=0)
         if not set(self.selective) <= set(SELECTIVE):
             raise ValueError(f"FixedPointRNN: selective={self.selective!r}, expected some of {', '.join(SELECTIVE)}")
         for key, value, known in (
@@ -321,8 +344,9 @@ class FixedPointRNN(Recurrent):
             if value not in known:
                 raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
         low, high = self.lambda_init
-        if not 0 < low <= high < 1:
-            raise ValueError(f"FixedPointRNN: lambda_init={self.lambda_init}, expected 0 < low <= high < 1")
+        least = -1 if self.negative else 0
+        if not least < low <= high < 1:
+            raise ValueError(f"FixedPointRNN: lambda_init={self.lambda_init}, expected {least} < low <= high < 1")
         if self.contractive and not self.scaled:
             raise ValueError(
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
@@ -364,27 +388,30 @@ class FixedPointRNN(Recurrent):
             shapes |= {"W_B": (N, D), "b_B": (N,)}
         for name, shape in self._mixer.parts.items():
             shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
-        return shapes
+        return shapes | conv_shapes(D, self.d_conv)
 
     @property
     def state_form(self) -> StateForm:
-        return StateArray("h", (self.d_state,))
+        h = StateArray("h", (self.d_state,))
+        return (h, *conv_state(self.d_model, self.d_conv)) if self.d_conv else h
 
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         lam = rng.uniform(*self.lambda_init, N)
         scale = {"C": N**-0.5, "D": 1.0, "W_lambda": 0.0, "b_B": 0.0, "B": D**-0.5, "M": (32 * N) ** -0.5}
+        share = (1 + lam) / 2 if self.negative else lam
+        fixed = {"b_lambda": np.log(share / (1 - share)), **initial_conv(rng, D, self.d_conv)}
         params = {}
         for name, shape in self.shapes.items():
             size = scale.get(name, D**-0.5 if name.startswith("W_") else 1.0)
-            params[name] = np.log(lam / (1 - lam)) if name == "b_lambda" else size * rng.standard_normal(shape)
+            params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, FixedPointSaved]:
-        """Returns (y (B, T, D), saved) for x (B, T, D) and `state` (B, N), real. `start` (B, T, N) is the first iterate
-        (default 0).
+        """Returns (y (B, T, D), saved) for x (B, T, D) and `state` (B, N), real, or with a convolution ((B, N), (B,
+        d_conv - 1, D)). `start` (B, T, N) is the first iterate (default 0).
 
         Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, if the fixed point is not reached.
         """
@@ -412,21 +439,32 @@ class FixedPointRNN(Recurrent):
         args.bind("D", self.d_model, "d_model")
         args.bind("N", self.d_state, "d_state")
         x = args.array("x", x, "B T D")
-        h0 = args.optional("state", state, "B N")
+        h0, tail = self._leaves(args, "state", state)
         start = args.optional("start", start, "B T N")
         steps = args.lengths(ctx.lengths)
         B, T = x.shape[:2]
         lengths = lengths_of(ctx, x)
-        x, h0, start, *_ = args.common(x, h0, start, *params.values())
+        x, h0, tail, start, *_ = args.common(x, h0, tail, start, *params.values())
         x = mask_padding(x, steps)
+        convolved = convolve(x, params, tail, lengths)
+        x = x if convolved is None else convolved.u
         depth, drive, gate, parts = self._depth(params, constants, x, h0)
         y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
         h, report = depth.solve(y, self._iteration, ctx, **self._asking)
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
-        last = last_steps(h, lengths, depth.h0)
+        last: State = last_steps(h, lengths, depth.h0).astype(x.dtype)
+        last = last if convolved is None else (last, convolved.after)
         return out, FixedPointSaved(
-            x, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last.astype(x.dtype)
+            x, convolved, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last
         )
+
+    def _leaves(self, args: Boundary, name: str, state: State) -> tuple[Array | None, Array | None]:
+        """Returns h and the last inputs of the convolution of a state or its gradient, each None if not there."""
+        if not self.d_conv:
+            return args.optional(name, state, "B N"), None
+        args.bind("K-1", self.d_conv - 1, "d_conv")
+        h, tail = (None, None) if state is None else state
+        return args.optional(f"{name}.0", h, "B N"), args.optional(f"{name}.1", tail, "B K-1 D")
 
     @property
     def _asking(self) -> dict[str, Any]:
@@ -449,8 +487,9 @@ class FixedPointRNN(Recurrent):
                 for name, shape in mixer.parts.items()
             }
             operands = mixer.operands(parts)
+        share = sigmoid(z)
         depth = Depth(
-            sigmoid(z),
+            2 * share - 1 if self.negative else share,
             drive if gate is None else gate * drive,
             mixer,
             operands,
@@ -470,7 +509,7 @@ class FixedPointRNN(Recurrent):
         for letter, size in zip("BTDN", (*x.shape, self.d_state), strict=True):
             args.bind(letter, size, "x")
         dy = args.array("dy", dy, "B T D")
-        dhT = args.optional("dstate", dstate, "B N")
+        dhT, dafter = self._leaves(args, "dstate", dstate)
         dy, _ = args.common(dy, x)
         dy = mask_padding(dy, lengths)
         grads = dense_backward(dy, saved.iterate, params["C"])
@@ -495,7 +534,8 @@ class FixedPointRNN(Recurrent):
             if bias is not None:
                 dparams[bias] = back.dbias
 
-        dz = through.dlam * depth.lam * (1 - depth.lam)
+        lam = depth.lam
+        dz = through.dlam * (1 + lam) * (1 - lam) / 2 if self.negative else through.dlam * lam * (1 - lam)
         if self._varies("lambda"):
             affine(dz, "W_lambda", "b_lambda")
         else:
@@ -511,7 +551,11 @@ class FixedPointRNN(Recurrent):
                 affine(dpart, f"W_{name}")
             else:
                 dparams[name] = dpart
-        return dx, {name: dparams[name] for name in self.shapes}, dh0
+        if saved.convolved is None:
+            return dx, {name: dparams[name] for name in self.shapes}, dh0
+        dx, dconv, dtail = convolve_backward(dx, saved.convolved, params, dafter, lengths)
+        dparams |= dconv
+        return dx, {name: dparams[name] for name in self.shapes}, (dh0, dtail)
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
         """Returns ``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
@@ -538,7 +582,9 @@ class FixedPointRNN(Recurrent):
         x = self.check_input(args, "x", x)
         steps = args.lengths(ctx.lengths)
         x, *_ = args.common(x, *params.values())
-        depth = self._depth(params, self._constants(params), mask_padding(x, steps), None)[0]
+        x = mask_padding(x, steps)
+        convolved = convolve(x, params, None, lengths_of(ctx, x))
+        depth = self._depth(params, self._constants(params), x if convolved is None else convolved.u, None)[0]
         return mask_steps(depth.transitions(args), steps)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:

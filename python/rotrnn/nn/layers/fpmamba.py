@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.folded import Folded
@@ -42,8 +43,13 @@ class FPMamba(MatrixFixedPoint):
 
     Parameters
     ----------
-    d_state, expand, mixer, rank, feedback, normalise, gradient, site
-        As in Bedouin, but without feedback to lambda. The "kronecker" mixer is that of the authors' code.
+    d_state, expand, mixer, rank, feedback, normalise, gradient, site, d_conv, symmetric, negative
+        As in Bedouin, but without feedback to lambda. The "kronecker" mixer is that of the authors' code, where d_conv
+        is 4. The negative transition is ``lam_t = 2 exp(-exp(A_log) delta_t) - 1``.
+    mixer_silu : bool
+        Whether u passes through SiLU before it is normalised.
+    gate_in_loop : bool
+        ``F(y)_t = LayerNorm((h_t C_t + D * x~_t) * SiLU(z_t))`` and ``out = W_out y_t``. Needs "gate" not in `feedback`.
     norm_eps : float
         Epsilon of the layer norm.
     dt_min, dt_max : float
@@ -53,9 +59,9 @@ class FPMamba(MatrixFixedPoint):
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
     D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E). With rows that are normalised and scaled by
-    gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback),
-    V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_alpha; M (E, E) for the orthogonal
-    mixer.
+    gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback
+    or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_alpha;
+    M (E, E) for the orthogonal mixer; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
 
     Initial values: A = -(1..S), D = 1, norm the identity, W_dt uniform on +-1/sqrt(R), other weights uniform on
     +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
@@ -73,25 +79,30 @@ class FPMamba(MatrixFixedPoint):
     norm_eps: float = 1e-5
     dt_min: float = 0.001
     dt_max: float = 0.1
+    mixer_silu: bool = True
+    gate_in_loop: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.norm_eps < np.inf:
             raise ValueError(f"FPMamba: norm_eps={self.norm_eps!r}, expected a positive number")
+        if self.gate_in_loop and "gate" in self.feedback:
+            raise ValueError(f"FPMamba: feedback={self.feedback!r}, expected none to the gate with gate_in_loop=True")
         if not 0 < self.dt_min <= self.dt_max < np.inf:
             raise ValueError(f"FPMamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max")
 
     @property
     def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
-        parts = {name: Map(shape, "silu" if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
+        vectors = "silu" if self.mixer_silu else "linear"
+        parts = {name: Map(shape, vectors if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "softplus"), **parts, "B": direction, "C": direction}
 
     @property
     def normed_rows(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the weights whose rows are normalised."""
         E, S = self.width, self.d_state
-        columns = 2 * E if "mixer" in self.feedback else E
+        columns = 2 * E if "mixer" in self.feedback and not self.symmetric else E
         shapes = {f"P_{name}": (*shape, columns) for name, shape in self.mixer_maps.items()}
         late = {"V_B": (S, E), "V_C": (S, E), "V_gate": (E, E)}
         return shapes | {name: shape for name, shape in late.items() if name[2:] in self.feedback}
@@ -103,6 +114,7 @@ class FPMamba(MatrixFixedPoint):
         shapes |= {"b_dt": (E,), "A_log": (E, S), "D": (E,), "scale": (E,), "bias": (E,), "W_B": (S, E), "W_C": (S, E)}
         for name, shape in self.normed_rows.items():
             shapes |= {name: shape, f"g_{name}": shape[:-1]}
+        shapes |= self.conv_shapes
         return shapes | ({"b_alpha": self.mixer_maps["alpha"]} if self.mixer_maps else self._mixer.parts)
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -110,6 +122,7 @@ class FPMamba(MatrixFixedPoint):
         params: Params = {
             "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus(b_dt) = dt
             "A_log": np.tile(np.log(np.arange(1, self.d_state + 1)), (self.width, 1)),
+            **initial_conv(rng, self.width, self.d_conv),
         }
         for name, shape in self.shapes.items():
             if name in ("D", "scale"):
@@ -125,14 +138,15 @@ class FPMamba(MatrixFixedPoint):
         return astype({name: params[name] for name in self.shapes}, np.float32)
 
     def fold(self, params: Params) -> Folded[Params]:
-        weights = {name: params[name] for name in ("W_in", "W_out", "W_B", "W_C", "D", "scale", "bias")}
+        same = "W_in", "W_out", "W_B", "W_C", "D", "scale", "bias", *self.conv_shapes
+        weights = {name: params[name] for name in same}
         weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
         weights["A"] = -np.exp(params["A_log"])
         for name in self.normed_rows:
             rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
             if name.startswith("P_"):
                 weights[f"W_{name[2:]}"] = contiguous(rows[..., : self.width])
-                weights[f"V_{name[2:]}"] = contiguous(rows[..., self.width :])
+                weights[f"V_{name[2:]}"] = rows if self.symmetric else contiguous(rows[..., self.width :])
             else:
                 weights[name] = rows
         if self.mixer_maps:
@@ -150,6 +164,8 @@ class FPMamba(MatrixFixedPoint):
         for name, shape in self.normed_rows.items():
             if name.startswith("P_"):
                 halves = [dweights[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dweights]
+                if self.symmetric:
+                    halves = [halves[0] + halves[1]]
                 drows = np.concatenate([half.reshape(-1, self.width) for half in halves], 1).reshape(shape)
             else:
                 drows = dweights[name].reshape(shape)

@@ -100,6 +100,9 @@ class Mamba2(Recurrent):
         Whether the convolution, and the in- and out-projections, have a bias.
     norm_eps : float
         Added to the mean of squares in the norm.
+    negative : bool
+        Transitions ``2 exp(Delta A) - 1`` from -1 to 1, instead of ``exp(Delta A)`` (Grazzi et al. 2024, "Unlocking
+        State-Tracking in Linear RNNs Through Negative Eigenvalues").
 
     Parameters (dict of float32): in_proj (I + K + H, D), conv_w (K, d_conv), conv_bias (K,), dt_bias (H,), A_log (H,),
     D (H,), norm (I,), out_proj (D, I); with `bias`, in_bias (I + K + H,) and out_bias (D,). They are those of the
@@ -131,6 +134,7 @@ class Mamba2(Recurrent):
     conv_bias: bool = True
     bias: bool = False
     norm_eps: float = 1e-5
+    negative: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,7 +242,11 @@ class Mamba2(Recurrent):
         parts, delta = self._split(silu(mixed)), softplus(step)
         u, B, C = parts
         scanned, h, carries = ssd_scan(
-            *(u, delta, ready.A, B, C, params["D"], h0), lengths=lengths, return_state=True, return_carries=True
+            *(u, delta, ready.A, B, C, params["D"], h0),
+            negative=self.negative,
+            lengths=lengths,
+            return_state=True,
+            return_carries=True,
         )
         scanned = scanned.reshape(gate.shape)
         gated = swiglu(scanned, gate)
@@ -260,6 +268,7 @@ class Mamba2(Recurrent):
         scan = ssd_scan_backward(
             *(dscanned.reshape(u.shape), u, saved.delta, ready.A, B, C, params["D"], h0),
             dhT=dh,
+            negative=self.negative,
             lengths=lengths,
             carries=saved.carries,
         )

@@ -45,6 +45,14 @@ class MinGRU(Recurrent):
     minGRU (Feng, Tung, Ahmed, Bengio, Hajimirsadeghi 2024, "Were RNNs All We Needed?", section 3.1, with the linear
     projection back to the model's width of its blocks), with the sigmoid s. The transition ``1 - z_t`` lies in (0, 1).
 
+    Parameters
+    ----------
+    d_state : int
+        N, the number of real lanes of h.
+    negative : bool
+        The transition is ``1 - 2 z_t``, from -1 to 1 (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs
+        Through Negative Eigenvalues").
+
     Parameters (dict of float32): W_z, W_c (N, D), b_z, b_c (N,), W_out (D, N). Its state is h (B, N), of N = `d_state`
     real lanes.
 
@@ -57,6 +65,7 @@ class MinGRU(Recurrent):
     lanes: ClassVar[str] = "d_state"
 
     d_state: int
+    negative: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +101,7 @@ class MinGRU(Recurrent):
     ) -> tuple[Array, MinGRUSaved]:
         z = sigmoid(dense(x, params["W_z"], params["b_z"]))
         candidate = dense(x, params["W_c"], params["b_c"])
-        scanned = diagonal_scan(1 - z, z * candidate, state, lengths=lengths, return_state=True)
+        scanned = diagonal_scan(self._transition(z), z * candidate, state, lengths=lengths, return_state=True)
         h, after = cast(tuple[Array, Array], scanned)
         return dense(h, params["W_out"]), MinGRUSaved(x, z, candidate, h, state, after, lengths)
 
@@ -102,12 +111,14 @@ class MinGRU(Recurrent):
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
         given by another module, is a further gradient of `hidden_states`.
 
-        With g the gradient of the scan's input: ``dc = z g``, ``dz = c g - da``, each through its affine map.
+        With g the gradient of the scan's input: ``dc = z g``, ``dz = c g - da`` (``c g - 2 da`` if `negative`), each
+        through its affine map.
         """
         x, z, candidate, h, start, _, lengths = saved
         read, dW_out, _ = dense_backward(mask_padding(dy, lengths), h, params["W_out"])
-        scan = diagonal_scan_backward(read if dh is None else read + dh, 1 - z, h, start, dhT=dstate, lengths=lengths)
-        dgate = sigmoid_backward(candidate * scan.dx - scan.da, z)
+        dh = read if dh is None else read + dh
+        scan = diagonal_scan_backward(dh, self._transition(z), h, start, dhT=dstate, lengths=lengths)
+        dgate = sigmoid_backward(candidate * scan.dx - (2 * scan.da if self.negative else scan.da), z)
         dx, dW_z, db_z = dense_backward(dgate, x, params["W_z"])
         dx_candidate, dW_c, db_c = dense_backward(z * scan.dx, x, params["W_c"])
         dparams = {"W_z": dW_z, "b_z": db_z, "W_c": dW_c, "b_c": db_c, "W_out": dW_out}
@@ -118,10 +129,13 @@ class MinGRU(Recurrent):
         return y[:, 0], saved.state
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the transitions 1 - z_t (B, T, N), real, along sequences: each state's factor per step. Zero beyond
-        the lengths. Arguments are those of `forward`."""
+        """Returns the transitions (B, T, N), real, along sequences: each state's factor per step. Zero beyond the
+        lengths. Arguments are those of `forward`."""
         _, saved = self.forward(params, x, ctx, state)
-        return mask_steps(1 - saved.z, ctx.lengths)
+        return mask_steps(self._transition(saved.z), ctx.lengths)
+
+    def _transition(self, z: Array) -> Array:
+        return 1 - 2 * z if self.negative else 1 - z
 
     def hidden_states(self, saved: MinGRUSaved) -> Array:
         return saved.h

@@ -84,6 +84,9 @@ class Mamba(Recurrent):
         Whether the convolution, and the in- and out-projections, have a bias.
     window : int, optional
         L, to sum only the last L inputs in the scan (`selective_scan`).
+    negative : bool
+        Transitions ``2 exp(Delta A) - 1`` from -1 to 1, instead of ``exp(Delta A)`` (Grazzi et al. 2024, "Unlocking
+        State-Tracking in Linear RNNs Through Negative Eigenvalues").
 
     Parameters (dict of float32): in_proj (2I, D), conv_w (I, K), conv_bias (I,), x_proj (R + 2S, I), dt_proj (I, R),
     dt_bias (I,), A_log (I, S), D (I,), out_proj (D, I); with `bias`, in_bias (2I,) and out_bias (D,).
@@ -109,6 +112,7 @@ class Mamba(Recurrent):
     conv_bias: bool = True
     bias: bool = False
     window: int | None = None
+    negative: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,6 +221,7 @@ class Mamba(Recurrent):
         scanned, h, *kept = selective_scan(
             *(u, delta, A, B, C, params["D"], h0),
             window=self.window,
+            negative=self.negative,
             lengths=lengths,
             return_state=True,
             return_carries=self.window is None,
@@ -240,6 +245,7 @@ class Mamba(Recurrent):
             *(dscanned, u, delta, A, B, C, params["D"], h0),
             dhT=dh,
             window=self.window,
+            negative=self.negative,
             lengths=lengths,
             carries=carries,
         )
@@ -262,10 +268,11 @@ class Mamba(Recurrent):
         return dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the transitions exp(Delta_t A) (B, T, I, S), real, along sequences: each state's factor per step.
-        Zero beyond the lengths. Arguments are those of `forward`."""
+        """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, I, S), real, along
+        sequences: each state's factor per step. Zero beyond the lengths. Arguments are those of `forward`."""
         _, saved = self.forward(params, x, ctx, state)
-        return mask_steps(np.exp(saved.delta[..., None] * self.prepare(params)), ctx.lengths)
+        decay = np.exp(saved.delta[..., None] * self.prepare(params))
+        return mask_steps(2 * decay - 1 if self.negative else decay, ctx.lengths)
 
     def _halves(self, params: Params) -> tuple[Array, tuple[Array | None, Array | None]]:
         """Returns the in-projections to v and to z: weights (2, I, D), and biases (I,)."""
