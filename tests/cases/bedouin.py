@@ -168,6 +168,9 @@ def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any)
     )
 
 
+GATED: dict[str, Any] = {"gate_in_loop": True, "feedback": ("mixer", "B", "C"), "norm_eps": 0.3}
+"""A gate in the loop makes the norm's input small, which the norm would then magnify more than the iteration bears."""
+
 BEDOUIN = [
     row("", 2, 6),
     row("rank 2", 3, 5, (5, 0, 3), rank=2),
@@ -190,7 +193,7 @@ FPMAMBA = [
     printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
     printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
     printed_row("convolution, symmetric", 3, 4, (4, 0, 2), stop="sequence", d_conv=4, symmetric=True),
-    printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", gate_in_loop=True, feedback=("mixer", "B", "C")),
+    printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", **GATED),
     printed_row("linear vectors", 2, 3, mixer_silu=False, feedback=("mixer", "C")),
     printed_row("negative", 2, 4, negative=True, dt_min=0.3, dt_max=0.6, symmetric=True),
     printed_row("", 2, 0),

@@ -105,7 +105,8 @@ CASES = {
     "delta_net, no convolution": Case("delta_net", {"d_state": 5, "d_conv": 0, "steps": 3}),
     "fixed_point": Case("fixed_point", {**LINEAR, **TIGHT}),
     "fixed_point, negative": Case(
-        "fixed_point", {**LINEAR, **TIGHT, "d_conv": 4, "negative": True, "lambda_init": (-0.9, 0.9)}
+        "fixed_point",
+        {**LINEAR, **TIGHT, "d_conv": 4, "negative": True, "lambda_init": (-0.9, 0.9), "contractive": True},
     ),
     "fixed_point, constant": Case("fixed_point", {**LINEAR, **TIGHT, "selective": (), "rank": 3, "mixer": "dplr"}),
     "fixed_point, matrix": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "orthogonal", "contractive": True}),
@@ -134,7 +135,7 @@ CASES = {
     "fpmamba, gate in the loop": Case(
         "fpmamba",
         {
-            **{"d_state": 3, **TIGHT, "stop": "sequence", "gate_in_loop": True, "mixer_silu": False},
+            **{"d_state": 3, **TIGHT, "stop": "sequence", "gate_in_loop": True, "mixer_silu": False, "norm_eps": 0.3},
             "feedback": ("mixer", "B"),
         },
     ),
