@@ -82,9 +82,7 @@ ROT_ALWAYS_INLINE number OF(exp2_of)(number x) {
  *   ddelta_t += p_t A_s    dA_s += p_t delta_t
  *
  * The caller sums over states, channels and steps. */
-ROT_ALWAYS_INLINE number OF(selective_decay)(number delta, number A) {
-    return OF(exp2_of)(delta * (A * ROT_LOG2E));
-}
+ROT_ALWAYS_INLINE number OF(selective_decay)(number delta, number A) { return OF(exp2_of)(delta * (A * ROT_LOG2E)); }
 ROT_ALWAYS_INLINE number OF(selective_transition)(number e, bool negative) {
     if (negative) e = 2 * e - 1;
     return e;

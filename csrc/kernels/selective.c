@@ -198,7 +198,8 @@ typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
  * backward with g, which on entry is a_{k+1} g_{k+1} of the step after:
  *
  *   g_k = dy_k c_k + g,   du_k += g_k b_k,   dstep_k += p_k A,   dA += p_k step_k,   g <- a_k g_k
- *   p_k = g_k q_k, or g_k 2 e_k h_{k-1};     db_k += g_k . u_k,    dc_k += dy_k . h_k,    spread over a register each */
+ *   p_k = g_k q_k, or g_k 2 e_k h_{k-1};     db_k += g_k . u_k,    dc_k += dy_k . h_k,    spread over a register each
+ */
 ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dstep, real *restrict dA, real *restrict g,
                                           int64_t apart, tile_sums *restrict spread, tile_array *restrict q,
                                           const real *restrict dy, const real *restrict h, tile_array *restrict e,
@@ -233,7 +234,8 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
                           gk = selective_state_adjoint_vec(state[i][v], at(dy + at_k, v), ck);
                 vec before = moved;
                 if (negative && k)
-                    before = selective_step_vec(at(q[i] + at_k - WIDTH, v), at(u + at_k - WIDTH, v), b[(k - 1) * row + i]);
+                    before =
+                        selective_step_vec(at(q[i] + at_k - WIDTH, v), at(u + at_k - WIDTH, v), b[(k - 1) * row + i]);
                 else if (negative)
                     before = at(h + i * WIDTH, v);
                 const vec gq = selective_exponent_adjoint_vec(gk, moved, decay, before, negative);

@@ -1,7 +1,8 @@
 /* The instructions that iterate each step to its fixed point y = F(y): FixedPointRNN, Bedouin and FPMamba by their
  * sequential inference (python/rotrnn/nn/fixed_points/). Within a step, the maps and the mixer Q are constant, and
  *
- *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if the gate is in it, and layer-normed if there is a norm,
+ *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if the gate is in it, and layer-normed if there is a
+ * norm,
  *
  * where `carried` is what comes from the state. Each sequence ends on its own.
  */

@@ -11,6 +11,7 @@ import scipy.linalg
 from cases.layer_row import LayerRow
 from cases.mixers import mixer_matrix
 from cases.table import Arrays
+from rotrnn.nn.layer import zero_state
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
 
@@ -75,9 +76,8 @@ def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[
 
 def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     B, T, D = inputs.shape
-    E = layer.width
     out = np.zeros((B, T, D))
-    h, before, *tail = map(np.array, state)
+    h, before, *tail = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
             x, gate = np.split(params["W_in"] @ inputs[b, t], 2)
@@ -128,7 +128,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
     B, T, _ = inputs.shape
     E = layer.width
     lengths = [T] * B if lengths is None else lengths
-    h0, y0, *tail = map(np.array, state)
+    h0, y0, *tail = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
     x, z = np.split(inputs @ p["W_in"].T, 2, -1)
     for b in range(B if layer.d_conv else 0):
         for t in range(lengths[b]):

@@ -12,6 +12,7 @@ from cases.layer_row import LayerRow
 from cases.ops import householder_product
 from cases.table import Arrays
 from rotrnn.nn.fixed_points.mixer import CONTRACTION
+from rotrnn.nn.layer import zero_state
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 
 TOL = 1e-13
@@ -77,6 +78,7 @@ def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[An
 def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     B, T, D = x.shape
     y = np.zeros((B, T, D))
+    state = zero_state("", layer, B, np.float64) if state is None else state
     h, *tail = map(np.array, state if layer.d_conv else (state,))
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
@@ -102,7 +104,11 @@ def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **se
         lengths,
         fixed_point_loop,
         terms=terms,
-        linear=(("B", "state.0" if layer.d_conv else "state"), ("C", "D"), *([] if layer.selective else [("x", "state")])),
+        linear=(
+            ("B", "state.0" if layer.d_conv else "state"),
+            ("C", "D"),
+            *([] if layer.selective else [("x", "state")]),
+        ),
     )
 
 

@@ -32,15 +32,15 @@ LAYERS: dict[str, dict[str, Any]] = {
     "lru": {"d_state": 3},
     "rotrnn": {"d_state": 6, "heads": 2, "window": 3},
     "s4d": {"d_state": 2, "window": 2},
-    "mamba": {"d_state": 2},
+    "mamba": {"d_state": 2, "negative": True},
     "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
     "delta_net": {"d_state": 2, "heads": 2, "steps": 2, "gate": True},
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},
     "fixed_point": {"d_state": 4, "rank": 2},
-    "bedouin": {"d_state": 2, "mixer": "kronecker"},
-    "fpmamba": {"d_state": 2, "max_iterations": 100},
+    "bedouin": {"d_state": 2, "mixer": "kronecker", "d_conv": 2},
+    "fpmamba": {"d_state": 2, "max_iterations": 100, "symmetric": True},
     "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},
 }
 

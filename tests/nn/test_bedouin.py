@@ -293,6 +293,15 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (Bedouin, {"rank": 99}, "^Bedouin: rank=99, expected an integer from 1 to the width, 6$"),
         (FPMamba, {"tol": 0}, "^FPMamba: tol=0.0, expected a positive number$"),
         (FPMamba, {"norm_eps": 0.0}, "FPMamba: norm_eps=0.0, expected a positive number"),
+        (Bedouin, {"d_conv": -1}, "Bedouin: d_conv=-1, expected an integer from 0"),
+        (
+            Bedouin,
+            {"symmetric": True, "feedback": ("B",)},
+            r"Bedouin: symmetric=True with mixer='householder' and feedback=\('B',\), expected feedback to a mixer",
+        ),
+        (FPMamba, {"symmetric": True, "mixer": "orthogonal"}, "FPMamba: symmetric=True with mixer='orthogonal'"),
+        (Bedouin, {"solver": "direct", "mixer_silu": True}, "Bedouin: mixer_silu=True, expected False with solver="),
+        (FPMamba, {"gate_in_loop": True}, "FPMamba: feedback=.*expected none to the gate with gate_in_loop=True"),
     ],
 )
 def test_bad_settings(make: type[MatrixFixedPoint], settings: dict[str, Any], message: str) -> None:

@@ -119,10 +119,13 @@ def jacobian(depth: Any, T: int) -> Any:
     return np.stack([(depth(unit, lengths) - zero).ravel() for unit in units], 1)
 
 
+@pytest.mark.parametrize("least", [0.9, -0.999])
 @pytest.mark.parametrize("mixer", CONTRACTING)
-def test_where_it_is_guaranteed_each_step_contracts(mixer: str) -> None:
-    """Theorem 3.2, for a constant lam: the operator norm of J is at most |I - Q| <= 0.95, for any parameters."""
-    layer = FixedPointRNN(3, 6, mixer=mixer, rank=3, contractive=True, selective=("mixer", "B"))
+def test_where_it_is_guaranteed_each_step_contracts(mixer: str, least: float) -> None:
+    """Theorem 3.2, for a constant lam: the operator norm of J is at most |I - Q| <= 0.95, for any parameters; also with
+    negative lam, where a scan multiplies by 1 / (1 - |lam|) at most, and by as much for alternating inputs."""
+    own = {"lambda_init": (least, 0.999), "negative": least < 0}
+    layer = FixedPointRNN(3, 6, mixer=mixer, rank=3, contractive=True, selective=("mixer", "B"), **own)
     norms = []
     for size in (0, 1, 30):
         rng, params = made(layer, seed=size, noise=size)
@@ -337,6 +340,9 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
         ({"gradient": "exact"}, "gradient='exact', expected one of one_step, implicit"),
         ({"selective": ("C",)}, r"selective=\('C',\), expected some of lambda, mixer, B"),
         ({"selective": "lambda"}, "selective='lambda'"),
+        ({"d_conv": -1}, "FixedPointRNN: d_conv=-1, expected an integer from 0"),
+        ({"lambda_init": (-0.5, 0.5)}, "expected 0 < low <= high < 1"),
+        ({"lambda_init": (-1.0, 0.5), "negative": True}, "expected -1 < low <= high < 1"),
         ({"contractive": True, "scaled": False}, "contractive=True with scaled=False, expected the scaled form"),
         ({"contractive": True, "mixer": "low_rank"}, "contractive=True with 'low_rank', .* expected another mixer"),
         ({"rank": 5}, "rank=5, expected an integer from 1 to the width, 4"),

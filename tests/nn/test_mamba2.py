@@ -28,8 +28,9 @@ def arguments(dtype: Any = np.float64, steps: int = T) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- scan
 
 
+@pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_heads_of_one_channel_are_the_selective_scan(reverse: bool) -> None:
+def test_heads_of_one_channel_are_the_selective_scan(reverse: bool, negative: bool) -> None:
     """With the same rate for all states of a channel, and one group: the scan and all its gradients. Both are made of
     some roundings for each step and state, in another order."""
     rng = np.random.default_rng(0)
@@ -37,15 +38,44 @@ def test_heads_of_one_channel_are_the_selective_scan(reverse: bool) -> None:
     args |= {name: args[name][:, :, :1] for name in "BC"}
     flat = args | {"x": args["x"][..., 0], "h0": args["h0"][:, :, 0], "A": np.tile(args["A"][:, None], N)}
     flat |= {name: args[name][:, :, 0] for name in "BC"}
-    y, hT = ssd_scan(**args, reverse=reverse, return_state=True)
-    expected, last = selective_scan(**flat, reverse=reverse, return_state=True)
+    how = {"reverse": reverse, "negative": negative}
+    y, hT = ssd_scan(**args, **how, return_state=True)
+    expected, last = selective_scan(**flat, **how, return_state=True)
     dhT = rng.standard_normal(hT.shape)
-    grads = ssd_scan_backward(np.cos(y), **args, dhT=dhT, reverse=reverse)
-    theirs = selective_scan_backward(np.cos(expected), **flat, dhT=dhT[:, :, 0], reverse=reverse)
+    grads = ssd_scan_backward(np.cos(y), **args, dhT=dhT, **how)
+    theirs = selective_scan_backward(np.cos(expected), **flat, dhT=dhT[:, :, 0], **how)
     pairs = [(y, expected), (hT, last), *zip(grads, theirs._replace(dA=theirs.dA.sum(1)), strict=True)]
     for got, wanted in pairs:
         bound = 8 * (T + N) * EPS * max(1.0, np.abs(wanted).max())
         np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("A", [0.0, -1000.0])
+@pytest.mark.parametrize("scan", [ssd_scan, selective_scan])
+def test_negative_transitions_at_both_ends_are_exact(scan: Any, A: float) -> None:
+    """2 exp(0) - 1 = 1 sums, and 2 exp(-1000) - 1 = -1 changes the sign at every step: with it one number tells the
+    parity of a string."""
+    x, T = np.arange(1.0, 71)[None, :, None], 70
+    ones = np.ones((1, T, 1))
+    args = [x, ones, np.array([[A]]), ones, ones]
+    if scan is ssd_scan:
+        args = [x[..., None], ones, np.array([A]), ones[..., None], ones[..., None]]
+    signs = (-1.0 if A else 1.0) ** np.arange(T)
+    expected = signs * np.cumsum(signs * x[0, :, 0])
+    np.testing.assert_array_equal(scan(*args, negative=True).ravel(), expected)
+
+
+def test_the_gradient_of_a_transition_of_zero_is_finite() -> None:
+    """2 exp(delta A) - 1 = 0 for the step in the middle, at which its logarithm has no derivative. The gradient is that
+    of the selective scan, to the rounding of T steps."""
+    rng, T = np.random.default_rng(0), 5
+    x, B, C, dy = rng.standard_normal((4, 1, T, 1))
+    delta, A = np.full((1, T, 1), 0.3), np.array([-1.0])
+    delta[0, 2] = np.log(2)
+    grads = ssd_scan_backward(dy[..., None], x[..., None], delta, A, B[..., None], C[..., None], negative=True)
+    theirs = selective_scan_backward(dy, x, delta, A[:, None], B, C, negative=True)
+    np.testing.assert_allclose(grads.ddelta, theirs.ddelta, rtol=0, atol=64 * T * EPS)
+    np.testing.assert_allclose(grads.dx[..., 0], theirs.dx, rtol=0, atol=64 * T * EPS)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

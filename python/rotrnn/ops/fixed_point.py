@@ -138,9 +138,9 @@ def depth_pass(
 ) -> Array:
     """One damped update ``y <- s_b F(y) + (1 - s_b) y`` of the vector-state Fixed-Point RNN, in place, in one pass.
 
-    ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0``, where gain_t is ``1 - |lam_t|`` if `scaled`
-    ("Fixed-Point RNNs", Theorem 3.2), else 1 (eq. 7). With `adjoint`, the step whose fixed point is the implicit
-    gradient of the input of F, where x is the gradient of h:
+    ``F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)]``, ``F_{-1} = h0``, where gain_t is ``1 - |lam_t|`` if
+    `scaled` ("Fixed-Point RNNs", Theorem 3.2, which is for lam from 0 on), else 1 (eq. 7). With `adjoint`, the step
+    whose fixed point is the implicit gradient of the input of F, where x is the gradient of h:
     ``F_t = lam_{t+1} F_{t+1} + x_t + (I - Q_t^T) gain_t y_t``, ``F_T = 0``, and h0 is ignored.
 
     Parameters

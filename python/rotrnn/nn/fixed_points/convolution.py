@@ -1,6 +1,7 @@
 """The short convolution in front of a recurrence, ``u = SiLU(conv(v))``, and its adjoint.
 
-Its parameters are conv_w (channels, d_conv) and conv_bias (channels,); the last d_conv - 1 inputs are part of the state.
+Its parameters are conv_w (channels, d_conv) and conv_bias (channels,). The last d_conv - 1 inputs are part of the
+layer's state.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class MatrixDepth:
     """One step in depth, and its adjoint ("Fixed-Point RNNs", eqs. 11-12; E channels, S states a channel):
 
         x~_t = Q_t (x_t - y_t) + y_t
-        h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T,     lam_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`
+        h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T
+        lam_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`
         F(y)_t = h_t C_t + skip * x~_t,     times SiLU(gate_t) if there is a `gate`, and layer-normed with `norm`
 
     delta, B, C and the parts of Q are maps. Those that depend only on x are `known`, and those that depend on y are
@@ -171,8 +172,8 @@ class MatrixDepth:
     def transitions(self, a: Applied) -> Array:
         """Returns A_t (B, T, E S, E S), the derivative of h_t by h_{t-1} at the fixed point with y_{t-1} held constant.
 
-        With P = I - Q_t, D the skip and J the derivative of norm and gate (without them 0 and I), ``dy = G (dh C)`` where
-        ``G = (I - J D P)^-1 J``, and ``dh = lam * dh_{t-1} + (W dh C) B^T`` where ``W = delta P G``. With
+        With P = I - Q_t, D the skip and J the derivative of norm and gate (without them 0 and I), ``dy = G (dh C)``
+        where ``G = (I - J D P)^-1 J``, and ``dh = lam * dh_{t-1} + (W dh C) B^T`` where ``W = delta P G``. With
         ``k = B.C`` this is ``dh = lam * dh_{t-1} + [W (I - k W)^-1 (lam * dh_{t-1}) C] B^T``.
         """
         delta, B, C = a.maps["delta"], a.maps["B"], a.maps["C"]

@@ -454,9 +454,7 @@ class FixedPointRNN(Recurrent):
         out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
         last: State = last_steps(h, lengths, depth.h0).astype(x.dtype)
         last = last if convolved is None else (last, convolved.after)
-        return out, FixedPointSaved(
-            x, convolved, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last
-        )
+        return out, FixedPointSaved(x, convolved, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last)
 
     def _leaves(self, args: Boundary, name: str, state: State) -> tuple[Array | None, Array | None]:
         """Returns h and the last inputs of the convolution of a state or its gradient, each None if not there."""

@@ -49,7 +49,8 @@ class FPMamba(MatrixFixedPoint):
     mixer_silu : bool
         Whether u passes through SiLU before it is normalised.
     gate_in_loop : bool
-        ``F(y)_t = LayerNorm((h_t C_t + D * x~_t) * SiLU(z_t))`` and ``out = W_out y_t``. Needs "gate" not in `feedback`.
+        ``F(y)_t = LayerNorm((h_t C_t + D * x~_t) * SiLU(z_t))`` and ``out = W_out y_t``. Needs a `feedback` without
+        "gate".
     norm_eps : float
         Epsilon of the layer norm.
     dt_min, dt_max : float

@@ -291,10 +291,11 @@ class Mamba2(Recurrent):
         return of[0].dx + of[1].dx + of[2].dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the transitions exp(Delta_t A) (B, T, H), real, along sequences: one factor for all states of a head.
-        Zero beyond the lengths. Arguments are those of `forward`."""
+        """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, H), real, along
+        sequences: one factor for all states of a head. Zero beyond the lengths. Arguments are those of `forward`."""
         _, saved = self.forward(params, x, ctx, state)
-        return mask_steps(np.exp(saved.delta * self.prepare(params).A), ctx.lengths)
+        decay = np.exp(saved.delta * self.prepare(params).A)
+        return mask_steps(2 * decay - 1 if self.negative else decay, ctx.lengths)
 
     def _projections(self, params: Params) -> list[tuple[Array, Array | None]]:
         """Returns weight and bias of the in-projection's parts: to z, to the convolution, and to Delta."""
