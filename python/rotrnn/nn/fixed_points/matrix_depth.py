@@ -205,7 +205,7 @@ class MatrixDepth:
         slope: Array = self.norm.scale[:, None] * inner / size[..., None]
         return slope
 
-    def _scanned(self, mixed: Array, maps: Parts) -> tuple[Array | None, ...]:
+    def _scanned(self, mixed: Array, maps: Parts) -> tuple[Any, ...]:
         """Returns the arrays of the selective scan."""
         return mixed, maps["delta"], self.A, maps["B"], maps["C"], self.skip, self.h0
 

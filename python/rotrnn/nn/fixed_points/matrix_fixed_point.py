@@ -285,7 +285,7 @@ class MatrixFixedPoint(Recurrent):
         gated = None
         if not self.gate_in_loop:
             gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
-        after = applied.hT, last_steps(y, lengths, y0).astype(u.dtype)
+        after: tuple[Array, ...] = applied.hT, last_steps(y, lengths, y0).astype(u.dtype)
         after = after if projected.convolved is None else (*after, projected.convolved.after)
         saved = MatrixSaved(weights, u, projected, known, depth, before, applied, gated, lengths, report, after)
         out = dense(y if gated is None else gated.out, folded["W_out"])
@@ -381,7 +381,7 @@ class MatrixFixedPoint(Recurrent):
             projected, saved.inputs, saved.projected, weights, saved.known.maps, depth.driven.maps, lengths
         )
         dparams = self.fold_backward(params, weights.folded, dfolded | dprojection)
-        dbefore = grads.dh0, dy0 + dy0_driven
+        dbefore: tuple[Array, ...] = grads.dh0, dy0 + dy0_driven
         dbefore = dbefore if dtail is None else (*dbefore, dtail)
         return du, {name: dparams[name] for name in self.shapes}, dbefore
 
