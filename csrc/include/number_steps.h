@@ -42,6 +42,33 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cpl
     return dc;
 }
 
+/* S4's bank, whose states also feed back through one real number s for each channel (dplr_bank.c):
+ *
+ *   s_t = Re sum_n q_n h_{n,t-1}      h_t = a h_{t-1} + p s_t + gain u_t      y_t = Re sum_n c_n h_{n,t} + skip u_t
+ *
+ * Adjoint, with r_{t+1} the gradient that reaches h_t from later steps; steps of the bank above do the rest:
+ *
+ *   g_t = conj(c) dy_t + r_{t+1}     du_t = Re sum_n conj(gain_n) g_{n,t} + skip dy_t     ds_t = Re sum_n conj(p_n)
+ * g_{n,t} r_t = conj(a) g_t + conj(q) ds_t da += g_t conj(h_{t-1})   dp += g_t s_t   dgain += g_t u_t   dc += dy_t
+ * conj(h_t)   dq += ds_t conj(h_{t-1}) */
+ROT_ALWAYS_INLINE OF(cplx) OF(dplr_step)(OF(cplx) a, OF(cplx) p, OF(cplx) gain, OF(cplx) h_prev, number s, number u) {
+    const OF(cplx) h = {a.re * h_prev.re + (gain.re * u + (p.re * s - a.im * h_prev.im)),
+                        a.re * h_prev.im + (gain.im * u + (p.im * s + a.im * h_prev.re))};
+    return h;
+}
+/* sum + Re c h, and the adjoint of a real input: sum + Re conj(gain) g. */
+ROT_ALWAYS_INLINE number OF(dplr_output)(number sum, OF(cplx) c, OF(cplx) h) {
+    return (sum + c.re * h.re) - c.im * h.im;
+}
+ROT_ALWAYS_INLINE number OF(dplr_input_adjoint)(number sum, OF(cplx) gain, OF(cplx) g) {
+    return (sum + gain.re * g.re) + gain.im * g.im;
+}
+ROT_ALWAYS_INLINE OF(cplx) OF(dplr_gain_adjoint)(OF(cplx) g, number u, OF(cplx) dgain) {
+    dgain.re += g.re * u;
+    dgain.im += g.im * u;
+    return dgain;
+}
+
 /* 2^x = 2^n 2^f with n = round(x), to a few units in the last place, in half the time of vmath_exp. Infinite from
  * 2^127.5 (float) or 2^1023.5 (double) on, zero below 2^-126.5 or 2^-1022.5. q is the Chebyshev interpolant of
  * (2^f - 1) / f on |f| <= 1/2: relative error of 2^f 9e-9 (float), 2e-17 (double). */

@@ -11,79 +11,19 @@
  * Complex numbers are stored as (re, im) pairs. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor
  * counted, and are written as zero. `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
  */
-#include <string.h>
-
+#include "bank.h"
 #include "kernels.h"
 #include "lanes.h"
 #include "stop.h"
-#include "vector.h"
-#include "workspace.h"
 
 enum {
-    CHANNELS = 128 / sizeof(real), /* channels of a block */
-    LONGEST_TILE = 64,             /* steps of a tile, at most */
-    GROUP = 4,                     /* states of a channel in registers, forward */
-    GROUP_BACK = 2,                /* and backward */
-    SLOTS = 16,                    /* partial sums of the gradients of a, c and skip */
-    SERIAL = 65536,                /* total number of states below which one thread is used */
+    LONGEST_TILE = 64, /* steps of a tile, at most */
+    GROUP = 4,         /* states of a channel in registers, forward */
+    GROUP_BACK = 2,    /* and backward */
 };
 
-/* Rows of a block: the coefficients of a state, and the parts of a state or of its sums. */
+/* Rows of a block: the coefficients of a state. */
 enum { A_RE, A_IM, C_RE, C_IM, COEFFICIENTS };
-enum { RE, IM, PARTS };
-
-/* Rows (steps, lanes) of a matrix as vectors, zero beyond `lanes`, and back. */
-static void gather(vec *restrict to, const real *restrict x, walk w, int64_t D, int64_t lanes) {
-    x += w.first * D;
-    for (int64_t k = 0; k < w.steps; k++, x += w.stride * D) {
-        if (lanes == LANES) {
-            to[k] = load(x);
-            continue;
-        }
-        to[k] = (vec){0};
-        memcpy(to + k, x, (size_t)lanes * sizeof(real));
-    }
-}
-
-static void scatter(real *restrict x, const vec *restrict from, walk w, int64_t D, int64_t lanes) {
-    x += w.first * D;
-    for (int64_t k = 0; k < w.steps; k++, x += w.stride * D) memcpy(x, from + k, (size_t)lanes * sizeof(real));
-}
-
-/* rows (count, PARTS, CHANNELS) <- channels lo .. lo+n-1 of x (D, count, PARTS) or zeros, and back. */
-static void to_rows(real *restrict rows, const real *restrict x, int64_t lo, int64_t n, int64_t count) {
-    memset(rows, 0, (size_t)(count * PARTS * CHANNELS) * sizeof(real));
-    for (int64_t j = 0; x && j < n; j++)
-        for (int64_t k = 0; k < count * PARTS; k++) rows[k * CHANNELS + j] = x[(lo + j) * count * PARTS + k];
-}
-
-static void from_rows(real *restrict x, const real *restrict rows, int64_t lo, int64_t n, int64_t count) {
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t k = 0; k < count * PARTS; k++) x[(lo + j) * count * PARTS + k] = rows[k * CHANNELS + j];
-}
-
-/* coefficients (blocks, N, COEFFICIENTS, CHANNELS), zero beyond D; skip (blocks, CHANNELS) behind them. */
-static real *pack_coefficients(const real *restrict a, const real *restrict c, const real *restrict skip, int64_t D,
-                               int64_t N) {
-    const int64_t blocks = pieces_of(D, CHANNELS), size = N * COEFFICIENTS * CHANNELS;
-    real *const packed = WORKSPACE(real, blocks, N * COEFFICIENTS + 1, CHANNELS);
-    if (!packed) return NULL;
-    memset(packed, 0, (size_t)(blocks * (size + CHANNELS)) * sizeof(real));
-    for (int64_t d = 0; d < D; d++) {
-        real *const rows = packed + d / CHANNELS * size + d % CHANNELS;
-        for (int64_t n = 0; n < N; n++) {
-            real *const of = rows + n * COEFFICIENTS * CHANNELS;
-            of[A_RE * CHANNELS] = a[(d * N + n) * 2], of[A_IM * CHANNELS] = a[(d * N + n) * 2 + 1];
-            of[C_RE * CHANNELS] = c[(d * N + n) * 2], of[C_IM * CHANNELS] = c[(d * N + n) * 2 + 1];
-        }
-    }
-    for (int64_t d = 0; d < D; d++) packed[blocks * size + d] = skip[d];
-    return packed;
-}
-
-/* A complex state or coefficient, of LANES channels. */
-ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) { return (cplx_vec){load(rows), load(rows + CHANNELS)}; }
-ROT_ALWAYS_INLINE void store_pair(real *rows, cplx_vec h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
 
 /* Coefficients of `count` states, in registers; `rows` is that of the first. */
 typedef struct {
@@ -130,7 +70,8 @@ static void run(vec *y, real *states, const real *coefficients, const vec *u, in
 KERNEL(bank_forward) {
     if (tile < 1 || tile > LONGEST_TILE) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
-    real *const packed = pack_coefficients(a, c, skip, D, N), *const all_states = WORKSPACE(real, B, blocks, size);
+    real *const packed = pack_coefficients((const real *[]){a, c}, 2, skip, D, N, N);
+    real *const all_states = WORKSPACE(real, B, blocks, size);
     if (!packed || !all_states) {
         pool_give(packed), pool_give(all_states);
         return ROT_NO_MEMORY;
@@ -146,9 +87,7 @@ KERNEL(bank_forward) {
         to_rows(states, h0 ? h0 + b * D * N * PARTS : NULL, lo, n, N);
         for (int64_t i = 0; i * tile < all && !stopped(stop); i++) {
             const walk w = walk_of(b, i, tile, all, T, reverse);
-            for (int64_t k = 0; k < N * PARTS; k++)
-                memcpy(carries + ((b * tiles + i) * N * PARTS + k) * D + lo, states + k * CHANNELS,
-                       (size_t)n * sizeof(real));
+            save_states(carries + carry_of(b, i, tiles, N, D, lo), states, N, D, n);
             for (int64_t v = 0; v < n; v += LANES) {
                 const int64_t lanes = least(n - v, LANES);
                 vec in[LONGEST_TILE], out[LONGEST_TILE];
@@ -176,11 +115,7 @@ ROT_ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, v
                                       int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
     cplx_vec past[LONGEST_TILE + 1][GROUP_BACK]; /* the state before each step, and the last one */
-    for (int i = 0; i < count; i++) {
-        past[0][i] = (cplx_vec){{0}, {0}};
-        memcpy(&past[0][i].re, carries + (i * PARTS + RE) * carry_row, (size_t)lanes * sizeof(real));
-        memcpy(&past[0][i].im, carries + (i * PARTS + IM) * carry_row, (size_t)lanes * sizeof(real));
-    }
+    for (int i = 0; i < count; i++) past[0][i] = load_carry(carries + i * PARTS * carry_row, carry_row, lanes);
     cplx_vec h[GROUP_BACK], q[GROUP_BACK], da[GROUP_BACK] = {0}, dc[GROUP_BACK] = {0};
     for (int i = 0; i < count; i++) h[i] = past[0][i], q[i] = load_pair(q_rows + i * PARTS * CHANNELS);
     for (int64_t t = 0; t < steps; t++)
@@ -211,13 +146,6 @@ static void adjoint(vec *du, real *q_rows, vec *sums, const real *carries, int64
     }
 }
 
-/* to (lanes) += from */
-static void add_wide(double *restrict to, const vec *restrict from) {
-    real of[LANES];
-    memcpy(of, from, sizeof of);
-    for (int j = 0; j < LANES; j++) to[j] += (double)of[j];
-}
-
 /* du (B,T,D), da, dc (D,N), dskip (D), dh0 (B,D,N), all overwritten; dy (B,T,D), dhT (B,D,N) or NULL, carries
  * as forward wrote them, the rest as in forward. With q_T = dhT:
  *
@@ -229,8 +157,9 @@ static void add_wide(double *restrict to, const vec *restrict from) {
 KERNEL(bank_backward) {
     if (tile < 1 || tile > LONGEST_TILE) return ROT_OUT_OF_RANGE;
     const int64_t blocks = pieces_of(D, CHANNELS), tiles = pieces_of(T, tile), size = N * PARTS * CHANNELS;
-    const int64_t slots = least(B, SLOTS), sums_size = (N * COEFFICIENTS + 1) * CHANNELS; /* the last row is dskip */
-    real *const packed = pack_coefficients(a, c, skip, D, N), *const all_q = WORKSPACE(real, slots, blocks, size);
+    const int64_t slots = least(B, SLOTS), sums_size = sums_of(2, N);
+    real *const packed = pack_coefficients((const real *[]){a, c}, 2, skip, D, N, N);
+    real *const all_q = WORKSPACE(real, slots, blocks, size);
     double *const all_sums = WORKSPACE(double, slots, blocks, sums_size);
     if (!packed || !all_q || !all_sums) {
         pool_give(packed), pool_give(all_q), pool_give(all_sums);
@@ -250,7 +179,7 @@ KERNEL(bank_backward) {
             to_rows(q, dhT ? dhT + b * D * N * PARTS : NULL, lo, n, N);
             for (int64_t i = pieces_of(all, tile) - 1; i >= 0 && !stopped(stop); i--) {
                 const walk w = walk_of(b, i, tile, all, T, reverse);
-                const real *const carry = carries + (b * tiles + i) * N * PARTS * D + lo;
+                const real *const carry = carries + carry_of(b, i, tiles, N, D, lo);
                 for (int64_t v = 0; v < n; v += LANES) {
                     const int64_t lanes = least(n - v, LANES);
                     vec in[LONGEST_TILE], dout[LONGEST_TILE], din[LONGEST_TILE], part[GROUP_BACK * COEFFICIENTS],
@@ -276,18 +205,7 @@ KERNEL(bank_backward) {
             from_rows(dh0 + b * D * N * PARTS, q, lo, n, N);
         }
     }
-    for (int64_t d = 0; d < D; d++) {
-        for (int64_t k = 0; k <= N * COEFFICIENTS; k++) {
-            const double *const of = all_sums + d / CHANNELS * sums_size + k * CHANNELS + d % CHANNELS;
-            double sum = 0;
-            for (int64_t slot = 0; slot < slots; slot++) sum += of[slot * blocks * sums_size];
-            const int64_t at = (d * N + k / COEFFICIENTS) * 2;
-            if (k == N * COEFFICIENTS)
-                dskip[d] = (real)sum;
-            else
-                *(k % COEFFICIENTS < C_RE ? da + at + k % COEFFICIENTS : dc + at + k % COEFFICIENTS - C_RE) = (real)sum;
-        }
-    }
+    add_slots((real *[]){da, dc}, 2, dskip, all_sums, slots, D, N, N);
     pool_give(packed), pool_give(all_q), pool_give(all_sums);
     return ROT_OK;
 }

@@ -9,6 +9,7 @@ from cases import (
     bedouin,
     blocks,
     delta,
+    dplr,
     fixed_point,
     history,
     ladder,
@@ -59,6 +60,7 @@ ON_DEVICES: list[Case] = [
     *memory.HISTORIES,
     *history.READS,
     *ladder.BANK,
+    *dplr.BANK,
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
@@ -73,6 +75,7 @@ LARGE: list[Case] = [
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *ladder.BANK_LARGE,
+    *dplr.BANK_LARGE,
     *blocks.FUSED_LARGE,
     *(row.case() for row in LAYER_ROWS_LARGE),
 ]

@@ -15,6 +15,8 @@ from rotrnn.ops.delta import *  # noqa: F403
 from rotrnn.ops.delta import __all__ as _delta
 from rotrnn.ops.dense import *  # noqa: F403
 from rotrnn.ops.dense import __all__ as _dense
+from rotrnn.ops.dplr_bank import *  # noqa: F403
+from rotrnn.ops.dplr_bank import __all__ as _dplr_bank
 from rotrnn.ops.linear_layer import *  # noqa: F403
 from rotrnn.ops.linear_layer import __all__ as _linear_layer
 from rotrnn.ops.memory import *  # noqa: F403
@@ -45,6 +47,7 @@ __all__ = [
     *_conv,
     *_delta,
     *_dense,
+    *_dplr_bank,
     *_linear_layer,
     *_memory,
     *_mixer,

@@ -1,0 +1,235 @@
+"""A bank of recurrences per channel whose transition is diagonal plus rank one (S4's form; csrc/kernels/dplr_bank.c)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._cpu import DPLR_TILE as TILE
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.device import empty_like
+from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+
+__all__ = ["DplrBankGrads", "DplrSystem", "dplr_bank", "dplr_bank_backward", "dplr_bank_step"]
+
+
+class DplrSystem(NamedTuple):
+    """Coefficients of `dplr_bank`, or their gradients.
+
+    The transition's diagonal a, its factors p and q, the input's gain and the readout c, (D, N) complex; skip (D,) real.
+    """
+
+    a: Array
+    p: Array
+    q: Array
+    gain: Array
+    c: Array
+    skip: Array
+
+
+class DplrBankSaved(NamedTuple):
+    """Saved for backward by `dplr_bank`: its input, lengths, and the states before each tile of 32 steps, as real and
+    imaginary parts (B, tiles, N, 2, D)."""
+
+    u: Array
+    lengths: npt.NDArray[np.int64] | None
+    carries: Array
+
+
+class DplrBankGrads(NamedTuple):
+    """Gradients of `dplr_bank`: of the system, u (B, T, D) and h0 (B, D, N)."""
+
+    system: DplrSystem
+    du: Array
+    dh0: Array
+
+
+def dplr_bank(
+    system: DplrSystem,
+    u: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array, DplrBankSaved]:
+    """N complex states per channel, coupled by one real number: one linear filter for each channel.
+
+    ``s_t = Re sum_n q_n h_{t-1,n}``, ``h_t = a h_{t-1} + p s_t + gain u_t``, ``y_t = Re sum_n c_n h_{t,n} + skip u_t``
+    for every channel. With the states' conjugates this is a recurrence of 2N states whose transition is diagonal plus
+    rank one, as S4's is after its discretisation (Gu, Goel, Re 2022, appendix C.2). A step takes O(N), one after the
+    other; the states of a step are stored only once per 32 steps.
+
+    Parameters
+    ----------
+    system : DplrSystem
+        (a, p, q, gain, c, skip), promoted with u to their common precision.
+    u : (B, T, D), float32 or float64
+        Input.
+    h0 : (B, D, N) complex, optional
+        Initial states; with `reverse` they enter at the last valid step.
+    reverse : bool
+        Whether time runs from the last valid step to the first.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence; beyond them u is never read (it may be NaN) and y is zero.
+
+    Returns
+    -------
+    y : (B, T, D)
+    hT : (B, D, N) complex
+        Final states; h0 if a sequence has no steps.
+    saved : DplrBankSaved
+        For `dplr_bank_backward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, mismatched shapes, or a length out of range.
+    """
+    args = Boundary("dplr_bank")
+    reverse = args.flag("reverse", reverse)
+    au = args.array("u", u, "B T D")
+    given = _system(args, system)
+    start = args.optional("h0", h0, "B D N", kinds=COMPLEX)
+    steps = args.lengths(lengths)
+    dtype = _common_dtype(*given, au, start)
+    au = args.layout(au, dtype)
+    B, T, D, N = (args.size[letter] for letter in "BTDN")
+    y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
+    args.kernels.dplr_bank_forward(
+        **{"y": y, "hT": planes(hT), "carries": carries, "u": au, "h0": _planes(args, start, dtype)},
+        **_coefficients(args, given, dtype),
+        **{"lengths": steps, "reverse": reverse},
+        **args.sizes("B T D N"),
+    )
+    return y, hT, DplrBankSaved(au, steps, carries)
+
+
+def dplr_bank_backward(
+    dy: npt.ArrayLike,
+    system: DplrSystem,
+    saved: DplrBankSaved,
+    dhT: npt.ArrayLike | None = None,
+    *,
+    reverse: bool = False,
+) -> DplrBankGrads:
+    """Adjoint of `dplr_bank`. The states within each tile are recomputed from those before it.
+
+    ``g_t = conj(c) dy_t + r_{t+1}``, ``ds_t = Re sum_n conj(p_n) g_{t,n}``, ``r_t = conj(a) g_t + conj(q) ds_t``, with
+    dhT for ``r_{t+1}`` at the last step; ``du_t = Re sum_n conj(gain_n) g_{t,n} + skip dy_t``,
+    ``da = sum g_t conj(h_{t-1})``, ``dp = sum g_t s_t``, ``dq = sum ds_t conj(h_{t-1})``, ``dgain = sum g_t u_t``,
+    ``dc = sum dy_t conj(h_t)``, ``dskip = sum dy_t u_t``, ``dh0 = r_0`` (dhT if there are no steps); sums over b and t
+    in a fixed order.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of y; padding beyond `lengths` is never read.
+    system, reverse
+        As given to `dplr_bank`.
+    saved : DplrBankSaved
+        As returned by `dplr_bank`.
+    dhT : (B, D, N) complex, optional
+        Gradient of the final states.
+
+    Returns
+    -------
+    DplrBankGrads
+        ``(system, du, dh0)``, all new arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `dplr_bank`.
+    """
+    args = Boundary("dplr_bank_backward")
+    reverse = args.flag("reverse", reverse)
+    args.one_of("saved", saved, DplrBankSaved)
+    ady = args.array("dy", dy, "B T D")
+    given = _system(args, system)
+    au = args.array("saved.u", saved.u, "B T D")
+    end = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
+    steps = args.lengths(saved.lengths)
+    dtype = _common_dtype(*given, au, ady, end)
+    B, T, D, N = (args.size[letter] for letter in "BTDN")
+    args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
+    args.bind("2", 2, "real and imaginary parts")
+    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")
+    check_precision(args, "saved.u", au, dtype)
+    check_precision(args, "saved.carries", carries, dtype)
+    ady, au, carries = (args.layout(one, dtype) for one in (ady, au, carries))
+    du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
+    dsystem = DplrSystem(*(args.empty((D, N), complex_of(dtype)) for _ in range(5)), args.empty((D,), dtype))
+    args.kernels.dplr_bank_backward(
+        **{f"d{name}": planes(one) if name != "skip" else one for name, one in dsystem._asdict().items()},
+        **{"du": du, "dh0": planes(dh0), "dy": ady, "dhT": _planes(args, end, dtype), "carries": carries, "u": au},
+        **_coefficients(args, given, dtype),
+        **{"lengths": steps, "reverse": reverse},
+        **args.sizes("B T D N"),
+    )
+    return DplrBankGrads(dsystem, du, dh0)
+
+
+def dplr_bank_step(
+    system: DplrSystem, state: npt.ArrayLike | None, u_t: npt.ArrayLike
+) -> tuple[Array, Array]:
+    """One step of `dplr_bank` for streaming inference.
+
+    Parameters
+    ----------
+    system
+        As given to `dplr_bank`.
+    state : (B, D, N) complex, or None
+        States before the step; None means zero.
+    u_t : (B, D)
+        Input of the step.
+
+    Returns
+    -------
+    y_t : (B, D)
+    state : (B, D, N) complex
+        States after the step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `dplr_bank`.
+    """
+    args = Boundary("dplr_bank_step")
+    au = args.array("u_t", u_t, "B D")
+    given = _system(args, system)
+    before = args.optional("state", state, "B D N", kinds=COMPLEX)
+    dtype = _common_dtype(*given, au, before)
+    a, p, q, gain, c, skip = given
+    h = gain * au[..., None].astype(dtype)
+    if before is not None:
+        h = h + a * before + p * (q * before).real.sum(-1, dtype=dtype, keepdims=True)
+    return (c * h).real.sum(-1, dtype=dtype) + skip * au, h.astype(complex_of(dtype), copy=False)
+
+
+def _system(args: Boundary, system: DplrSystem) -> DplrSystem:
+    """Returns the coefficients, with checked shapes."""
+    args.one_of("system", system, DplrSystem)
+    *pairs, skip = system
+    names = DplrSystem._fields
+    return DplrSystem(
+        *(args.array(f"system.{name}", one, "D N", kinds=COMPLEX) for name, one in zip(names, pairs, strict=False)),
+        args.array("system.skip", skip, "D"),
+    )
+
+
+def _common_dtype(*arrays: Array | None) -> np.dtype[Any]:
+    return np.result_type(*(one.real.dtype for one in arrays if one is not None))
+
+
+def _planes(args: Boundary, array: Array | None, dtype: np.dtype[Any]) -> Array | None:
+    """Returns a complex array in the precision of a real dtype, viewed as (re, im) pairs for the kernel."""
+    return None if array is None else planes(args.layout(array, complex_of(dtype)))
+
+
+def _coefficients(args: Boundary, system: DplrSystem, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Returns the keyword arguments of the system, for both kernels."""
+    pairs = {name: _planes(args, one, dtype) for name, one in system._asdict().items() if name != "skip"}
+    return {**pairs, "skip": args.layout(system.skip, dtype)}

@@ -1,0 +1,83 @@
+"""Rows of the bank whose transition is diagonal plus rank one, and of S4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cases.table import Arrays, Case, normal
+from rotrnn.ops.dplr_bank import DplrSystem, dplr_bank, dplr_bank_backward
+
+COEFFICIENTS = DplrSystem._fields
+
+
+def dplr_loop(
+    a: Any, p: Any, q: Any, gain: Any, c: Any, skip: Any, u: Any, h0: Any = None, reverse: bool = False,
+    lengths: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """s_t = Re q h_{t-1}, h_t = a h_{t-1} + p s_t + gain u_t, y_t = Re c h_t + skip u_t, step by step; (y, hT)."""
+    B, T, D = u.shape
+    y, hT = np.zeros_like(u), np.zeros((B, *a.shape), a.dtype) if h0 is None else np.array(h0)
+    for b in range(B):
+        steps = range(T if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            for d in range(D):
+                s = (q[d] * hT[b, d]).sum().real
+                hT[b, d] = a[d] * hT[b, d] + p[d] * s + gain[d] * u[b, t, d]
+                y[b, t, d] = (c[d] * hT[b, d]).sum().real + skip[d] * u[b, t, d]
+    return y, hT
+
+
+def dplr_case(B: int, T: int, D: int, N: int, *, reverse: bool = False, lengths: Any = None) -> Case:
+    """With |p|, |q| < 1 / (2 sqrt N) and |a| < 0.7 no state grows: the transition's norm is below 0.7 + 1/4."""
+
+    def make(rng: np.random.Generator) -> Arrays:
+        def inside(radius: float) -> Any:
+            return radius * rng.uniform(0, 1, (D, N)) * np.exp(1j * rng.uniform(-np.pi, np.pi, (D, N)))
+
+        return {
+            "a": inside(0.7),
+            "p": inside(0.5 / np.sqrt(max(N, 1))),
+            "q": inside(0.5 / np.sqrt(max(N, 1))),
+            "gain": normal(rng, (D, N), True),
+            "c": normal(rng, (D, N), True),
+            "skip": normal(rng, (D,)),
+            "u": normal(rng, (B, T, D)),
+            "h0": normal(rng, (B, D, N), True),
+        }
+
+    how = {"reverse": reverse, "lengths": lengths}
+
+    def run(args: Arrays) -> Any:
+        return dplr_bank(DplrSystem(*(args[name] for name in COEFFICIENTS)), args["u"], args["h0"], **how)
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        system = DplrSystem(*(args[name] for name in COEFFICIENTS))
+        grads = dplr_bank_backward(doutputs[0], system, run(args)[2], doutputs[1], reverse=reverse)
+        return {**grads.system._asdict(), "u": grads.du, "h0": grads.dh0}
+
+    return Case(
+        f"dplr_bank{' reverse' * reverse}{' ragged' * bool(lengths)} {B}x{T}x{D} by {N}",
+        make,
+        lambda args: run(args)[:2],
+        backward,
+        lambda args: dplr_loop(**args, **how),
+        terms=8 * T + 8 * N + 8,
+        linear=(("u", "h0"), ("c", "skip")),
+        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
+        lengths=lengths,
+    )
+
+
+BANK = [
+    dplr_case(2, 13, 3, 5),  # a group of states, and one more
+    dplr_case(1, 70, 2, 4, reverse=True),  # more than one tile
+    dplr_case(3, 34, 35, 3, lengths=(34, 0, 33)),  # and of channels
+    dplr_case(3, 9, 18, 2, reverse=True, lengths=(9, 0, 4)),
+    *(dplr_case(*shape) for shape in ((2, 0, 3, 2), (0, 4, 3, 2), (2, 4, 0, 2), (2, 4, 3, 0), (2, 1, 1, 1))),
+]
+BANK_LARGE = [
+    dplr_case(18, 35, 40, 7, lengths=tuple(range(18, 36))),  # more sequences than slots of partial sums
+    dplr_case(2, 200, 70, 33, reverse=True),
+]
