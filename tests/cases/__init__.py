@@ -37,12 +37,14 @@ ANYWHERE: list[LayerRow] = [
     *memory.MEMORIES,
     *history.HISTORIES,
     *ladder.LADDER,
+    *dplr.LAYERS,
     *fixed_point.FIXED_POINT,
 ]
 LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
+    *dplr.LAYERS_LARGE,
     *fixed_point.FIXED_POINT_LARGE,
     *selective.LAYERS_LARGE,
     *ssd.LAYERS_LARGE,

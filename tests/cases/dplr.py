@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.layers.s4 import S4
 from rotrnn.ops.dplr_bank import DplrSystem, dplr_bank, dplr_bank_backward
 
 COEFFICIENTS = DplrSystem._fields
@@ -81,3 +83,74 @@ BANK_LARGE = [
     dplr_case(18, 35, 40, 7, lengths=tuple(range(18, 36))),  # more sequences than slots of partial sums
     dplr_case(2, 200, 70, 33, reverse=True),
 ]
+
+# -------------------------------------------------------------------------------------------------------- layers
+
+
+def dense_transition(params: Arrays) -> tuple[Any, Any]:
+    """(1 - Delta A / 2)^-1 (1 + Delta A / 2) and (1 - Delta A / 2)^-1 Delta B of each channel, by dense matrices of all
+    states: those kept, then their conjugates. (D, 2N, 2N) and (D, 2N)."""
+
+    def both(name: str) -> Any:
+        kept = params[f"{name}_re"] + 1j * params[f"{name}_im"]
+        return np.concatenate([kept, kept.conj()], 1)
+
+    kept = -np.exp(params["log_A_re"]) + 1j * params["A_im"]
+    diagonal, P, step = np.concatenate([kept, kept.conj()], 1), both("P"), np.exp(params["log_step"])[:, None, None]
+    one = np.eye(diagonal.shape[1])
+    A = diagonal[:, :, None] * one - P[:, :, None] * P.conj()[:, None, :]
+    inverse = np.linalg.inv(one - step / 2 * A)
+    return inverse @ (one + step / 2 * A), (inverse @ (step * both("B")[:, :, None]))[..., 0]
+
+
+def s4_one_way(params: Arrays, x: Any, state: Any, lengths: Any, suffix: str = "") -> tuple[Any, Any]:
+    """h_t = transition h_{t-1} + gain u_t, y_t = 2 Re C h_t, for all states by dense matrices; reversed too."""
+    transition, gain = dense_transition(params)
+    C = params["C_re" + suffix] + 1j * params["C_im" + suffix]
+    half = C.shape[1]
+    y = np.zeros_like(x)
+    h = np.zeros((len(x), *C.shape), C.dtype) if state is None else state
+    h = np.concatenate([h, h.conj()], 2)
+    for b in range(len(x)):
+        steps = range(x.shape[1] if lengths is None else lengths[b])
+        for t in reversed(steps) if suffix else steps:
+            h[b] = np.einsum("dij,dj->di", transition, h[b]) + gain * x[b, t][:, None]
+            y[b, t] = 2 * (C * h[b, :, :half]).sum(1).real
+    return y, h[:, :, :half]
+
+
+def s4_loop(layer: S4, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    y, hT = s4_one_way(params, x, state, lengths)
+    if layer.bidirectional:
+        y, hT = y + s4_one_way(params, x, None, lengths, "_reverse")[0], None
+    for b in range(len(x)):
+        steps = slice(None if lengths is None else lengths[b])
+        y[b, steps] += params["D"] * x[b, steps]
+    return y, hT
+
+
+def s4_row(name: str, layer: S4, B: int, T: int, lengths: Any = None, reference: Any = s4_loop) -> LayerRow:
+    """A transition is a contraction, so that rounding errors of steps add up; one more factor of the number of states is
+    for the norm of the inverse, and of HiPPO's matrix, in float32."""
+    return LayerRow(
+        name,
+        layer,
+        B,
+        T,
+        lengths,
+        reference,
+        terms=(8 * T + 8 * layer.d_state + 20) * layer.d_state,
+        linear=(
+            ("x",) if layer.bidirectional else ("x", "state"),
+            tuple(key for key in layer.shapes if key.startswith(("C", "D"))),
+        ),
+    )
+
+
+LAYERS = [
+    s4_row("", S4(3, 4), 2, 9),
+    s4_row("", S4(3, 4), 1, 0),
+    s4_row("large steps", S4(2, 10, dt_min=0.1, dt_max=0.5), 3, 8, (8, 0, 3)),
+    s4_row("bidirectional", S4(3, 2, bidirectional=True), 3, 9, (9, 0, 4)),
+]
+LAYERS_LARGE = [s4_row("", S4(40, 16, bidirectional=True), 4, 100, (100, 0, 99, 17), None)]

@@ -14,6 +14,7 @@ from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.rnn import LSTM as LSTM
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.layers.s4 import S4 as S4
 from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
 from rotrnn.nn.layers.selective import Mamba as Mamba
@@ -23,6 +24,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
     "lru": LRU,
     "s5": S5,
+    "s4": S4,
     "s4d": S4D,
     "rnn": RNN,
     "lstm": LSTM,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.layer import Array
+from rotrnn.nn.layer import Array, Params
 
 ROUNDING = float(np.finfo(np.float64).eps)
 
@@ -117,6 +117,27 @@ def hippo_normal(n: int) -> tuple[Array, Array]:
     eigenvalues = -0.5 + 1j * frequencies
     eigenvalues.flags.writeable = vectors.flags.writeable = False
     return eigenvalues, vectors
+
+
+def hippo_dplr(n: int) -> tuple[Array, Array, Array]:
+    """Returns HiPPO-LegS of n states, an even number, in the eigenvectors V of its normal part: (Lambda, P, B), (n / 2,)
+    each, for one of each pair of conjugate states, in order of increasing frequency.
+
+    HiPPO-LegS is ``A_ij = -sqrt(2i+1) sqrt(2j+1) (i > j), -(i+1) (i = j)``, ``B_i = sqrt(2i+1)``. It is HiPPO-N
+    (`hippo_normal`) less the rank-one matrix of ``P_i = sqrt(i + 1/2)``: ``V^H A V = Lambda - P P^H`` with ``V^H P`` for
+    P (S4, Gu, Goel, Re 2022, section 3.1 and appendix C.1, where it is called NPLR).
+    """
+    eigenvalues, vectors = hippo_normal(n)
+    kept = vectors[:, n - n // 2 :]
+    root = np.sqrt(np.arange(n) + 0.5)
+    P = (kept.conj() * root[:, None]).sum(0)
+    return eigenvalues[n - n // 2 :], P, np.sqrt(2) * P
+
+
+def complex_of(params: Params, name: str, suffix: str = "") -> Array:
+    """Returns a complex parameter, of which the real and the imaginary part are parameters."""
+    value: Array = params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
+    return value
 
 
 def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int) -> Array:

@@ -13,6 +13,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     check_steps,
+    complex_of,
     hippo_normal,
     input_gain,
     input_gain_backward,
@@ -203,15 +204,15 @@ class S4D(Recurrent):
         """Returns the folded bank."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
-        C = np.stack([_complex(params, "C", suffix) for suffix in self.directions])
+        C = np.stack([complex_of(params, "C", suffix) for suffix in self.directions])
         a = transition(self.discretisation, A, steps[0])
-        return Folded(Bank(a, C * (gain * _complex(params, "B")), params["D"]))
+        return Folded(Bank(a, C * (gain * complex_of(params, "B")), params["D"]))
 
     def fold_backward(self, params: Params, folded: Folded[Bank], dbank: Bank) -> Params:
         """Adjoint of `fold`: returns the gradients of the parameters."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
-        B, C = _complex(params, "B"), [_complex(params, "C", suffix) for suffix in self.directions]
+        B, C = complex_of(params, "B"), [complex_of(params, "C", suffix) for suffix in self.directions]
         dweighted = sum(np.conj(one) * dc for one, dc in zip(C, dbank.c, strict=True))  # gradient of gain * B
         dB = np.conj(gain) * dweighted
         dA, dstep = transition_backward(dbank.a, self.discretisation, A, steps[0])
@@ -238,8 +239,3 @@ class S4D(Recurrent):
         """Returns A (D, N), and the steps (D, 1): one for both A and B, or one for A and one for B."""
         A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
         return A, [np.exp(params[name])[:, None] for name in self._steps]
-
-
-def _complex(params: Params, name: str, suffix: str = "") -> Array:
-    value: Array = params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
-    return value

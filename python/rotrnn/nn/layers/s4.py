@@ -1,0 +1,229 @@
+"""S4: a state space model for each channel whose matrix is diagonal plus rank one (Gu, Goel, Re 2022, "Efficiently
+Modeling Long Sequences with Structured State Spaces")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from rotrnn.nn.folded import Folded
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
+from rotrnn.nn.layers.continuous import (
+    check_steps,
+    complex_of,
+    hippo_dplr,
+    input_gain,
+    input_gain_backward,
+    log_steps,
+    transition,
+    transition_backward,
+)
+from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.ops.dplr_bank import DplrBankSaved, DplrSystem, dplr_bank, dplr_bank_backward, dplr_bank_step
+
+METHOD = "bilinear"
+"""The discretisation under which diagonal plus rank one stays so."""
+
+
+class S4Saved(NamedTuple):
+    """Saved for backward: the systems, what the op saved for each direction, and the state after x."""
+
+    folded: Folded[tuple[DplrSystem, ...]]
+    directions: tuple[DplrBankSaved, ...]
+    state: Array | None
+
+
+@dataclass(frozen=True)
+class S4(Recurrent):
+    """``x'(t) = (Lambda - P P^H) x + B u``, ``y = 2 Re(C x) + D u`` for each channel, by the trapezoidal rule.
+
+    Each channel has `d_state` states, of which N = `d_state` / 2 are kept: the others are their conjugates. With
+    ``Lambda = -exp(log_A_re) + i A_im``, ``Delta = exp(log_step)``, ``A = Lambda - P P^H`` (of all `d_state` states),
+
+        h_t = (1 - Delta A / 2)^-1 ((1 + Delta A / 2) h_{t-1} + Delta B u_t),    y_t = 2 Re(C h_t) + D u_t
+
+    By Woodbury's identity the transition is ``diag(a) + p q``, again diagonal plus rank one: with
+    ``G = Delta / (1 - Lambda Delta / 2)``, ``w = 1 / (1 + P^H G P / 2)`` and inner products over all states,
+
+        a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2),    p = -(w / Delta) G P,    q = P^H G
+        gain = G (B - P (P^H G B / 2) w)
+
+    and a step takes O(N) (`rotrnn.ops.dplr_bank`). The paper's form for training computes the same filter's response by
+    Cauchy products, and convolves by FFT. Eigenvectors of A are not used: their condition number grows exponentially
+    with `d_state` (the paper's Lemma 3.2).
+
+    The state after x is h, (B, D, N) complex.
+
+    Parameters (dict of float32): log_A_re, A_im, P_re, P_im, B_re, B_im, C_re, C_im (D, N), log_step (D,), D (D,). A
+    bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters. C is
+    the readout itself, where the authors' code trains ``C (1 - transition^L)`` for a length L.
+
+    Initial values: A and B of HiPPO-LegS in the eigenvectors of its normal part (the paper's NPLR form), the same in
+    every channel; log Delta uniform from log dt_min to log dt_max, C ~ N(0, 1/2) per part, D ~ N(0, 1).
+    """
+
+    about: ClassVar[str] = "one state space model per channel, diagonal plus rank one, from HiPPO-LegS"
+    paper: ClassVar[str] = 'Gu, Goel, Re 2022, "Efficiently Modeling Long Sequences with Structured State Spaces"'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"log_A_re", "A_im", "P_re", "P_im", "B_re", "B_im", "log_step"})
+    lanes: ClassVar[str] = "d_model d_state"
+
+    d_state: int
+    bidirectional: bool = False
+    dt_min: float = 1e-3
+    dt_max: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state")
+        check_steps(type(self).__name__, METHOD, self.dt_min, self.dt_max)
+        if self.d_state % 2:
+            raise ValueError(
+                f"{type(self).__name__}: d_state={self.d_state}, expected an even number, of pairs of conjugate states"
+            )
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        bank = (self.d_model, self.d_state // 2)
+        outputs = [name + suffix for suffix in self.directions for name in ("C_re", "C_im")]
+        return {
+            **dict.fromkeys(("log_A_re", "A_im", "P_re", "P_im", "B_re", "B_im", *outputs), bank),
+            **dict.fromkeys(("log_step", "D"), (self.d_model,)),
+        }
+
+    @property
+    def state_form(self) -> StateForm:
+        return StateArray("h", (self.d_model, self.d_state // 2), "complex")
+
+    def input_shape(self, saved: S4Saved) -> tuple[int, ...]:
+        return tuple(saved.directions[0].u.shape)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        D, shape = self.d_model, (self.d_model, self.d_state // 2)
+        A, P, B = hippo_dplr(self.d_state)
+        each = {"log_A_re": np.log(-A.real), "A_im": A.imag}
+        each |= {"P_re": P.real, "P_im": P.imag, "B_re": B.real, "B_im": B.imag}
+        params = {name: np.tile(one, (D, 1)) for name, one in each.items()}
+        for suffix in self.directions:
+            params["C_re" + suffix], params["C_im" + suffix] = np.sqrt(0.5) * rng.standard_normal((2, *shape))
+        params |= {"log_step": log_steps(rng, self.dt_min, self.dt_max, D), "D": rng.standard_normal(D)}
+        return astype(params, np.float32)
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, S4Saved]:
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        folded = self.fold(params)
+        y, hT, saved = dplr_bank(folded.weights[0], x, state, lengths=ctx.lengths)
+        if not self.bidirectional:
+            return y, S4Saved(folded, (saved,), hT)
+        y_reverse, _, saved_reverse = dplr_bank(folded.weights[1], x, reverse=True, lengths=ctx.lengths)
+        return y + y_reverse, S4Saved(folded, (saved, saved_reverse), None)
+
+    def backward(self, params: Params, saved: S4Saved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+        folded, directions, _ = saved
+        dy = dy.astype(directions[0].u.dtype, copy=False)
+        grads = dplr_bank_backward(dy, folded.weights[0], directions[0], dstate)
+        if not self.bidirectional:
+            return grads.du, self.fold_backward(params, folded, (grads.system,)), grads.dh0
+        other = dplr_bank_backward(dy, folded.weights[1], directions[1], reverse=True)
+        return grads.du + other.du, self.fold_backward(params, folded, (grads.system, other.system)), None
+
+    def prepare(self, params: Params) -> DplrSystem:
+        """Returns the coefficients of the recurrence."""
+        return self.fold(params).weights[0]
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: DplrSystem | None = None) -> tuple[Array, State]:
+        return dplr_bank_step(trusted(self.prepare)(params) if prepared is None else prepared, state, x_t)
+
+    def fold(self, params: Params) -> Folded[tuple[DplrSystem, ...]]:
+        """Returns the coefficients of each direction's recurrence; they share all but the readout, and the skip is the
+        first one's."""
+        A, step = self._continuous(params)
+        P, B, skip = complex_of(params, "P"), complex_of(params, "B"), params["D"]
+        a, G = transition(METHOD, A, step), input_gain(METHOD, A, step)
+        w, beta = _woodbury(P, G, B)
+        shared = a, -2 * w / step * (G * P), P.conj() * G, G * (B - P * (beta * w))
+        return Folded(
+            tuple(
+                DplrSystem(*shared, 2 * complex_of(params, "C", suffix), skip * (0 if suffix else 1))
+                for suffix in self.directions
+            )
+        )
+
+    def fold_backward(
+        self, params: Params, folded: Folded[tuple[DplrSystem, ...]], dsystems: tuple[DplrSystem, ...]
+    ) -> Params:
+        """Adjoint of `fold`: returns the gradients of the parameters.
+
+        The gradient of a complex number is that of its real part plus i times that of its imaginary part, so that
+        ``z = x y`` has ``dx = dz conj(y)``.
+        """
+        A, step = self._continuous(params)
+        P, B = complex_of(params, "P"), complex_of(params, "B")
+        G = input_gain(METHOD, A, step)
+        w, beta = _woodbury(P, G, B)
+        da, dp, dq, dgain = (sum(parts) for parts in zip(*(one[:4] for one in dsystems), strict=True))
+
+        k = -2 * w / step  # p = k G P
+        dk = _real_sum(dp * np.conj(G * P))
+        dG, dP, dw = k * dp * P.conj(), k * dp * G.conj(), -2 / step * dk
+        dstep = -k / step * dk
+        dG += dq * P  # q = conj(P) G
+        dP += dq.conj() * G
+        dinner = dgain * G.conj()  # gain = G (B - P beta w)
+        dG += dgain * np.conj(B - P * (beta * w))
+        dB = dinner.copy()
+        dP -= beta * w * dinner
+        dproduct = -_real_sum(dinner * P.conj())
+        dbeta, dw = w * dproduct, dw + beta * dproduct
+        dG += dbeta * P * B.conj()  # beta = Re sum conj(P) G B
+        dP += dbeta * G * B
+        dB += dbeta * P * G.conj()
+        dkappa = -w * w * dw  # w = 1 / (1 + kappa), kappa = sum |P|^2 Re G
+        dG += dkappa * (P * P.conj())
+        dP += 2 * dkappa * G.real * P
+
+        parts = transition_backward(da, METHOD, A, step), input_gain_backward(dG, METHOD, A, step)
+        dA = parts[0][0] + parts[1][0]
+        dstep = dstep + _real_sum(parts[0][1] + parts[1][1])
+        dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
+        complexes = [("P", "", dP), ("B", "", dB)]
+        complexes += [("C", suffix, 2 * one.c) for suffix, one in zip(self.directions, dsystems, strict=True)]
+        for name, suffix, value in complexes:
+            dparams[f"{name}_re{suffix}"], dparams[f"{name}_im{suffix}"] = value.real.copy(), value.imag.copy()
+        dparams |= {"log_step": (step * dstep)[:, 0], "D": dsystems[0].skip}
+        return {name: dparams[name] for name in self.shapes}
+
+    def eigenvalues(self, params: Params) -> Array:
+        """Returns the eigenvalues of each channel's transition, (D, d_state) complex, of all states, found in float64.
+
+        The transition is far from normal: in float32 its parameters alone determine some eigenvalues only roughly.
+        """
+        self.check_params(params)
+        a, p, q, *_ = self.fold(astype(params, np.float64)).weights[0]
+        both = [np.concatenate([one, one.conj()], 1) for one in (a, p, q / 2)]
+        diagonal = both[0][:, :, None] * np.eye(self.d_state)
+        return np.linalg.eigvals(diagonal + both[1][:, :, None] * both[2][:, None, :])
+
+    def _continuous(self, params: Params) -> tuple[Array, Array]:
+        """Returns Lambda (D, N) and Delta (D, 1)."""
+        return -bounded_exp(params["log_A_re"]) + 1j * params["A_im"], np.exp(params["log_step"])[:, None]
+
+
+def _real_sum(terms: Array) -> Array:
+    """Returns the real part of the sum over states, (D, 1)."""
+    total: Array = terms.real.sum(1, keepdims=True)
+    return total
+
+
+def _woodbury(P: Array, G: Array, B: Array) -> tuple[Array, Array]:
+    """Returns ``w = 1 / (1 + P^H G P / 2)`` and ``P^H G B / 2``, (D, 1) each, with inner products over all states: half
+    of them is the real part of that over those kept."""
+    return 1 / (1 + _real_sum(P.conj() * G * P)), _real_sum(P.conj() * G * B)
