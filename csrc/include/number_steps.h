@@ -63,10 +63,11 @@ ROT_ALWAYS_INLINE number OF(dplr_output)(number sum, OF(cplx) c, OF(cplx) h) {
 ROT_ALWAYS_INLINE number OF(dplr_input_adjoint)(number sum, OF(cplx) gain, OF(cplx) g) {
     return (sum + gain.re * g.re) + gain.im * g.im;
 }
-ROT_ALWAYS_INLINE OF(cplx) OF(dplr_gain_adjoint)(OF(cplx) g, number u, OF(cplx) dgain) {
-    dgain.re += g.re * u;
-    dgain.im += g.im * u;
-    return dgain;
+/* sum + g u: a further input of a state, and the adjoint of a gain. */
+ROT_ALWAYS_INLINE OF(cplx) OF(dplr_product)(OF(cplx) sum, OF(cplx) g, number u) {
+    sum.re += g.re * u;
+    sum.im += g.im * u;
+    return sum;
 }
 
 /* 2^x = 2^n 2^f with n = round(x), to a few units in the last place, in half the time of vmath_exp. Infinite from

@@ -165,9 +165,9 @@ ROT_ALWAYS_INLINE void add_gradients(double *restrict sums, const cplx_vec *rest
     cplx_vec d[COEFFICIENTS] = {{{0}, {0}}};
     for (int64_t t = 0; t < steps; t++) {
         d[A] = bank_transition_adjoint_vec(g[t], past[t], d[A]);
-        d[P] = dplr_gain_adjoint_vec(g[t], s[t], d[P]);
+        d[P] = dplr_product_vec(d[P], g[t], s[t]);
         d[Q] = bank_output_adjoint_vec(ds[t], past[t], d[Q]);
-        d[GAIN] = dplr_gain_adjoint_vec(g[t], u[t], d[GAIN]);
+        d[GAIN] = dplr_product_vec(d[GAIN], g[t], u[t]);
         d[C] = bank_output_adjoint_vec(dy[t], past[t + 1], d[C]);
     }
     for (int k = 0; k < COEFFICIENTS; k++) {

@@ -236,6 +236,8 @@ static const struct {
     {"RotRNN", build_rotrnn},
     {"RopeMemory", build_rope_memory},
     {"S4D", build_s4d},
+    {"S4", build_s4},
+    {"LiquidS4", build_liquid_s4},
     {"RNN", build_rnn},
     {"LSTM", build_lstm},
     {"MinGRU", build_min_gru},

@@ -92,5 +92,9 @@ build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
 /* The same with the layer's conv_w and, if it has any, conv_bias. */
 void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps);
+build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
+build_layer build_min_gru, build_rnn, build_lstm, build_mamba, build_mamba2; /* gated.c */
+build_layer build_attention, build_wrope_memory;                             /* histories.c */
+build_layer build_fixed_point, build_bedouin, build_fpmamba;                 /* fixed_points.c */
 
 #endif

@@ -1,4 +1,5 @@
-/* The layers with a constant diagonal transition: LRU, S5, RotRNN, RopeMemory, and the bank of S4D.
+/* The layers with a constant transition, diagonal: LRU, S5, RotRNN, RopeMemory and the bank of S4D; or diagonal plus
+ * rank one, the banks of S4 and Liquid-S4.
  *
  * Their parameters are folded as in python/rotrnn/nn/layers/, but in double, and with planes stored as (2, N): all real
  * parts, then all imaginary parts.
@@ -341,4 +342,88 @@ void build_s4d(builder *b, const part *p, rows y, rows x) {
     bank->w[0] = stored(b, k, 4 * N * D);
     bank->w[1] = stored(b, skip, D);
     bank->state = take_state(b, 2 * N * D, b->run->number);
+}
+
+/* A channel of the bank of S4 (layers/s4.py) from its parameters of N states: coefficients k (N, 8 + 2 inputs, D) of a,
+ * p, q, c, and of the gains of all inputs, which are powers of the first, element by element. */
+enum { DPLR_A = 0, DPLR_P = 2, DPLR_Q = 4, DPLR_C = 6, DPLR_GAIN = 8 };
+
+typedef struct {
+    const double *log_re, *im, *P_re, *P_im, *B_re, *B_im, *C_re, *C_im;
+} dplr_parameters;
+
+static void set_pair(double *at, int64_t D, exact z) { at[0] = z.re, at[D] = z.im; }
+
+static void set_channel(double *k, const dplr_parameters *of, double step, int64_t N, int64_t D, int64_t inputs) {
+    double kappa = 0, beta = 0;
+    for (int64_t n = 0; n < N; n++) {
+        const exact P = {of->P_re[n], of->P_im[n]}, B = {of->B_re[n], of->B_im[n]};
+        const exact G = gain_of(BILINEAR, (exact){-bounded_exp(of->log_re[n]), of->im[n]}, step);
+        const exact GB = exact_mul(G, B);
+        kappa += (P.re * P.re + P.im * P.im) * G.re;
+        beta += P.re * GB.re + P.im * GB.im;
+    }
+    const double w = 1 / (1 + kappa);
+    for (int64_t n = 0; n < N; n++, k += (DPLR_GAIN + 2 * inputs) * D) {
+        const exact A = {-bounded_exp(of->log_re[n]), of->im[n]}, G = gain_of(BILINEAR, A, step);
+        const exact P = {of->P_re[n], of->P_im[n]};
+        const exact gain = exact_mul(G, (exact){of->B_re[n] - beta * w * P.re, of->B_im[n] - beta * w * P.im});
+        set_pair(k + DPLR_A * D, D, transition_of(BILINEAR, A, step));
+        set_pair(k + DPLR_P * D, D, scaled(-2 * w / step, exact_mul(G, P)));
+        set_pair(k + DPLR_Q * D, D, exact_mul(G, (exact){P.re, -P.im}));
+        set_pair(k + DPLR_C * D, D, (exact){2 * of->C_re[n], 2 * of->C_im[n]});
+        exact power = gain;
+        for (int64_t i = 0; i < inputs; i++, power = exact_mul(power, gain))
+            set_pair(k + (DPLR_GAIN + 2 * i) * D, D, power);
+    }
+}
+
+/* y <- the bank's output from `inputs` rows of inputs x, of which the first `drives` drive the states. The others have
+ * a direct path, the response at once that they would have by the states. */
+static void build_dplr_bank(builder *b, const part *p, rows y, rows x, int64_t inputs, int64_t drives) {
+    const int64_t N = integer_of(b, p, "d_state", 2) / 2, D = y.width, width = (DPLR_GAIN + 2 * inputs) * D;
+    check_streams(b, p);
+    ignore(p, "dt_min dt_max");
+    const dplr_parameters all = {matrix_of(b, p, "log_A_re", D, N), matrix_of(b, p, "A_im", D, N),
+                                 matrix_of(b, p, "P_re", D, N),     matrix_of(b, p, "P_im", D, N),
+                                 matrix_of(b, p, "B_re", D, N),     matrix_of(b, p, "B_im", D, N),
+                                 matrix_of(b, p, "C_re", D, N),     matrix_of(b, p, "C_im", D, N)};
+    const double *const steps = vector_of(b, p, "log_step", D), *const skip = vector_of(b, p, "D", D);
+    double *const k = good(b) ? spare(b, N * width) : NULL, *const skips = good(b) ? spare(b, inputs * D) : NULL;
+    if (!good(b)) return;
+    for (int64_t d = 0; d < D; d++) {
+        const int64_t i = d * N;
+        const dplr_parameters of = {all.log_re + i, all.im + i,   all.P_re + i, all.P_im + i,
+                                    all.B_re + i,   all.B_im + i, all.C_re + i, all.C_im + i};
+        set_channel(k + d, &of, exp(steps[d]), N, D, inputs);
+        skips[d] = skip[d];
+        for (int64_t n = 0; n < N; n++) {
+            const double *const c = k + n * width + DPLR_C * D + d, *const gains = k + n * width + DPLR_GAIN * D + d;
+            for (int64_t m = drives; m < inputs; m++)
+                skips[m * D + d] += c[0] * gains[2 * m * D] - c[D] * gains[(2 * m + 1) * D];
+        }
+    }
+    op *const bank = emit(b, OP_DPLR_BANK, y, x);
+    bank->z = take_rows(b, D);
+    bank->count = N;
+    bank->choice = drives;
+    bank->w[0] = stored(b, k, N * width);
+    bank->w[1] = stored(b, skips, inputs * D);
+    bank->state = take_state(b, 2 * N * D, b->run->number);
+}
+
+void build_s4(builder *b, const part *p, rows y, rows x) { build_dplr_bank(b, p, y, x, 1, 1); }
+
+void build_liquid_s4(builder *b, const part *p, rows y, rows x) {
+    enum { PB, KB };
+    const int64_t degree = integer_of(b, p, "degree", 2), kernel = choice_of(b, p, "kernel", "pb kb");
+    if (!good(b)) return;
+    if (degree > ((int64_t)1 << 20) / x.width)
+        failed(b->error, ROTRNN_NO_MEMORY, "a degree of %lld is too high", (long long)degree);
+    if (!good(b)) return;
+    const rows inputs = take_rows(b, degree * x.width);
+    op *const products = emit(b, OP_PRODUCTS, inputs, x);
+    products->count = degree;
+    products->state = take_state(b, (degree - 1) * x.width, b->run->number);
+    build_dplr_bank(b, p, y, inputs, degree, kernel == KB ? degree : 1);
 }

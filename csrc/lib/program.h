@@ -39,6 +39,8 @@ typedef enum {
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
     OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count` */
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
+    OP_DPLR_BANK,    /* S4: y from x, the rows of some inputs, of which `choice` drive the states; weights in run.c */
+    OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
     OP_MIN_GRU,      /* y: candidates, x: gates before the sigmoid; y <- h */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */

@@ -298,6 +298,74 @@ static void run_bank(const op *o, const frame *f) {
     }
 }
 
+/* One state of each channel: h (2, D) of it, and its coefficients, pairs of rows of D: those of a, p, q
+ * and c, then those of the gains of all inputs. */
+enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
+
+static void dplr_feed_row(real *restrict s, const real *restrict h, const real *restrict k, int64_t D) {
+    const real *const q = k + 2 * DPLR_Q * D;
+    EACH(d, D) s[d] = dplr_output(s[d], (cplx){q[d], q[D + d]}, (cplx){h[d], h[D + d]});
+}
+
+static void dplr_move_row(real *restrict h, const real *restrict s, const real *restrict k, const real *restrict u,
+                          int64_t D) {
+    const real *const a = k + 2 * DPLR_A * D, *const p = k + 2 * DPLR_P * D, *const gain = k + 2 * DPLR_GAIN * D;
+    EACH(d, D) {
+        const cplx now = dplr_step((cplx){a[d], a[D + d]}, (cplx){p[d], p[D + d]}, (cplx){gain[d], gain[D + d]},
+                                   (cplx){h[d], h[D + d]}, s[d], u[d]);
+        h[d] = now.re, h[D + d] = now.im;
+    }
+}
+
+static void dplr_drive_row(real *restrict h, const real *restrict gain, const real *restrict u, int64_t D) {
+    EACH(d, D) {
+        const cplx now = dplr_product((cplx){h[d], h[D + d]}, (cplx){gain[d], gain[D + d]}, u[d]);
+        h[d] = now.re, h[D + d] = now.im;
+    }
+}
+
+static void dplr_read_row(real *restrict y, const real *restrict h, const real *restrict k, int64_t D) {
+    const real *const c = k + 2 * DPLR_C * D;
+    EACH(d, D) y[d] = dplr_output(y[d], (cplx){c[d], c[D + d]}, (cplx){h[d], h[D + d]});
+}
+
+/* w: the coefficients, and the gains of the direct paths (inputs, D); z: memory for s. */
+static void run_dplr_bank(const op *o, const frame *f) {
+    const int64_t D = o->y.width, inputs = o->x.width / D, width = 2 * (DPLR_GAIN + inputs) * D;
+    const real *const coefficients = o->w[0], *const skip = o->w[1];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * D, *const s = rows_of(f, o->z) + at * D;
+        real *const states = state_of(f, b, o->state);
+        const real *const u = rows_of(f, o->x) + at * inputs * D;
+        zero_row(s, D);
+        zero_row(y, D);
+        for (int64_t n = 0; n < o->count; n++) dplr_feed_row(s, states + n * 2 * D, coefficients + n * width, D);
+        for (int64_t m = 0; m < inputs; m++) EACH(d, D) y[d] += skip[m * D + d] * u[m * D + d];
+        for (int64_t n = 0; n < o->count; n++) {
+            real *const h = states + n * 2 * D;
+            const real *const k = coefficients + n * width;
+            dplr_move_row(h, s, k, u, D);
+            for (int64_t m = 1; m < o->choice; m++) dplr_drive_row(h, k + 2 * (DPLR_GAIN + m) * D, u + m * D, D);
+            dplr_read_row(y, h, k, D);
+        }
+    }
+}
+
+/* The state: the last count - 1 inputs, the most recent one first. */
+static void run_products(const op *o, const frame *f) {
+    const int64_t D = o->x.width, past = o->count - 1;
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        const real *const x = rows_of(f, o->x) + at * D;
+        real *const y = rows_of(f, o->y) + at * o->count * D, *const before = state_of(f, b, o->state);
+        copy_row(y, x, D);
+        for (int64_t i = 0; i < past; i++) EACH(d, D) y[(i + 1) * D + d] = y[i * D + d] * before[i * D + d];
+        memmove(before + D, before, (size_t)((past - 1) * D) * sizeof(real));
+        copy_row(before, x, D);
+    }
+}
+
 static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N, bool negative) {
     EACH(i, N) {
         const real z = sigmoid(gate[i]);
@@ -495,6 +563,8 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
+    [OP_DPLR_BANK] = run_dplr_bank,
+    [OP_PRODUCTS] = run_products,
     [OP_MIN_GRU] = run_min_gru,
     [OP_LSTM] = run_lstm,
     [OP_CONV] = run_conv,

@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.layers.liquid_s4 import LiquidS4
 from rotrnn.nn.layers.s4 import S4
 from rotrnn.ops.dplr_bank import DplrSystem, dplr_bank, dplr_bank_backward
 
@@ -103,11 +104,11 @@ def dense_transition(params: Arrays) -> tuple[Any, Any]:
     return inverse @ (one + step / 2 * A), (inverse @ (step * both("B")[:, :, None]))[..., 0]
 
 
-def s4_one_way(params: Arrays, x: Any, state: Any, lengths: Any, suffix: str = "") -> tuple[Any, Any]:
-    """h_t = transition h_{t-1} + gain u_t, y_t = 2 Re C h_t, for all states by dense matrices; reversed too."""
+def s4_one_way(params: Arrays, x: Any, state: Any, lengths: Any, suffix: str = "", power: int = 1) -> tuple[Any, Any]:
+    """h_t = transition h_{t-1} + gain^power u_t, y_t = 2 Re C h_t, for all states by dense matrices; reversed too."""
     transition, gain = dense_transition(params)
     C = params["C_re" + suffix] + 1j * params["C_im" + suffix]
-    half = C.shape[1]
+    half, gain = C.shape[1], gain**power
     y = np.zeros_like(x)
     h = np.zeros((len(x), *C.shape), C.dtype) if state is None else state
     h = np.concatenate([h, h.conj()], 2)
@@ -132,6 +133,7 @@ def s4_loop(layer: S4, params: Arrays, x: Any, state: Any, lengths: Any) -> tupl
 def s4_row(name: str, layer: S4, B: int, T: int, lengths: Any = None, reference: Any = s4_loop) -> LayerRow:
     """A transition is a contraction, so that rounding errors of steps add up; one more factor of the number of states is
     for the norm of the inverse, and of HiPPO's matrix, in float32."""
+    inputs = () if isinstance(layer, LiquidS4) else (("x",) if layer.bidirectional else ("x", "state"),)
     return LayerRow(
         name,
         layer,
@@ -140,11 +142,34 @@ def s4_row(name: str, layer: S4, B: int, T: int, lengths: Any = None, reference:
         lengths,
         reference,
         terms=(8 * T + 8 * layer.d_state + 20) * layer.d_state,
-        linear=(
-            ("x",) if layer.bidirectional else ("x", "state"),
-            tuple(key for key in layer.shapes if key.startswith(("C", "D"))),
-        ),
+        linear=(*inputs, tuple(key for key in layer.shapes if key.startswith(("C", "D")))),
     )
+
+
+def liquid_loop(layer: LiquidS4, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """S4, and for each product v_t = u_t u_{t-1} ... u_{t-m+1} that bank with gain^m, or C gain^m v_t alone."""
+    before, h = (np.zeros((len(x), layer.degree - 1, layer.d_model)), None) if state is None else state
+    y, hT = s4_loop(layer, params, x, h, lengths)
+    after = np.zeros_like(before)
+    gain = dense_transition(params)[1][:, : layer.d_state // 2]
+    for suffix in layer.directions:
+        for m in range(2, layer.degree + 1):
+            products = np.zeros_like(x)
+            for b in range(len(x)):
+                valid = x[b, : x.shape[1] if lengths is None else lengths[b]]
+                line = np.concatenate([before[b], valid[::-1] if suffix else valid])
+                found = [np.prod(line[t : t + m], axis=0) for t in range(layer.degree - m, len(line) - m + 1)]
+                if len(valid):
+                    products[b, : len(valid)] = found[::-1] if suffix else found
+                after[b] = line[len(valid) :]
+            if layer.kernel == "pb":
+                C = params["C_re" + suffix] + 1j * params["C_im" + suffix]
+                y += 2 * (C * gain**m).sum(1).real * products
+                continue
+            further, more = s4_one_way(params, products, None, lengths, suffix, m)
+            y += further
+            hT = None if hT is None else hT + more
+    return y, None if layer.bidirectional else (after, hT)
 
 
 LAYERS = [
@@ -152,5 +177,14 @@ LAYERS = [
     s4_row("", S4(3, 4), 1, 0),
     s4_row("large steps", S4(2, 10, dt_min=0.1, dt_max=0.5), 3, 8, (8, 0, 3)),
     s4_row("bidirectional", S4(3, 2, bidirectional=True), 3, 9, (9, 0, 4)),
+    s4_row("pb", LiquidS4(3, 4, dt_min=0.1, dt_max=0.5), 2, 9, None, liquid_loop),
+    s4_row("pb", LiquidS4(3, 4), 1, 0, None, liquid_loop),
+    s4_row("pb 4", LiquidS4(2, 2, degree=4, dt_min=0.1, dt_max=0.5), 3, 7, (7, 0, 2), liquid_loop),
+    s4_row("kb 3", LiquidS4(3, 4, degree=3, kernel="kb", dt_min=0.1, dt_max=0.5), 3, 7, (7, 0, 1), liquid_loop),
+    s4_row(
+        "kb bidirectional",
+        LiquidS4(2, 2, kernel="kb", bidirectional=True, dt_min=0.1, dt_max=0.5),
+        *(3, 6, (6, 0, 3), liquid_loop),
+    ),
 ]
 LAYERS_LARGE = [s4_row("", S4(40, 16, bidirectional=True), 4, 100, (100, 0, 99, 17), None)]

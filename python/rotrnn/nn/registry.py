@@ -6,6 +6,7 @@ from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
+from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.mamba2 import Mamba2 as Mamba2
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
@@ -25,6 +26,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "lru": LRU,
     "s5": S5,
     "s4": S4,
+    "liquid_s4": LiquidS4,
     "s4d": S4D,
     "rnn": RNN,
     "lstm": LSTM,
