@@ -32,8 +32,8 @@ RUNS = {
     **{
         f"digits-{layer}": ["training.steps=20", "training.eval_every=10"]
         for layer in (
-            *("rotrnn", "lru", "s5", "s4d", "rnn", "lstm", "attention", "mamba", "mamba2", "selective_rotrnn"),
-            *("fixed_point", "bedouin", "fpmamba", "rope_memory", "wrope_memory"),
+            *("rotrnn", "lru", "s5", "s4d", "s4", "liquid_s4", "rnn", "lstm", "attention", "mamba", "mamba2"),
+            *("selective_rotrnn", "fixed_point", "bedouin", "fpmamba", "rope_memory", "wrope_memory"),
         )
     },
     **{

@@ -36,6 +36,8 @@ SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
     "selective_rotrnn": lambda D: {"d_state": 2 * D, "heads": D // 4},
     "s4d": lambda D: {"d_state": 64},
+    "s4": lambda D: {"d_state": 64},
+    "liquid_s4": lambda D: {"d_state": 64},
 }
 """Settings at width D of layers that have no default for them, or one for all states in a head."""
 

@@ -26,6 +26,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 128, "heads": 4},
     "rope_memory": {"d_state": 64, "length": 1000},
     "s4d": {"d_state": 64},
+    "s4": {"d_state": 64},
+    "liquid_s4": {"d_state": 64},
     "min_gru": {"d_state": 128},
     "lstm": {"d_state": 128},
     "mamba": {},

@@ -13,7 +13,7 @@ import pytest
 from test_cases_on_harness import SEEDS
 
 from cuda_harness import on_harness
-from rotrnn._cpu import CELL, SSD_CHUNK
+from rotrnn._cpu import CELL, DPLR_TILE, SSD_CHUNK
 from rotrnn.ops.device import HOST
 from strict import poisoned, to_device, to_host
 
@@ -198,6 +198,44 @@ def test_bank(
         "carries": saved["carries"],
     }
     compare("bank_backward", shapes, {**inputs, **more}, (8 + B) * T + 2 * N + 10, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "D", "N", "lengths", "reverse", "dtype"),
+    [
+        (2, 66, 3, 5, (66, 33), True, np.float32),
+        (3, 33, 2, 33, (33, 0, 32), False, np.float64),  # more states than lanes
+        (1, 3, 1, 90, None, False, np.float64),  # rooms in global memory, backward
+        (1, 5, 2, 2, (0,), False, np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_dplr_bank(
+    B: int, T: int, D: int, N: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + D)
+    shapes: dict[str, tuple[int, ...]]
+    inputs = {
+        "a": 0.5 * rng.uniform(-1, 1, (D, N, 2)).astype(dtype),
+        **{name: (rng.uniform(-0.5, 0.5, (D, N, 2)) / np.sqrt(N)).astype(dtype) for name in ("p", "q")},
+        **{name: some(rng, D, N, 2, dtype=dtype) for name in ("gain", "c")},
+        "skip": some(rng, D, dtype=dtype),
+        "u": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "lengths": lengths_of(lengths),
+        **{"B": B, "T": T, "D": D, "N": N, "reverse": reverse},
+    }
+    h0 = some(rng, B, D, N, 2, dtype=dtype) if optional else None
+    shapes = {"y": (B, T, D), "hT": (B, D, N, 2), "carries": (B, -(-T // DPLR_TILE), N, 2, D)}
+    saved = compare("dplr_bank_forward", shapes, {**inputs, "h0": h0}, 8 * T + 4 * N + 10, seed)
+    shapes = {"du": (B, T, D), "dskip": (D,), "dh0": (B, D, N, 2)}
+    shapes |= {name: (D, N, 2) for name in ("da", "dp", "dq", "dgain", "dc")}
+    more = {
+        "dy": some(rng, B, T, D, lengths=lengths, dtype=dtype),
+        "dhT": some(rng, B, D, N, 2, dtype=dtype) if optional else None,
+        "carries": saved["carries"],
+    }
+    compare("dplr_bank_backward", shapes, {**inputs, **more}, (16 + B) * T + 4 * N + 10, seed)
 
 
 @pytest.mark.parametrize("tile", [0, 65])

@@ -32,6 +32,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "lru": {"d_state": 3},
     "rotrnn": {"d_state": 6, "heads": 2, "window": 3},
     "s4d": {"d_state": 2, "window": 2},
+    "liquid_s4": {"d_state": 2, "kernel": "kb"},
     "mamba": {"d_state": 2, "negative": True},
     "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
     "delta_net": {"d_state": 2, "heads": 2, "steps": 2, "gate": True},

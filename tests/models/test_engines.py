@@ -24,6 +24,8 @@ OWN: dict[str, dict[str, Any]] = {
     "lru": {"d_state": 6, "window": 4},
     "rotrnn": {"d_state": 6, "heads": 2},
     "rope_memory": {"d_state": 4, "length": 20},
+    "s4": {"d_state": 4},
+    "liquid_s4": {"d_state": 4, "kernel": "kb"},
     "mamba": {"d_state": 3},
     "mamba2": {"d_state": 3, "d_head": 4, "groups": 2},
     "lstm": {"d_state": 5},
