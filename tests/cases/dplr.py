@@ -131,8 +131,8 @@ def s4_loop(layer: S4, params: Arrays, x: Any, state: Any, lengths: Any) -> tupl
 
 
 def s4_row(name: str, layer: S4, B: int, T: int, lengths: Any = None, reference: Any = s4_loop) -> LayerRow:
-    """A transition is a contraction, so that rounding errors of steps add up; one more factor of the number of states is
-    for the norm of the inverse, and of HiPPO's matrix, in float32."""
+    """A transition is a contraction, so that rounding errors of steps add up; one more factor of the number of states
+    is for the norm of the inverse, and of HiPPO's matrix, in float32."""
     inputs = () if isinstance(layer, LiquidS4) else (("x",) if layer.bidirectional else ("x", "state"),)
     return LayerRow(
         name,

@@ -229,7 +229,7 @@ def test_dplr_bank(
     shapes = {"y": (B, T, D), "hT": (B, D, N, 2), "carries": (B, -(-T // DPLR_TILE), N, 2, D)}
     saved = compare("dplr_bank_forward", shapes, {**inputs, "h0": h0}, 8 * T + 4 * N + 10, seed)
     shapes = {"du": (B, T, D), "dskip": (D,), "dh0": (B, D, N, 2)}
-    shapes |= {name: (D, N, 2) for name in ("da", "dp", "dq", "dgain", "dc")}
+    shapes |= dict.fromkeys(("da", "dp", "dq", "dgain", "dc"), (D, N, 2))
     more = {
         "dy": some(rng, B, T, D, lengths=lengths, dtype=dtype),
         "dhT": some(rng, B, D, N, 2, dtype=dtype) if optional else None,

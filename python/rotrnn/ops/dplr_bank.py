@@ -1,4 +1,4 @@
-"""A bank of recurrences per channel whose transition is diagonal plus rank one (S4's form; csrc/kernels/dplr_bank.c)."""
+"""A bank of recurrences per channel whose transition is diagonal plus rank one (S4's form)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["DplrBankGrads", "DplrSystem", "dplr_bank", "dplr_bank_backward", "dp
 class DplrSystem(NamedTuple):
     """Coefficients of `dplr_bank`, or their gradients.
 
-    The transition's diagonal a, its factors p and q, the input's gain and the readout c, (D, N) complex; skip (D,) real.
+    The transition's diagonal a, its factors p and q, the input's gain and the readout c, (D, N) complex; skip (D,)
+    real.
     """
 
     a: Array
@@ -99,10 +100,11 @@ def dplr_bank(
     y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
     carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
     args.kernels.dplr_bank_forward(
-        **{"y": y, "hT": planes(hT), "carries": carries, "u": au, "h0": _planes(args, start, dtype)},
-        **_coefficients(args, given, dtype),
-        **{"lengths": steps, "reverse": reverse},
-        **args.sizes("B T D N"),
+        y=y,
+        hT=planes(hT),
+        carries=carries,
+        h0=_planes(args, start, dtype),
+        **_inputs(args, given, au, steps, reverse),
     )
     return y, hT, DplrBankSaved(au, steps, carries)
 
@@ -161,20 +163,26 @@ def dplr_bank_backward(
     check_precision(args, "saved.carries", carries, dtype)
     ady, au, carries = (args.layout(one, dtype) for one in (ady, au, carries))
     du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
-    dsystem = DplrSystem(*(args.empty((D, N), complex_of(dtype)) for _ in range(5)), args.empty((D,), dtype))
+    da, dp, dq, dgain, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(5))
+    dskip = args.empty((D,), dtype)
     args.kernels.dplr_bank_backward(
-        **{f"d{name}": planes(one) if name != "skip" else one for name, one in dsystem._asdict().items()},
-        **{"du": du, "dh0": planes(dh0), "dy": ady, "dhT": _planes(args, end, dtype), "carries": carries, "u": au},
-        **_coefficients(args, given, dtype),
-        **{"lengths": steps, "reverse": reverse},
-        **args.sizes("B T D N"),
+        du=du,
+        da=planes(da),
+        dp=planes(dp),
+        dq=planes(dq),
+        dgain=planes(dgain),
+        dc=planes(dc),
+        dskip=dskip,
+        dh0=planes(dh0),
+        dy=ady,
+        dhT=_planes(args, end, dtype),
+        carries=carries,
+        **_inputs(args, given, au, steps, reverse),
     )
-    return DplrBankGrads(dsystem, du, dh0)
+    return DplrBankGrads(DplrSystem(da, dp, dq, dgain, dc, dskip), du, dh0)
 
 
-def dplr_bank_step(
-    system: DplrSystem, state: npt.ArrayLike | None, u_t: npt.ArrayLike
-) -> tuple[Array, Array]:
+def dplr_bank_step(system: DplrSystem, state: npt.ArrayLike | None, u_t: npt.ArrayLike) -> tuple[Array, Array]:
     """One step of `dplr_bank` for streaming inference.
 
     Parameters
@@ -213,11 +221,11 @@ def _system(args: Boundary, system: DplrSystem) -> DplrSystem:
     """Returns the coefficients, with checked shapes."""
     args.one_of("system", system, DplrSystem)
     *pairs, skip = system
-    names = DplrSystem._fields
-    return DplrSystem(
-        *(args.array(f"system.{name}", one, "D N", kinds=COMPLEX) for name, one in zip(names, pairs, strict=False)),
-        args.array("system.skip", skip, "D"),
+    a, p, q, gain, c = (
+        args.array(f"system.{name}", one, "D N", kinds=COMPLEX)
+        for name, one in zip(DplrSystem._fields[:5], pairs, strict=True)
     )
+    return DplrSystem(a, p, q, gain, c, args.array("system.skip", skip, "D"))
 
 
 def _common_dtype(*arrays: Array | None) -> np.dtype[Any]:
@@ -229,7 +237,8 @@ def _planes(args: Boundary, array: Array | None, dtype: np.dtype[Any]) -> Array 
     return None if array is None else planes(args.layout(array, complex_of(dtype)))
 
 
-def _coefficients(args: Boundary, system: DplrSystem, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of the system, for both kernels."""
-    pairs = {name: _planes(args, one, dtype) for name, one in system._asdict().items() if name != "skip"}
-    return {**pairs, "skip": args.layout(system.skip, dtype)}
+def _inputs(args: Boundary, system: DplrSystem, u: Array, steps: Array | None, reverse: bool) -> dict[str, Any]:
+    """Returns the keyword arguments that both kernels share, in the precision of u."""
+    pairs = {name: _planes(args, one, u.dtype) for name, one in system._asdict().items() if name != "skip"}
+    rest = {"skip": args.layout(system.skip, u.dtype), "u": u, "lengths": steps, "reverse": reverse}
+    return pairs | rest | args.sizes("B T D N")

@@ -19,8 +19,8 @@ KERNELS = "pb", "kb"
 
 
 class OneWay(NamedTuple):
-    """Saved for backward by one direction: inputs and those before them, in its order of time, the products of 1, 2, ...
-    successive inputs (B, T, D), and what the op saved, once for each product that drives the states."""
+    """Saved for backward by one direction: inputs and those before them, in its order of time, the products of 1, 2,
+    ... successive inputs (B, T, D), and what the op saved, once for each product that drives the states."""
 
     before: Array
     products: tuple[Array, ...]
@@ -40,10 +40,10 @@ class LiquidS4Saved(NamedTuple):
 class LiquidS4(S4):
     """S4 with a further term for each product of 2 to `degree` successive inputs.
 
-    The paper's system is ``x_k = (A + B u_k) x_{k-1} + B u_k``, ``y_k = C x_k + D u_k``, with A, B and C of S4 after its
-    discretisation (eq. 9; B u_k is added to the diagonal). What it adds to S4 are products of inputs with weights
-    ``C A^i B^m``, where B^m is taken element by element in S4's basis (eqs. 10-13). Of these, the terms with
-    ``v_{m,k} = u_k u_{k-1} ... u_{k-m+1}`` are kept, m = 2 ... `degree`:
+    The paper's system is ``x_k = (A + B u_k) x_{k-1} + B u_k``, ``y_k = C x_k + D u_k``, with A, B and C of S4 after
+    its discretisation (eq. 9; B u_k is added to the diagonal). What it adds to S4 are products of inputs with weights
+    ``C A^i B^m``, where B^m is taken element by element in S4's basis (eqs. 10-13). Of these, the terms with ``v_{m,k}
+    = u_k u_{k-1} ... u_{k-m+1}`` are kept, m = 2 ... `degree`:
 
         kb:  h_k = A h_{k-1} + sum_{m>=1} B^m v_{m,k},    y_k = 2 Re(C h_k) + D u_k
         pb:  h_k = A h_{k-1} + B u_k,    y_k = 2 Re(C h_k) + D u_k + sum_{m>=2} 2 Re(C B^m) v_{m,k}
@@ -128,8 +128,8 @@ class LiquidS4(S4):
     def _one_way(
         self, system: DplrSystem, x: Array, before: Array, h0: Array | None, lengths: npt.NDArray[np.int64] | None
     ) -> tuple[Array, Array, OneWay]:
-        """Returns (y, hT, saved) of the recurrence forward in time. Of the states, the parts that products drive add up,
-        because their recurrences differ in the gain alone."""
+        """Returns (y, hT, saved) of the recurrence forward in time. Of the states, the parts that products drive add
+        up, because their recurrences differ in the gain alone."""
         products = self._products(x, before)
         y, hT, first = dplr_bank(system, x, h0, lengths=lengths)
         banks = [first]

@@ -169,7 +169,9 @@ class S4(Recurrent):
         P, B = complex_of(params, "P"), complex_of(params, "B")
         G = input_gain(METHOD, A, step)
         w, beta = _woodbury(P, G, B)
-        da, dp, dq, dgain = (sum(parts) for parts in zip(*(one[:4] for one in dsystems), strict=True))
+        da, dp, dq, dgain, *_ = dsystems[0]
+        for other in dsystems[1:]:
+            da, dp, dq, dgain = da + other.a, dp + other.p, dq + other.q, dgain + other.gain
 
         k = -2 * w / step  # p = k G P
         dk = _real_sum(dp * np.conj(G * P))
