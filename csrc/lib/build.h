@@ -82,7 +82,7 @@ bool build(builder *b);
  */
 typedef void build_layer(builder *b, const part *layer, rows y, rows x);
 build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d; /* linear.c */
-build_layer build_selective_rotrnn;
+build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
 build_layer build_min_gru, build_rnn, build_lstm, build_mamba; /* gated.c */
 build_layer build_mamba2, build_delta_net;                     /* matrix_states.c */
 build_layer build_attention, build_wrope_memory;               /* histories.c */
@@ -92,9 +92,5 @@ build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
 /* The same with the layer's conv_w and, if it has any, conv_bias. */
 void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps);
-build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
-build_layer build_min_gru, build_rnn, build_lstm, build_mamba, build_mamba2; /* gated.c */
-build_layer build_attention, build_wrope_memory;                             /* histories.c */
-build_layer build_fixed_point, build_bedouin, build_fpmamba;                 /* fixed_points.c */
 
 #endif

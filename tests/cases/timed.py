@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases.blocks import linear_layer_case
 from cases.delta import delta_case
+from cases.dplr import dplr_case
 from cases.ladder import bank_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
@@ -39,6 +40,7 @@ TIMED: list[Case] = [
     rotation_case(B, T, 4, D // 2),
     window_case(B, T, D, 100, lanes="complex"),
     bank_case(B, T, D, 32),
+    dplr_case(B, T, D, 32),
     selective_case(B, T, D, 16),
     ssd_case(B, T, 2, D // 2, D),
     delta_case(B, T, 1, 4, D // 4, D // 4),

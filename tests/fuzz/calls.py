@@ -148,6 +148,7 @@ CHANGES: dict[str, Callable[[Path], bool]] = {
 ANSWER: dict[str, Callable[[Any], Any]] = {
     "forward": lambda result: (result[0], getattr(result[1], "state", None)),
     "diagonal_bank": lambda result: result[:2],
+    "dplr_bank": lambda result: result[:2],
     "layer_norm": lambda result: result[0],
     "linear_layer": lambda result: result[:2],
     "residual_block": lambda result: (result.y, result.hT),

@@ -60,6 +60,7 @@ FUNCTIONS = {
     "SELECTIVE_TILE": _cpu.SELECTIVE_TILE,
     "SSD_CHUNK": _cpu.SSD_CHUNK,
     "DELTA_TILE": _cpu.DELTA_TILE,
+    "DPLR_TILE": _cpu.DPLR_TILE,
 }
 
 

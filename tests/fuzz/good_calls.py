@@ -238,6 +238,9 @@ def _of_split() -> None:
 WITHOUT_ROWS: dict[str, Callable[[], Any]] = {
     "bank_step": lambda: rotrnn.bank_step(TURN, TURN, np.ones(D), np.zeros((2, D, 3), complex), X[:, 0]),
     "batch_norm_statistics": lambda: rotrnn.batch_norm_statistics(X, lengths=np.array([9, 3])),
+    "dplr_bank_step": lambda: rotrnn.dplr_bank_step(
+        rotrnn.DplrSystem(*[TURN] * 5, np.ones(D)), np.zeros((2, D, 3), complex), X[:, 0]
+    ),
     "learning_rate": lambda: rotrnn.learning_rate(3, 10, 1e-3),
     "split": _of_split,
     "tiir_scan": _of_windows,

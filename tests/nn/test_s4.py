@@ -116,7 +116,7 @@ def test_the_kernel_is_the_matrix_exponential_but_for_the_second_order_of_the_st
 
 def test_the_papers_form_by_fft() -> None:
     """The kernel from its generating function, sum_k kernel_k z^k = C (1 - transition^L z^L) (1 - transition z)^-1
-    gain, by Cauchy products and Woodbury's identity (the paper's Lemmas C.3 and C.4, Algorithm 1), and an inverse FFT.
+    gain, by Cauchy products and Woodbury's identity (the paper's Algorithm 1), and an inverse FFT.
     The nodes z are roots of -1, half a step from those of 1, among which is -1, where the formula has a pole.
 
     Tolerance: as of dense powers, for the readout; each value is a sum of n terms, and as large as the factor 2 / (1 +

@@ -174,6 +174,8 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     scalars = heads, ones, np.ones(1), heads, heads
     delta = np.ones((2, 3, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1))
     kept = rotrnn.diagonal_bank(*BANK, X)[2]
+    dplr = rotrnn.DplrSystem(*[BANK[0] / 4] * 5, BANK[2])
+    fed = rotrnn.dplr_bank(dplr, X)[2]
     key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
     block: Any = X, *(None,) * 3
     return {
@@ -189,6 +191,8 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("diagonal_scan", "return_state"): lambda flag: diagonal_scan(a, X, return_state=flag),
         ("diagonal_scan", "reverse"): lambda flag: diagonal_scan(a, X, reverse=flag),
         ("diagonal_scan_backward", "reverse"): lambda flag: rotrnn.diagonal_scan_backward(X, a, X, reverse=flag),
+        ("dplr_bank", "reverse"): lambda flag: rotrnn.dplr_bank(dplr, X, reverse=flag),
+        ("dplr_bank_backward", "reverse"): lambda flag: rotrnn.dplr_bank_backward(X, dplr, fed, reverse=flag),
         ("dropout", "over_time"): lambda flag: rotrnn.dropout(X, 0.1, **key, over_time=flag),
         ("dropout_backward", "over_time"): lambda flag: rotrnn.dropout_backward(X, 0.1, **key, over_time=flag),
         ("linear_layer", "fused"): lambda flag: rotrnn.linear_layer(SYSTEM, X, fused=flag),

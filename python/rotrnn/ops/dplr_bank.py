@@ -59,7 +59,7 @@ def dplr_bank(
 
     ``s_t = Re sum_n q_n h_{t-1,n}``, ``h_t = a h_{t-1} + p s_t + gain u_t``, ``y_t = Re sum_n c_n h_{t,n} + skip u_t``
     for every channel. With the states' conjugates this is a recurrence of 2N states whose transition is diagonal plus
-    rank one, as S4's is after its discretisation (Gu, Goel, Re 2022, appendix C.2). A step takes O(N), one after the
+    rank one, as S4's is after its discretisation (Gu, Goel, Re 2022). A step takes O(N), one after the
     other; the states of a step are stored only once per 32 steps.
 
     Parameters

@@ -125,7 +125,7 @@ def hippo_dplr(n: int) -> tuple[Array, Array, Array]:
 
     HiPPO-LegS is ``A_ij = -sqrt(2i+1) sqrt(2j+1) (i > j), -(i+1) (i = j)``, ``B_i = sqrt(2i+1)``. It is HiPPO-N
     (`hippo_normal`) less the rank-one matrix of ``P_i = sqrt(i + 1/2)``: ``V^H A V = Lambda - P P^H`` with ``V^H P``
-    for P (S4, Gu, Goel, Re 2022, section 3.1 and appendix C.1, where it is called NPLR).
+    for P (S4, Gu, Goel, Re 2022, section 3.2, where it is called NPLR).
     """
     eigenvalues, vectors = hippo_normal(n)
     kept = vectors[:, n - n // 2 :]

@@ -52,7 +52,7 @@ class S4(Recurrent):
 
     and a step takes O(N) (`rotrnn.ops.dplr_bank`). The paper's form for training computes the same filter's response by
     Cauchy products, and convolves by FFT. Eigenvectors of A are not used: their condition number grows exponentially
-    with `d_state` (the paper's Lemma 3.2).
+    with `d_state` (the paper's section 3.1).
 
     The state after x is h, (B, D, N) complex.
 
