@@ -344,15 +344,16 @@ void build_s4d(builder *b, const part *p, rows y, rows x) {
     bank->state = take_state(b, 2 * N * D, b->run->number);
 }
 
-/* A channel of the bank of S4 (layers/s4.py) from its parameters of N states: coefficients k (N, 8 + 2 inputs, D) of a,
- * p, q, c, and of the gains of all inputs, which are powers of the first, element by element. */
-enum { DPLR_A = 0, DPLR_P = 2, DPLR_Q = 4, DPLR_C = 6, DPLR_GAIN = 8 };
+/* A channel of the bank of S4 (layers/s4.py) from its parameters of N states: coefficients
+ * k (N, DPLR_GAIN + inputs, 2, D). The gains of further inputs are powers of the first, element by element. */
 
 typedef struct {
     const double *log_re, *im, *P_re, *P_im, *B_re, *B_im, *C_re, *C_im;
 } dplr_parameters;
 
-static void set_pair(double *at, int64_t D, exact z) { at[0] = z.re, at[D] = z.im; }
+static void set_pair(double *k, int64_t which, int64_t D, exact z) {
+    k[2 * which * D] = z.re, k[(2 * which + 1) * D] = z.im;
+}
 
 static void set_channel(double *k, const dplr_parameters *of, double step, int64_t N, int64_t D, int64_t inputs) {
     double kappa = 0, beta = 0;
@@ -364,24 +365,23 @@ static void set_channel(double *k, const dplr_parameters *of, double step, int64
         beta += P.re * GB.re + P.im * GB.im;
     }
     const double w = 1 / (1 + kappa);
-    for (int64_t n = 0; n < N; n++, k += (DPLR_GAIN + 2 * inputs) * D) {
+    for (int64_t n = 0; n < N; n++, k += 2 * (DPLR_GAIN + inputs) * D) {
         const exact A = {-bounded_exp(of->log_re[n]), of->im[n]}, G = gain_of(BILINEAR, A, step);
         const exact P = {of->P_re[n], of->P_im[n]};
         const exact gain = exact_mul(G, (exact){of->B_re[n] - beta * w * P.re, of->B_im[n] - beta * w * P.im});
-        set_pair(k + DPLR_A * D, D, transition_of(BILINEAR, A, step));
-        set_pair(k + DPLR_P * D, D, scaled(-2 * w / step, exact_mul(G, P)));
-        set_pair(k + DPLR_Q * D, D, exact_mul(G, (exact){P.re, -P.im}));
-        set_pair(k + DPLR_C * D, D, (exact){2 * of->C_re[n], 2 * of->C_im[n]});
+        set_pair(k, DPLR_A, D, transition_of(BILINEAR, A, step));
+        set_pair(k, DPLR_P, D, scaled(-2 * w / step, exact_mul(G, P)));
+        set_pair(k, DPLR_Q, D, exact_mul(G, (exact){P.re, -P.im}));
+        set_pair(k, DPLR_C, D, (exact){2 * of->C_re[n], 2 * of->C_im[n]});
         exact power = gain;
-        for (int64_t i = 0; i < inputs; i++, power = exact_mul(power, gain))
-            set_pair(k + (DPLR_GAIN + 2 * i) * D, D, power);
+        for (int64_t i = 0; i < inputs; i++, power = exact_mul(power, gain)) set_pair(k, DPLR_GAIN + i, D, power);
     }
 }
 
 /* y <- the bank's output from `inputs` rows of inputs x, of which the first `drives` drive the states. The others have
  * a direct path, the response at once that they would have by the states. */
 static void build_dplr_bank(builder *b, const part *p, rows y, rows x, int64_t inputs, int64_t drives) {
-    const int64_t N = integer_of(b, p, "d_state", 2) / 2, D = y.width, width = (DPLR_GAIN + 2 * inputs) * D;
+    const int64_t N = integer_of(b, p, "d_state", 2) / 2, D = y.width, width = 2 * (DPLR_GAIN + inputs) * D;
     check_streams(b, p);
     ignore(p, "dt_min dt_max");
     const dplr_parameters all = {matrix_of(b, p, "log_A_re", D, N), matrix_of(b, p, "A_im", D, N),
@@ -398,7 +398,7 @@ static void build_dplr_bank(builder *b, const part *p, rows y, rows x, int64_t i
         set_channel(k + d, &of, exp(steps[d]), N, D, inputs);
         skips[d] = skip[d];
         for (int64_t n = 0; n < N; n++) {
-            const double *const c = k + n * width + DPLR_C * D + d, *const gains = k + n * width + DPLR_GAIN * D + d;
+            const double *const c = k + n * width + 2 * DPLR_C * D + d, *const gains = c + 2 * (DPLR_GAIN - DPLR_C) * D;
             for (int64_t m = drives; m < inputs; m++)
                 skips[m * D + d] += c[0] * gains[2 * m * D] - c[D] * gains[(2 * m + 1) * D];
         }

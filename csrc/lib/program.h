@@ -99,6 +99,9 @@ typedef struct {
 /* The maps of both kinds, by their place; and those of a vector state. */
 enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C, MAP_LAMBDA = MAP_DELTA, MAP_GATE = MAP_B, MAP_DRIVE = MAP_C };
 
+/* Coefficients of a state of OP_DPLR_BANK, rows (2, D) each; behind that of the first input are those of the others. */
+enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
+
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
     op_kind kind;

@@ -298,9 +298,7 @@ static void run_bank(const op *o, const frame *f) {
     }
 }
 
-/* One state of each channel: h (2, D) of it, and its coefficients, pairs of rows of D: those of a, p, q
- * and c, then those of the gains of all inputs. */
-enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
+/* One state of each channel: h (2, D) of it, and its coefficients k. */
 
 static void dplr_feed_row(real *restrict s, const real *restrict h, const real *restrict k, int64_t D) {
     const real *const q = k + 2 * DPLR_Q * D;
