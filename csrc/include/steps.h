@@ -94,8 +94,9 @@ ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
  * of a difference of two sums of these, which may be large. Bounded, so that a sum is finite: 2^-4096 is 0, and 2^4096
  * infinite. */
 #define SSD_LARGEST 4096
+#define LOG2_OF_E   0x1.71547652b82fep0
 ROT_INLINE double ssd_exponent(real delta, real A) {
-    const double x = (double)delta * (double)A * 0x1.71547652b82fep0; /* log2 e */
+    const double x = (double)delta * (double)A * LOG2_OF_E;
     return x < -SSD_LARGEST ? -SSD_LARGEST : x > SSD_LARGEST ? SSD_LARGEST : x;
 }
 
@@ -181,5 +182,23 @@ ROT_INLINE lstm_parts lstm_adjoint(lstm_gates at, real c, real c_prev, real dh, 
 #include "number_steps.h"
 #undef number
 #undef OF
+
+/* Exponential gates (Beck et al. 2024, mlstm.c), as exponents of 2 in double, since differences of large ones matter:
+ * of a gate from its logarithm, bounded so that sums are finite, and of a level m of a scaled state. */
+#define GATE_LARGEST 65536
+ROT_INLINE double level_exponent(real m) { return (double)m * LOG2_OF_E; }
+ROT_INLINE real level_of_exponent(double exponent) { return (real)(exponent / LOG2_OF_E); }
+ROT_INLINE double gate_exponent(real log_gate) {
+    const double x = level_exponent(log_gate);
+    return x < -GATE_LARGEST ? -GATE_LARGEST : x > GATE_LARGEST ? GATE_LARGEST : x;
+}
+
+/* The mLSTM's denominator max(|n . q|, 1), of numbers scaled by e^{-m}: max(|n . q|, e^{-m}), where e^{-m} is at least
+ * the smallest normal number, so that 0 / 0 does not occur. */
+ROT_INLINE real least_denominator(double exponent) {
+    const real one = exp2_of((real)-exponent);
+    return one < ROT_SMALLEST ? ROT_SMALLEST : one;
+}
+ROT_INLINE real denominator_of(real dot, real least) { return ROT_ABS(dot) > least ? ROT_ABS(dot) : least; }
 
 #endif

@@ -22,25 +22,17 @@
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; chunks are numbered in the order of the walk.
  */
-#include <assert.h>
 #include <math.h>
-#include <string.h>
 
-#include "gemm_tile.h"
+#include "chunk.h"
 #include "kernels.h"
-#include "mixer.h"
-#include "rows.h"
 #include "stop.h"
 #include "workspace.h"
 
 enum {
-    CHUNK = SSD_CHUNK,
-    SQUARE = CHUNK * CHUNK,
-    BAND = 16,
     TASKS = 16,     /* at least, if there are enough heads */
     SERIAL = 16384, /* numbers (B,T,H,P,N) below which one thread is used */
 };
-static_assert(CHUNK % BAND == 0 && BAND % LANES == 0, "a row of a band is whole vectors");
 
 /* Sizes of a call, and the division of a group's heads into tasks. */
 typedef struct {
@@ -85,15 +77,6 @@ static walk steps_of_chunk(const plan *p, int64_t b, int64_t chunk) {
     return walk_of(b, chunk, CHUNK, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
-/* The numbers of a chunk in rows (B*T, width): where those of its first step begin, and how far on the next step's. */
-typedef struct {
-    int64_t first, row;
-} place;
-
-static place place_of(walk w, int64_t width, int64_t at) {
-    const place a = {w.first * width + at, w.stride * width};
-    return a;
-}
 static place wide_of(const plan *p, walk w, int64_t head) { return place_of(w, p->H * p->P, head * p->P); }
 static place head_of(const plan *p, walk w, int64_t head) { return place_of(w, p->H, head); }
 static place group_of(const plan *p, walk w, int64_t group) { return place_of(w, p->G * p->N, group * p->N); }
@@ -133,64 +116,8 @@ static room room_at(real *at, const plan *p) {
     return r;
 }
 
-/* ---- products with lower triangles, band by band ---- */
-
-/* Number of columns that the band of row k has, of n */
-static int64_t band_of(int64_t k, int64_t n) { return least((k / BAND + 1) * BAND, n); }
-
-/* square (n,n) <- x w, x (n,depth), w (depth,n) packed */
-static void lower_product(real *square, gemm_view x, const real *packed, int64_t n, int64_t depth) {
-    for (int64_t k = 0; k < n; k += BAND) {
-        const gemm_view band = {x.at + k * x.row, x.row, x.step};
-        const int64_t columns = band_of(k, n);
-        unrounded_product(square + k * CHUNK, CHUNK, NULL, 0, band, packed, columns - k, depth, columns);
-    }
-}
-
-/* y (rows,columns) += x w, w (depth,columns) packed in panels of n rows, of which x may have fewer */
-static void add_band(real *y, int64_t row, gemm_view x, const real *packed, int64_t n, int64_t rows, int64_t depth,
-                     int64_t columns) {
-    K(gemm_product)(y, row, y, row, x, packed, n * NR, rows, depth, columns);
-}
-
-/* y (n,columns) += square w, w (n,columns) packed; the square is zero above the diagonal */
-static void add_lower(real *y, int64_t row, const real *square, const real *packed, int64_t n, int64_t columns) {
-    for (int64_t k = 0; k < n; k += BAND) {
-        const gemm_view band = {square + k * CHUNK, CHUNK, 1};
-        const int64_t end = band_of(k, n);
-        add_band(y + k * row, row, band, packed, n, end - k, end, columns);
-    }
-}
-
-/* y += square^T w */
-static void add_lower_transposed(real *y, int64_t row, const real *square, const real *packed, int64_t n,
-                                 int64_t columns) {
-    for (int64_t k = 0; k < n; k += BAND) {
-        const gemm_view band = {square + k * CHUNK + k, 1, CHUNK};
-        add_band(y + k * row, row, band, packed + k * NR, n, band_of(k, n) - k, n - k, columns);
-    }
-}
-
-/* z <- x y of squares, any of which may be another */
-static void multiply_lower(real *z, const real *x, const real *y, int64_t n) {
-    for (int64_t k = 0; k < n; k++)
-        for (int64_t j = 0; j < band_of(k, n); j++) z[k * CHUNK + j] = x[k * CHUNK + j] * y[k * CHUNK + j];
-}
-
 static void add_square(real *restrict sum, const real *restrict x, int64_t n) {
     for (int64_t k = 0; k < n; k++) add_row(sum + k * CHUNK, x + k * CHUNK, band_of(k, n));
-}
-
-/* ---- rows of a chunk ---- */
-
-/* z (n,width) <- factor_k x_k, rows of x `row` apart; z may be x */
-static void scale_rows(real *z, const real *factor, const real *x, int64_t row, int64_t n, int64_t width) {
-    for (int64_t k = 0; k < n; k++)
-        for (int64_t j = 0; j < width; j++) z[k * width + j] = factor[k] * x[k * row + j];
-}
-
-static void scale_state(real *h, real factor, int64_t n) {
-    for (int64_t i = 0; i < n; i++) h[i] *= factor;
 }
 
 /* A head's steps and decays over a chunk: delta_k; s_k, in units of log 2; e^{s_k}, from the state before the chunk to
@@ -217,10 +144,9 @@ static void decays_of(decays *d, const real *delta, int64_t row, real A, int64_t
 static void load_decays(real *restrict square, const double *restrict s, int64_t n) {
     for (int64_t k = 0; k < n; k++) {
         real *const row = square + k * CHUNK;
-        const int64_t columns = (k / BAND + 1) * BAND; /* whole vectors */
         for (int64_t j = 0; j <= k; j++) row[j] = (real)(s[k] - s[j]);
-        for (int64_t j = k + 1; j < columns; j++) row[j] = -(real)INFINITY;
-        for (int64_t j = 0; j < columns; j += LANES) store(row + j, exp2_of_vec(load(row + j)));
+        for (int64_t j = k + 1; j < whole_band(k); j++) row[j] = -(real)INFINITY;
+        for (int64_t j = 0; j < whole_band(k); j += LANES) store(row + j, exp2_of_vec(load(row + j)));
     }
 }
 
@@ -293,24 +219,6 @@ end:
 }
 
 /* ---- backward ---- */
-
-/* dlog[i], the gradient of delta_i A, which is in the decays of what passes step i: of the pairs (k,j), W_kj dy_k .
- * u_j, those with j < i <= k; of `since`, e^{s_k} dy_k . h C_k, those with i <= k; of `until`, e^{s_last - s_j} u_j . g
- * B_j, those with j < i; and `whole`, e^{s_last} h . g. Only sums of terms: no difference of two sums cancels. */
-static void decays_adjoint(real *restrict dlog, const real *restrict pairs, const real *restrict since,
-                           const real *restrict until, real whole, int64_t n) {
-    real later[CHUNK] = {0}, sum = 0; /* of pairs (k,j) over k >= i, for each j */
-    for (int64_t i = n - 1; i >= 0; i--) {
-        add_row(later, pairs + i * CHUNK, i);
-        sum += since[i];
-        dlog[i] = whole + sum + row_sum(later, i);
-    }
-    sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        dlog[i] += sum;
-        sum += until[i];
-    }
-}
 
 /* Gradients; dA and dskip (B,H) of each sequence, dB and dC (B,T,G,N) of each part of a group. */
 typedef struct {

@@ -16,6 +16,7 @@ from cases import (
     linear,
     memory,
     mixers,
+    mlstm,
     ops,
     rnn,
     selective,
@@ -40,7 +41,7 @@ ANYWHERE: list[LayerRow] = [
     *dplr.LAYERS,
     *fixed_point.FIXED_POINT,
 ]
-LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU]
+LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU, *mlstm.LAYERS]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
@@ -49,6 +50,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *selective.LAYERS_LARGE,
     *ssd.LAYERS_LARGE,
     *delta.LAYERS_LARGE,
+    *mlstm.LAYERS_LARGE,
 ]
 
 ON_DEVICES: list[Case] = [
@@ -66,7 +68,7 @@ ON_DEVICES: list[Case] = [
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
-CASES = [*ON_DEVICES, *(row.case() for row in bedouin.ON_CPU)]
+CASES = [*ON_DEVICES, *mlstm.OPS, *(row.case() for row in (*bedouin.ON_CPU, *mlstm.LAYERS))]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,
@@ -74,6 +76,7 @@ LARGE: list[Case] = [
     *selective.OPS_LARGE,
     *ssd.OPS_LARGE,
     *delta.OPS_LARGE,
+    *mlstm.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *ladder.BANK_LARGE,

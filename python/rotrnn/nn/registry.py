@@ -12,6 +12,7 @@ from rotrnn.nn.layers.mamba2 import Mamba2 as Mamba2
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
+from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
 from rotrnn.nn.layers.rnn import LSTM as LSTM
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
@@ -35,6 +36,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "mamba": Mamba,
     "mamba2": Mamba2,
     "delta_net": DeltaNet,
+    "mlstm": MLSTM,
     "selective_rotrnn": SelectiveRotRNN,
     "fixed_point": FixedPointRNN,
     "bedouin": Bedouin,

@@ -23,6 +23,8 @@ from rotrnn.ops.memory import *  # noqa: F403
 from rotrnn.ops.memory import __all__ as _memory
 from rotrnn.ops.mixer import *  # noqa: F403
 from rotrnn.ops.mixer import __all__ as _mixer
+from rotrnn.ops.mlstm import *  # noqa: F403
+from rotrnn.ops.mlstm import __all__ as _mlstm
 from rotrnn.ops.orthogonal import *  # noqa: F403
 from rotrnn.ops.orthogonal import __all__ as _orthogonal
 from rotrnn.ops.pointwise import *  # noqa: F403
@@ -51,6 +53,7 @@ __all__ = [
     *_linear_layer,
     *_memory,
     *_mixer,
+    *_mlstm,
     *_orthogonal,
     *_pointwise,
     *_rnn,

@@ -1,0 +1,211 @@
+"""The matrix memory of the mLSTM, with exponential gates (csrc/kernels/mlstm.c)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.device import empty_like
+
+__all__ = ["MlstmGrads", "MlstmResult", "mlstm", "mlstm_backward"]
+
+
+class MlstmResult(NamedTuple):
+    """Result of `mlstm`: y (B, T, H, P); the final state cT (B, H, P, N), nT (B, H, N), mT (B, H); and for
+    `mlstm_backward` the scaled denominators den (B, T, H), and the states before each chunk of 64 steps, carries
+    (B, chunks, H, P + 1, N), whose last row is n, with their levels m (B, chunks, H)."""
+
+    y: Array
+    cT: Array
+    nT: Array
+    mT: Array
+    den: Array
+    carries: Array
+    levels: Array
+
+
+class MlstmGrads(NamedTuple):
+    """Gradients of `mlstm`, each in the shape of its argument."""
+
+    dq: Array
+    dk: Array
+    dv: Array
+    dlog_i: Array
+    dlog_f: Array
+    dc0: Array
+    dn0: Array
+    dm0: Array
+
+
+def mlstm(
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    log_i: npt.ArrayLike,
+    log_f: npt.ArrayLike,
+    c0: npt.ArrayLike | None = None,
+    n0: npt.ArrayLike | None = None,
+    m0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> MlstmResult:
+    """Matrix memory with a normaliser and exponential gates (Beck et al. 2024, "xLSTM", equations 19 to 21).
+
+    For each head, with the input gate ``i_t = exp(log_i_t)`` and the forget gate ``f_t = exp(log_f_t)``:
+    ``C_t = f_t C_{t-1} + i_t v_t k_t^T``, ``n_t = f_t n_{t-1} + i_t k_t``, ``y_t = C_t q_t / max(|n_t . q_t|, 1)``.
+
+    The gates may overflow; y does not. What is kept of a state is ``c = e^{-m} C`` and ``n = e^{-m} n`` with the level
+    ``m_t = max(log_f_t + m_{t-1}, log_i_t)`` (equation 15), and 1 in the quotient becomes ``e^{-m}``. Logarithms beyond
+    45,000 in magnitude count as 45,000. Computed in chunks of 64 steps as products of matrices; the states of single
+    steps are not stored.
+
+    Parameters
+    ----------
+    q, k : (B, T, H, N)
+        Queries and keys of H heads, any T >= 0 and N >= 0. The paper divides keys by sqrt(N); this function does not.
+        All arrays are float32 or float64, and are promoted to their common dtype.
+    v : (B, T, H, P)
+        Values.
+    log_i, log_f : (B, T, H)
+        Logarithms of the gates, of any sign.
+    c0 : (B, H, P, N), optional
+    n0 : (B, H, N), optional
+    m0 : (B, H), optional
+        Initial state, scaled by ``e^{-m0}``. Default: zero.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
+
+    Returns
+    -------
+    MlstmResult
+        ``(y, cT, nT, mT, den, carries, levels)``: y; the state after the last valid step, which is the initial one for
+        a sequence without steps; and what `mlstm_backward` needs.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype (integers, float16 and complex numbers are not supported).
+    ValueError
+        Shapes disagree, a length is out of range, or a size product overflows.
+    NotImplementedError
+        The arrays are on a GPU, for which there is no kernel.
+    """
+    args = Boundary("mlstm")
+    arrays = _arrays(args, q, k, v, log_i, log_f)
+    state = args.optional("c0", c0, "B H P N"), args.optional("n0", n0, "B H N"), args.optional("m0", m0, "B H")
+    *arrays, c0, n0, m0 = args.common(*arrays, *state)
+    inputs = _inputs(args, arrays, args.lengths(lengths))
+    shapes = _state_shapes(args)
+    carries, levels = _saved_shapes(args)
+    result = MlstmResult(
+        empty_like(arrays[2]),
+        *(args.empty(shape, arrays[0].dtype) for shape in shapes),
+        *(args.empty(shape, arrays[0].dtype) for shape in (arrays[3].shape, carries, levels)),
+    )
+    args.kernels.mlstm_forward(**result._asdict(), c0=c0, n0=n0, m0=m0, **inputs)
+    return result
+
+
+def mlstm_backward(
+    dy: npt.ArrayLike,
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
+    log_i: npt.ArrayLike,
+    log_f: npt.ArrayLike,
+    result: MlstmResult,
+    *,
+    dcT: npt.ArrayLike | None = None,
+    dnT: npt.ArrayLike | None = None,
+    dmT: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+) -> MlstmGrads:
+    """Adjoint of `mlstm`.
+
+    With S the matrix whose rows are those of C and n, v_t extended by 1, and dY_t the gradient of ``Y_t = S_t q_t``, of
+    which y is the quotient: ``g_t = dY_t q_t^T + f_{t+1} g_{t+1}``, with the gradient of the final state as boundary;
+    ``dq_t = S_t^T dY_t``, ``dv_t = i_t g_t k_t``, ``dk_t = i_t g_t^T v_t``, ``dlog_i_t = v_t . dv_t``,
+    ``dlog_f_t = f_t g_t . S_{t-1}``. y does not depend on the levels m; the scaled final state and its level do, and so
+    the gradients reach the gates of which that level is made. If a sequence has no steps, the gradients of the initial
+    state are those of the final one.
+
+    Parameters
+    ----------
+    dy : (B, T, H, P)
+        Gradient of `y`; padding beyond `lengths` is never read.
+    q, k, v, log_i, log_f, lengths
+        As given to `mlstm`.
+    result : MlstmResult
+        As returned by `mlstm`; of it y, den, carries and levels are read.
+    dcT : (B, H, P, N), optional
+    dnT : (B, H, N), optional
+    dmT : (B, H), optional
+        Gradient of the final state.
+
+    Returns
+    -------
+    MlstmGrads
+        ``(dq, dk, dv, dlog_i, dlog_f, dc0, dn0, dm0)``, all new arrays, zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As `mlstm`; also if `result` is not a MlstmResult.
+    """
+    args = Boundary("mlstm_backward")
+    args.one_of("result", result, MlstmResult)
+    ady = args.array("dy", dy, "B T H P")
+    arrays = _arrays(args, q, k, v, log_i, log_f)
+    for letter, size in zip(("chunks", "R"), (_saved_shapes(args)[0][1], args.size["P"] + 1), strict=True):
+        args.bind(letter, size, f"dy in chunks of {CHUNK} steps" if letter == "chunks" else "P + 1 rows of a state")
+    final = (
+        args.optional("dcT", dcT, "B H P N"),
+        args.optional("dnT", dnT, "B H N"),
+        args.optional("dmT", dmT, "B H"),
+    )
+    saved = (
+        args.array("y", result.y, "B T H P"),
+        args.array("den", result.den, "B T H"),
+        args.array("carries", result.carries, "B chunks H R N"),
+        args.array("levels", result.levels, "B chunks H"),
+    )
+    *arrays, ady, dcT, dnT, dmT, y, den, carries, levels = args.common(*arrays, ady, *final, *saved)
+    inputs = _inputs(args, arrays, args.lengths(lengths))
+    grads = MlstmGrads(*map(empty_like, arrays), *(args.empty(shape, ady.dtype) for shape in _state_shapes(args)))
+    given = {"dy": ady, "y": y, "den": den, "carries": carries, "levels": levels}
+    args.kernels.mlstm_backward(**grads._asdict(), **given, dcT=dcT, dnT=dnT, dmT=dmT, **inputs)
+    return grads
+
+
+def _arrays(args: Boundary, q: Any, k: Any, v: Any, log_i: Any, log_f: Any) -> list[Array]:
+    """Returns the inputs of all steps, with checked shapes."""
+    return [
+        args.array("q", q, "B T H N"),
+        args.array("k", k, "B T H N"),
+        args.array("v", v, "B T H P"),
+        args.array("log_i", log_i, "B T H"),
+        args.array("log_f", log_f, "B T H"),
+    ]
+
+
+def _inputs(args: Boundary, arrays: list[Any], steps: Array | None) -> dict[str, Any]:
+    """Returns the keyword arguments that both kernels share."""
+    args.check_size("the state", _saved_shapes(args)[0], arrays[0].dtype)
+    named = dict(zip(("q", "k", "v", "log_i", "log_f"), arrays, strict=True))
+    return {**named, "lengths": steps, "batch": args.size["B"], **args.sizes("T H P N")}
+
+
+def _state_shapes(args: Boundary) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes of c, n and m."""
+    B, H, P, N = (args.size[letter] for letter in "BHPN")
+    return (B, H, P, N), (B, H, N), (B, H)
+
+
+def _saved_shapes(args: Boundary) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shapes of carries and levels."""
+    B, T, H, P, N = (args.size[letter] for letter in "BTHPN")
+    chunks = -(-T // CHUNK)
+    return (B, chunks, H, P + 1, N), (B, chunks, H)
