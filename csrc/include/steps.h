@@ -201,4 +201,57 @@ ROT_INLINE real least_denominator(double exponent) {
 }
 ROT_INLINE real denominator_of(real dot, real least) { return ROT_ABS(dot) > least ? ROT_ABS(dot) : least; }
 
+/* sLSTM (Beck et al. 2024, equations 8 to 18), raw the gates before their functions, with g the paper's z:
+ *
+ *   i = exp(raw.i)   f = s(raw.f) or exp(raw.f)   g = tanh(raw.g)   o = s(raw.o)
+ *   c_t = f c_{t-1} + i g    n_t = f n_{t-1} + i    h_t = o c_t / n_t
+ *
+ * where c and n are stored scaled by e^{-m}, and so are i and f, with the level m_t = max(log f + m_{t-1}, log i). n =
+ * 0 before the first step, and only there: then nothing is past. */
+typedef struct {
+    real c, n, m;
+} slstm_memory;
+
+ROT_INLINE double slstm_past(real raw_f, slstm_memory before, bool exponential) {
+    const real log_f = exponential ? raw_f : -softplus(-raw_f);
+    return before.n == 0 ? -(double)INFINITY : (double)log_f + (double)before.m;
+}
+ROT_INLINE real slstm_level(real raw_i, double past) { return past > (double)raw_i ? (real)past : raw_i; }
+ROT_INLINE lstm_gates slstm_gates_of(lstm_gates raw, double past, real level) {
+    const lstm_gates gates = {vmath_exp(raw.i - level), vmath_exp((real)(past - (double)level)), vmath_tanh(raw.g),
+                              sigmoid(raw.o)};
+    return gates;
+}
+ROT_INLINE slstm_memory slstm_step(lstm_gates at, slstm_memory before, real level) {
+    const slstm_memory now = {at.f * before.c + at.i * at.g, at.f * before.n + at.i, level};
+    return now;
+}
+ROT_INLINE real slstm_output(lstm_gates at, slstm_memory now) { return at.o * (now.c / now.n); }
+
+/* Its adjoint, with dh the total gradient of h_t, and `later` what reaches the scaled c_t and n_t from later steps, and
+ * the level m_t (from the final state alone, since h does not depend on it; mlstm.c):
+ *
+ *   dc = later.c + dh o / n_t    dn = later.n - dh o c_t / n_t^2
+ *   dlog i = i (dc g + dn)    dlog f = f (dc c_{t-1} + dn n_{t-1})    dg = dc i    do = dh c_t / n_t
+ *   and back to the step before f dc, f dn;  m's goes to the gate that set it, or to log f and on to m_{t-1} */
+typedef struct {
+    lstm_gates draw;
+    slstm_memory earlier;
+} slstm_parts;
+
+ROT_INLINE slstm_parts slstm_adjoint(lstm_gates raw, slstm_memory now, slstm_memory before, real dh, slstm_memory later,
+                                     bool exponential) {
+    const double past = slstm_past(raw.f, before, exponential);
+    const lstm_gates at = slstm_gates_of(raw, past, now.m);
+    const real mean = now.c / now.n, share = dh * at.o / now.n;
+    const real dc = later.c + share, dn = later.n - share * mean;
+    const bool old = past > (double)raw.i;
+    const real dlog_f = at.f * (dc * before.c + dn * before.n) + (old ? later.m : 0);
+    const slstm_parts d = {{at.i * (dc * at.g + dn) + (old ? 0 : later.m),
+                            exponential ? dlog_f : softplus_adjoint(dlog_f, -raw.f), tanh_adjoint(dc * at.i, at.g),
+                            sigmoid_adjoint(dh * mean, raw.o)},
+                           {at.f * dc, at.f * dn, old ? later.m : 0}};
+    return d;
+}
+
 #endif

@@ -20,6 +20,7 @@ from cases import (
     ops,
     rnn,
     selective,
+    slstm,
     ssd,
     window,
 )
@@ -41,7 +42,7 @@ ANYWHERE: list[LayerRow] = [
     *dplr.LAYERS,
     *fixed_point.FIXED_POINT,
 ]
-LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU, *mlstm.LAYERS]
+LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU, *mlstm.LAYERS, *slstm.LAYERS]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
@@ -51,6 +52,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
     *ssd.LAYERS_LARGE,
     *delta.LAYERS_LARGE,
     *mlstm.LAYERS_LARGE,
+    *slstm.LAYERS_LARGE,
 ]
 
 ON_DEVICES: list[Case] = [
@@ -68,7 +70,12 @@ ON_DEVICES: list[Case] = [
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
-CASES = [*ON_DEVICES, *mlstm.OPS, *(row.case() for row in (*bedouin.ON_CPU, *mlstm.LAYERS))]
+CASES = [
+    *ON_DEVICES,
+    *mlstm.OPS,
+    *slstm.OPS,
+    *(row.case() for row in (*bedouin.ON_CPU, *mlstm.LAYERS, *slstm.LAYERS)),
+]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,
@@ -77,6 +84,7 @@ LARGE: list[Case] = [
     *ssd.OPS_LARGE,
     *delta.OPS_LARGE,
     *mlstm.OPS_LARGE,
+    *slstm.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *ladder.BANK_LARGE,

@@ -130,7 +130,8 @@ def mlstm_row(
 LAYERS = [
     mlstm_row("", MLSTM(4, d_state=3), 2, 12),
     mlstm_row("heads", MLSTM(4, heads=2, d_state=3, expand=2), 3, 9, (9, 0, 2)),
-    mlstm_row("biased", MLSTM(4, heads=2, d_state=2, bias=True, forget="exp", norm_eps=0.1), 2, 70),  # beyond a chunk
+    mlstm_row("biased", MLSTM(4, heads=2, d_state=2, bias=True, forget="exp", norm_eps=0.1), 2, 7),
+    mlstm_row("", MLSTM(4, heads=2, d_state=3), 1, 67, (67,)),  # more than a chunk
     mlstm_row("", MLSTM(3, d_state=2), 1, 0),
 ]
 

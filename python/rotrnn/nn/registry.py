@@ -21,6 +21,7 @@ from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
 from rotrnn.nn.layers.selective import Mamba as Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
+from rotrnn.nn.layers.slstm import SLSTM as SLSTM
 
 LAYERS: dict[str, type[Recurrent]] = {
     "rotrnn": RotRNN,
@@ -37,6 +38,7 @@ LAYERS: dict[str, type[Recurrent]] = {
     "mamba2": Mamba2,
     "delta_net": DeltaNet,
     "mlstm": MLSTM,
+    "slstm": SLSTM,
     "selective_rotrnn": SelectiveRotRNN,
     "fixed_point": FixedPointRNN,
     "bedouin": Bedouin,

@@ -35,6 +35,8 @@ from rotrnn.ops.scan import *  # noqa: F403
 from rotrnn.ops.scan import __all__ as _scan
 from rotrnn.ops.selective import *  # noqa: F403
 from rotrnn.ops.selective import __all__ as _selective
+from rotrnn.ops.slstm import *  # noqa: F403
+from rotrnn.ops.slstm import __all__ as _slstm
 from rotrnn.ops.split import *  # noqa: F403
 from rotrnn.ops.split import __all__ as _split
 from rotrnn.ops.ssd import *  # noqa: F403
@@ -59,6 +61,7 @@ __all__ = [
     *_rnn,
     *_scan,
     *_selective,
+    *_slstm,
     *_split,
     *_ssd,
     *_window,

@@ -23,7 +23,7 @@ def _cell(args: Boundary, activation: str) -> int:
     return CELL[args.choice("activation", activation, ACTIVATIONS)]
 
 
-def _weight_grad(
+def recurrent_weight_grad(
     args: Boundary, w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
 ) -> Array:
     """Returns ``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
@@ -189,7 +189,7 @@ def rnn_backward(
         cell=cell,
         reverse=reverse,
     )
-    return RnnGrads(_weight_grad(args, aA, dx, ah, ah0, steps, reverse), dx, dh0)
+    return RnnGrads(recurrent_weight_grad(args, aA, dx, ah, ah0, steps, reverse), dx, dh0)
 
 
 class LstmResult(NamedTuple):
@@ -343,4 +343,4 @@ def lstm_backward(
         cell=CELL["lstm"],
         reverse=False,
     )
-    return LstmGrads(_weight_grad(args, aw, dx, ah, ah0, steps, False), dx, dh0, dc0)
+    return LstmGrads(recurrent_weight_grad(args, aw, dx, ah, ah0, steps, False), dx, dh0, dc0)

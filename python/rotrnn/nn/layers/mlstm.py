@@ -9,7 +9,19 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, mask_steps, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+    trusted,
+)
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import full
 from rotrnn.ops.mlstm import MlstmResult, mlstm, mlstm_backward
@@ -22,8 +34,7 @@ from rotrnn.ops.pointwise import (
     softplus,
     softplus_backward,
 )
-
-FORGET_GATES = ("sigmoid", "exp")
+from rotrnn.ops.slstm import FORGET_GATES
 
 
 class Prepared(NamedTuple):
