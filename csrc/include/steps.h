@@ -193,15 +193,16 @@ ROT_INLINE double gate_exponent(real log_gate) {
     return x < -GATE_LARGEST ? -GATE_LARGEST : x > GATE_LARGEST ? GATE_LARGEST : x;
 }
 
-/* The mLSTM's denominator max(|n . q|, 1), of numbers scaled by e^{-m}: max(|n . q|, e^{-m}), where e^{-m} is at least
- * the smallest normal number, so that 0 / 0 does not occur. */
+/* The mLSTM's denominator max(|n . q|, 1), of numbers scaled by e^{-m}: max(|n . q|, e^{-m}). For e^{-m} stands the
+ * root of the smallest number if that is larger, so that there is no 0 / 0, and gradients are finite. */
+#define ROOT_OF_SMALLEST ((real)(ROT_DOUBLE ? 0x1p-511 : 0x1p-63))
 ROT_INLINE real least_denominator(double exponent) {
     const real one = exp2_of((real)-exponent);
-    return one < ROT_SMALLEST ? ROT_SMALLEST : one;
+    return one < ROOT_OF_SMALLEST ? ROOT_OF_SMALLEST : one;
 }
 ROT_INLINE real denominator_of(real dot, real least) { return ROT_ABS(dot) > least ? ROT_ABS(dot) : least; }
 
-/* sLSTM (Beck et al. 2024, equations 8 to 18), raw the gates before their functions, with g the paper's z:
+/* sLSTM (Beck et al. 2024, equations 8 to 17), raw the gates before their functions, with g the paper's z:
  *
  *   i = exp(raw.i)   f = s(raw.f) or exp(raw.f)   g = tanh(raw.g)   o = s(raw.o)
  *   c_t = f c_{t-1} + i g    n_t = f n_{t-1} + i    h_t = o c_t / n_t

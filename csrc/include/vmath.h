@@ -23,7 +23,6 @@ typedef uint64_t real_bits;
 #define ROT_SQRT      sqrt
 #define ROT_COPYSIGN  copysign
 #define ROT_MANTISSA  52
-#define ROT_SMALLEST  0x1p-1022         /* normal number */
 #define ROT_ROUND     (0x1.8p52 + 1022) /* adding it rounds to an integer in the last bits, biased for 2^(n-1) */
 #define ROT_EXP_HIGH  710.0
 #define ROT_EXP_LOW   (-708.3)
@@ -39,7 +38,6 @@ typedef uint32_t real_bits;
 #define ROT_SQRT      sqrtf
 #define ROT_COPYSIGN  copysignf
 #define ROT_MANTISSA  23
-#define ROT_SMALLEST  0x1p-126f
 #define ROT_ROUND     (0x1.8p23f + 126)
 #define ROT_EXP_HIGH  89.0f
 #define ROT_EXP_LOW   (-87.3f)

@@ -10,7 +10,7 @@ enum {
     STOP_STEPS = 16, /* steps between two looks whether to stop */
 };
 
-static inline int64_t rows_of(int64_t B) { return B > 2 * ROWS ? ROWS : B > 1 ? (B + 1) / 2 : 1; }
+static inline int64_t rows_of(int64_t B) { return B > 2 * ROWS ? (int64_t)ROWS : B > 1 ? (B + 1) / 2 : 1; }
 
 /* The sequences of a block and their numbers of steps, longest first. */
 typedef struct {

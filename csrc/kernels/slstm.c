@@ -1,4 +1,4 @@
-/* The scalar memory of the sLSTM (Beck et al. 2024, "xLSTM", equations 8 to 18) and its adjoint; one step is in
+/* The scalar memory of the sLSTM (Beck et al. 2024, "xLSTM", equations 8 to 17) and its adjoint; one step is in
  * steps.h.
  *
  * Sequential in time, as its gates read the last output: x_t + w h_{t-1}, where w is block diagonal, one block (4P,P)

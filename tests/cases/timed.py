@@ -8,6 +8,7 @@ from cases.dplr import dplr_case
 from cases.ladder import bank_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
+from cases.mlstm import mlstm_case
 from cases.ops import (
     batch_norm_case,
     cross_entropy_case,
@@ -26,6 +27,7 @@ from cases.ops import (
 )
 from cases.rnn import attention_case, lstm_case, rnn_case, rotary_case
 from cases.selective import conv_case, selective_case
+from cases.slstm import slstm_case
 from cases.ssd import ssd_case
 from cases.table import Case, pointwise_case
 from cases.window import window_case
@@ -44,6 +46,8 @@ TIMED: list[Case] = [
     selective_case(B, T, D, 16),
     ssd_case(B, T, 2, D // 2, D),
     delta_case(B, T, 1, 4, D // 4, D // 4),
+    mlstm_case(B, T, 2, D // 2, D // 2),
+    slstm_case(B, T, 2, D // 2),
     rnn_case(B, T, D, "tanh"),
     lstm_case(B, T, D),
     attention_case(B, T, D, 4),

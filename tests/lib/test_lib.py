@@ -588,6 +588,8 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
+    "mlstm": ("mlstm", {"d_state": 4}),
+    "slstm": ("slstm", {"d_state": 4}),
     "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
     "bedouin, direct": ("bedouin", {"d_state": 4, "solver": "direct"}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),

@@ -17,9 +17,9 @@ TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe p
 
 NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Converted DeltaNet Dense Dropout Embedding FPMamba
-FeedForward FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm LiquidS4 Mamba Mamba2 MeanPool
-MinGRU RNN Recurrent ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SelectiveRotRNN StoredHistory WropeMemory
-astype flatten orthogonal_inverse real_jordan to_lru to_rnn to_rotrnn unflatten
+FeedForward FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm LiquidS4 MLSTM Mamba Mamba2
+MeanPool MinGRU RNN Recurrent ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM SelectiveRotRNN
+StoredHistory WropeMemory astype flatten orthogonal_inverse real_jordan to_lru to_rnn to_rotrnn unflatten
 """
 
 OPS = importlib.import_module("rotrnn.ops").__all__

@@ -96,7 +96,7 @@ def mlstm(
     args = Boundary("mlstm")
     arrays = _arrays(args, q, k, v, log_i, log_f)
     state = args.optional("c0", c0, "B H P N"), args.optional("n0", n0, "B H N"), args.optional("m0", m0, "B H")
-    *arrays, c0, n0, m0 = args.common(*arrays, *state)
+    *arrays, ac0, an0, am0 = args.common(*arrays, *state)
     inputs = _inputs(args, arrays, args.lengths(lengths))
     shapes = _state_shapes(args)
     carries, levels = _saved_shapes(args)
@@ -105,7 +105,7 @@ def mlstm(
         *(args.empty(shape, arrays[0].dtype) for shape in shapes),
         *(args.empty(shape, arrays[0].dtype) for shape in (arrays[3].shape, carries, levels)),
     )
-    args.kernels.mlstm_forward(**result._asdict(), c0=c0, n0=n0, m0=m0, **inputs)
+    args.kernels.mlstm_forward(**result._asdict(), c0=ac0, n0=an0, m0=am0, **inputs)
     return result
 
 
@@ -159,8 +159,8 @@ def mlstm_backward(
     args.one_of("result", result, MlstmResult)
     ady = args.array("dy", dy, "B T H P")
     arrays = _arrays(args, q, k, v, log_i, log_f)
-    for letter, size in zip(("chunks", "R"), (_saved_shapes(args)[0][1], args.size["P"] + 1), strict=True):
-        args.bind(letter, size, f"dy in chunks of {CHUNK} steps" if letter == "chunks" else "P + 1 rows of a state")
+    args.bind("chunks", _saved_shapes(args)[0][1], f"dy in chunks of {CHUNK} steps")
+    args.bind("R", args.size["P"] + 1, "the P + 1 rows of a state")
     final = (
         args.optional("dcT", dcT, "B H P N"),
         args.optional("dnT", dnT, "B H N"),
@@ -172,11 +172,11 @@ def mlstm_backward(
         args.array("carries", result.carries, "B chunks H R N"),
         args.array("levels", result.levels, "B chunks H"),
     )
-    *arrays, ady, dcT, dnT, dmT, y, den, carries, levels = args.common(*arrays, ady, *final, *saved)
+    *arrays, ady, adcT, adnT, admT, y, den, carries, levels = args.common(*arrays, ady, *final, *saved)
     inputs = _inputs(args, arrays, args.lengths(lengths))
     grads = MlstmGrads(*map(empty_like, arrays), *(args.empty(shape, ady.dtype) for shape in _state_shapes(args)))
     given = {"dy": ady, "y": y, "den": den, "carries": carries, "levels": levels}
-    args.kernels.mlstm_backward(**grads._asdict(), **given, dcT=dcT, dnT=dnT, dmT=dmT, **inputs)
+    args.kernels.mlstm_backward(**grads._asdict(), **given, dcT=adcT, dnT=adnT, dmT=admT, **inputs)
     return grads
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -14,7 +14,8 @@ __all__ = ["SlstmGrads", "SlstmResult", "slstm", "slstm_backward"]
 
 FORGET_GATES = ("sigmoid", "exp")
 """Functions of the forget gate in the xLSTM paper."""
-STATE = ("h0", "c0", "n0", "m0")
+STATE = "h0", "c0", "n0", "m0"
+FINAL = "dhT", "dcT", "dnT", "dmT"
 
 
 class SlstmResult(NamedTuple):
@@ -54,10 +55,10 @@ def slstm(
     forget: str = "sigmoid",
     lengths: npt.ArrayLike | None = None,
 ) -> SlstmResult:
-    """Scalar memory with a normaliser and exponential gates (Beck et al. 2024, "xLSTM", equations 8 to 18).
+    """Scalar memory with a normaliser and exponential gates (Beck et al. 2024, "xLSTM", equations 8 to 17).
 
-    For each of H heads of P channels ``z_t = x_t + w h_{t-1}``, in four parts: ``i = exp(z_i)``, ``f = s(z_f)`` with the
-    sigmoid s or ``f = exp(z_f)``, ``z = tanh(z_z)``, ``o = s(z_o)``. Then ``c_t = f c_{t-1} + i z``,
+    For each of H heads of P channels ``z_t = x_t + w h_{t-1}``, in four parts: ``i = exp(z_i)``, ``f = s(z_f)`` with
+    the sigmoid s or ``f = exp(z_f)``, ``z = tanh(z_z)``, ``o = s(z_o)``. Then ``c_t = f c_{t-1} + i z``,
     ``n_t = f n_{t-1} + i``, ``h_t = o c_t / n_t``.
 
     The gates may overflow; h does not. What is kept of a memory is ``e^{-m} c`` and ``e^{-m} n`` with the level
@@ -95,20 +96,13 @@ def slstm(
     args = Boundary("slstm")
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
     aw, ax = _inputs(args, w, x)
-    before = (args.optional(name, one, "B H P") for name, one in zip(STATE, (h0, c0, n0, m0), strict=True))
-    aw, ax, *before = args.common(aw, ax, *before)
-    B, T, H, P = (args.size[letter] for letter in "BTHP")
-    steps = [args.empty((B, T, H, P), ax.dtype) for _ in range(4)]
-    result = SlstmResult(*steps, empty_like(ax), *(args.empty((B, H, P), ax.dtype) for _ in range(4)))
-    args.kernels.slstm_forward(
-        **result._asdict(),
-        **dict(zip(STATE, before, strict=True)),
-        w=aw,
-        x=ax,
-        lengths=args.lengths(lengths),
-        exponential=exponential,
-        **args.sizes("B T H P"),
-    )
+    aw, ax, *before = args.common(aw, ax, *_optional(args, STATE, (h0, c0, n0, m0)))
+    h, c, n, m = (args.empty(_shape(args, "BTHP"), ax.dtype) for _ in range(4))
+    hT, cT, nT, mT = (args.empty(_shape(args, "BHP"), ax.dtype) for _ in range(4))
+    result = SlstmResult(h, c, n, m, empty_like(ax), hT, cT, nT, mT)
+    given: dict[str, Any] = dict(zip(STATE, before, strict=True))
+    given |= {"w": aw, "x": ax, "lengths": args.lengths(lengths), **args.sizes("B T H P")}
+    args.kernels.slstm_forward(**result._asdict(), **given, exponential=exponential)
     return result
 
 
@@ -162,34 +156,38 @@ def slstm_backward(
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
     adh = args.array("dh", dh, "B T H P")
     aw, agates = _inputs(args, w, result.gates, "gates")
-    steps = (args.array(name, getattr(result, name), "B T H P") for name in "hcnm")
-    before = (args.optional(name, one, "B H P") for name, one in zip(STATE, (h0, c0, n0, m0), strict=True))
-    final = (
-        args.optional(name, one, "B H P")
-        for name, one in zip(("dhT", "dcT", "dnT", "dmT"), (dhT, dcT, dnT, dmT), strict=True)
-    )
-    adh, aw, agates, h, c, n, m, ah0, ac0, an0, am0, *after = args.common(adh, aw, agates, *steps, *before, *final)
-    count = args.lengths(lengths)
-    B, H, P = (args.size[letter] for letter in "BHP")
-    dx = empty_like(agates)
-    d0 = [args.empty((B, H, P), adh.dtype) for _ in range(4)]
+    steps = [args.array(name, getattr(result, name), "B T H P") for name in "hcnm"]
+    before = _optional(args, STATE, (h0, c0, n0, m0))
+    after = _optional(args, FINAL, (dhT, dcT, dnT, dmT))
+    adh, aw, agates, h, *saved = args.common(adh, aw, agates, *steps, *before, *after)
+    ah0, count, P = saved[3], args.lengths(lengths), args.size["P"]
+    dx, d0 = empty_like(agates), [args.empty(_shape(args, "BHP"), adh.dtype) for _ in STATE]
+    names = ("c", "n", "m", *STATE, *FINAL)
+    given: dict[str, Any] = dict(zip(names, saved, strict=True)) | {"dh": adh, "w": aw, "gates": agates}
+    del given["h0"]
+    given |= zip(("dh0", "dc0", "dn0", "dm0"), d0, strict=True)
     args.kernels.slstm_backward(
         dx=dx,
-        **dict(zip(("dh0", "dc0", "dn0", "dm0"), d0, strict=True)),
-        dh=adh,
-        **dict(zip(("dhT", "dcT", "dnT", "dmT"), after, strict=True)),
-        w=aw,
-        **{"c": c, "n": n, "m": m, "gates": agates, "c0": ac0, "n0": an0, "m0": am0},
+        **given,
         lengths=count,
         exponential=exponential,
         **args.sizes("B T H P"),
     )
     dw = empty_like(aw)
-    for head in range(H):
+    for head in range(args.size["H"]):
         dz = contiguous(dx[:, :, :, head]).reshape(*dx.shape[:2], 4 * P)
         first = None if ah0 is None else contiguous(ah0[:, head])
         dw[head] = recurrent_weight_grad(args, aw[head], dz, contiguous(h[:, :, head]), first, count, False)
     return SlstmGrads(dw, dx, *d0)
+
+
+def _optional(args: Boundary, names: tuple[str, ...], values: tuple[npt.ArrayLike | None, ...]) -> list[Array | None]:
+    """Returns what there is of a state or of its gradient, with checked shapes."""
+    return [args.optional(name, one, "B H P") for name, one in zip(names, values, strict=True)]
+
+
+def _shape(args: Boundary, letters: str) -> tuple[int, ...]:
+    return tuple(args.size[letter] for letter in letters)
 
 
 def _inputs(args: Boundary, w: npt.ArrayLike, x: npt.ArrayLike, name: str = "x") -> tuple[Array, Array]:

@@ -72,14 +72,14 @@ class MLSTMSaved(NamedTuple):
 class MLSTM(Recurrent):
     """``y = W_out (s(o) * norm(h))``, h the output of the matrix memory `rotrnn.ops.mlstm`, s the sigmoid.
 
-    ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27), and for each of H =
-    `heads` heads the gates ``i = exp(w_i u + b_i)`` and ``f = s(w_f u + b_f)``, or ``f = exp(w_f u + b_f)`` with
+    ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27), and for each of
+    H = `heads` heads the gates ``i = exp(w_i u + b_i)`` and ``f = s(w_f u + b_f)``, or ``f = exp(w_f u + b_f)`` with
     ``forget="exp"`` (25, 26): ``C_t = f C_{t-1} + i v k^T``, ``n_t = f n_{t-1} + i k``,
     ``h = C q / max(|n . q|, 1)`` (19 to 21), kept scaled so that no gate overflows (15).
 
     The norm is a layer norm of each head with a scale for each channel, as in the paper's blocks; the cell's equations
-    have none. The gates, the norm and the projection are in the order of the authors' later model (xLSTM 7B); the
-    paper's block around the cell, with a convolution before q and k, is not built here.
+    have none. Norm, output gate and projection are in the order of the authors' later model (xLSTM 7B). The paper's
+    block around the cell, with a convolution before q and k, is not built here.
 
     Parameters
     ----------
@@ -96,12 +96,13 @@ class MLSTM(Recurrent):
     norm_eps : float
         Added to the variance in the norm.
 
-    Parameters (dict of float32): q_proj, k_proj (H N, D), v_proj, o_proj (H P, D), i_proj, f_proj (H, D), i_bias, f_bias
-    (H,), norm (H P,), out_proj (D, H P); with `bias`, q_bias, k_bias (H N,), v_bias, o_bias (H P,), out_bias (D,).
-    The state is the scaled memory c (B, H, P, N), n (B, H, N), and its level m (B, H).
+    Parameters (dict of float32): q_proj, k_proj (H N, D), v_proj, o_proj (H P, D), i_proj, f_proj (H, D), i_bias,
+    f_bias (H,), norm (H P,), out_proj (D, H P); with `bias`, q_bias, k_bias (H N,), v_bias, o_bias (H P,), out_bias
+    (D,). The state is the scaled memory c (B, H, P, N), n (B, H, N), and its level m (B, H).
 
     Initial values, as in the released code: projections N(0, 2 / (5 D)), biases zero; w_i = w_f = 0, b_i ~ N(0, 0.01),
-    b_f evenly from 3 to 6 over the heads (with ``forget="exp"`` their log-sigmoid), norm = 1. out_proj ~ N(0, 1 / (H P)).
+    b_f evenly from 3 to 6 over the heads (with ``forget="exp"`` their log-sigmoid), norm = 1. But
+    out_proj ~ N(0, 1 / (H P)), because that code's scale depends on the number of blocks.
     """
 
     about: ClassVar[str] = "matrix memory with exponential gates and a normaliser, by products of matrices"
@@ -210,12 +211,9 @@ class MLSTM(Recurrent):
         gate = glu_backward(out.dx, s.normed, s.o)
         scale, _ = self._plain(s.x)
         norm = layer_norm_backward(self._rows(gate.dvalue), self._rows(s.memory.y), scale, s.mean, s.rstd)
-        dcT, dnT, dmT = (None, None, None) if dstate is None else dstate
-        memory = mlstm_backward(
-            *(norm.dx.reshape(s.memory.y.shape), s.q, s.k, s.v, s.i, s.log_f, s.memory),
-            **{"dcT": dcT, "dnT": dnT, "dmT": dmT},
-            lengths=s.lengths,
-        )
+        after = {} if dstate is None else dict(zip(("dcT", "dnT", "dmT"), dstate, strict=True))
+        dread = norm.dx.reshape(s.memory.y.shape)
+        memory = mlstm_backward(dread, s.q, s.k, s.v, s.i, s.log_f, s.memory, **after, lengths=s.lengths)
         df = softplus_backward(memory.dlog_f, -s.f) if self.forget == "sigmoid" else memory.dlog_f
         before = {"q": memory.dq, "k": memory.dk, "v": memory.dv, "o": gate.dgate, "i": memory.dlog_i, "f": df}
         dparams: Params = {"out_proj": out.dw * params["norm"], "norm": (out.dw * params["out_proj"]).sum(0)}
