@@ -65,13 +65,13 @@ def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, A
     rng = np.random.default_rng(0)
     layer = Bedouin(D, expand=1, rank=rank, max_iterations=2, train_iterations=2)
     _, saved = layer.forward(layer.init(rng), rng.standard_normal((B, T, D), dtype=np.float32), Context(train=True))
-    depth, y, maps = saved.depth, saved.before, saved.applied.maps
+    depth, y, x, maps = saved.depth, saved.before, saved.projected.x, saved.applied.maps
     u, alpha = saved.applied.operands
     s, V = np.full(B, 0.99, np.float32), saved.weights.V
     scan, mix, product, iteration = seconds_in_turn(
         [
-            lambda: selective_scan(saved.x, maps["delta"], depth.A, maps["B"], maps["C"], h0=depth.h0),
-            lambda: householder_mix(u, alpha, saved.x),
+            lambda: selective_scan(x, maps["delta"], depth.A, maps["B"], maps["C"], h0=depth.h0),
+            lambda: householder_mix(u, alpha, x),
             lambda: dense(y, V),
             lambda: relax(y, depth(y, saved.lengths), s, lengths=saved.lengths),
         ],

@@ -236,8 +236,10 @@ static const struct {
     {"RotRNN", build_rotrnn},
     {"RopeMemory", build_rope_memory},
     {"S4D", build_s4d},
+#if LIB_S4
     {"S4", build_s4},
     {"LiquidS4", build_liquid_s4},
+#endif
     {"RNN", build_rnn},
     {"LSTM", build_lstm},
     {"MinGRU", build_min_gru},

@@ -344,6 +344,7 @@ void build_s4d(builder *b, const part *p, rows y, rows x) {
     bank->state = take_state(b, 2 * N * D, b->run->number);
 }
 
+#if LIB_S4
 /* A channel of the bank of S4 (layers/s4.py) from its parameters of N states: coefficients
  * k (N, DPLR_GAIN + inputs, 2, D). The gains of further inputs are powers of the first, element by element. */
 
@@ -427,3 +428,4 @@ void build_liquid_s4(builder *b, const part *p, rows y, rows x) {
     products->state = take_state(b, (degree - 1) * x.width, b->run->number);
     build_dplr_bank(b, p, y, inputs, degree, kernel == KB ? degree : 1);
 }
+#endif

@@ -14,7 +14,10 @@
 
 #include "kernels.h"
 
-/* Whether layers are in this build: those whose heads have a matrix state, and those that iterate */
+/* Whether layers are in this build: S4, those whose heads have a matrix state, and those that iterate */
+#ifndef LIB_S4
+#define LIB_S4 1
+#endif
 #ifndef LIB_MATRIX_STATES
 #define LIB_MATRIX_STATES 1
 #endif

@@ -298,6 +298,7 @@ static void run_bank(const op *o, const frame *f) {
     }
 }
 
+#if LIB_S4
 /* One state of each channel: h (2, D) of it, and its coefficients k. */
 
 static void dplr_feed_row(real *restrict s, const real *restrict h, const real *restrict k, int64_t D) {
@@ -363,6 +364,7 @@ static void run_products(const op *o, const frame *f) {
         copy_row(before, x, D);
     }
 }
+#endif
 
 static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N, bool negative) {
     EACH(i, N) {
@@ -561,8 +563,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
-    [OP_DPLR_BANK] = run_dplr_bank,
-    [OP_PRODUCTS] = run_products,
     [OP_MIN_GRU] = run_min_gru,
     [OP_LSTM] = run_lstm,
     [OP_CONV] = run_conv,
@@ -572,6 +572,10 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
+#if LIB_S4
+    [OP_DPLR_BANK] = run_dplr_bank,
+    [OP_PRODUCTS] = run_products,
+#endif
 #if LIB_MATRIX_STATES
     [OP_RMS_NORM] = run_rms_norm,
     [OP_SSD] = run_ssd,

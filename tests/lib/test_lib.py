@@ -635,7 +635,9 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
     assert caught.value.status == librotrnn.MISMATCH
 
 
-@pytest.mark.parametrize(("option", "left_out"), [("LIB_MATRIX_STATES", "mamba2"), ("LIB_FIXED_POINTS", "bedouin")])
+@pytest.mark.parametrize(
+    ("option", "left_out"), [("LIB_S4", "s4"), ("LIB_MATRIX_STATES", "mamba2"), ("LIB_FIXED_POINTS", "bedouin")]
+)
 def test_layers_can_be_left_out(option: str, left_out: str, tmp_path: Path) -> None:
     lib = librotrnn.library(f"{librotrnn.FOLDER}-without-{left_out}", LIB_ISA=SIMD_AVAILABLE[0], **{option: "0"})
     for name in ("lru", left_out):

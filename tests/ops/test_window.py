@@ -13,7 +13,7 @@ from cases.table import normal
 from cases.window import window_loop
 from rotrnn import LRU, Context, RopeMemory, RotRNN, _cpu
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan
-from rotrnn.ops.window import WindowState, power_of, tiir_scan
+from rotrnn.ops.window import WindowState, latest, latest_backward, power_of, tiir_scan
 
 EPS = np.finfo(np.float64).eps
 U = float(np.finfo(np.float32).eps) / 2
@@ -288,3 +288,27 @@ def test_a_layers_window_says_what_is_wrong_with_its_state() -> None:
             layer.step(params, state, x[:, 0])
     with pytest.raises(ValueError, match=r"LRU.backward: dstate.delay has shape \(1, 5, 3\), expected \(B=2"):
         layer.backward(params, saved, y, (delay[:1], sums[:1], position[:1]))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("T", [0, 2, 6])
+def test_latest_inputs_of_ragged_sequences(T: int, reverse: bool) -> None:
+    """The last rows of what was there before, followed by the valid inputs in scan order; and the adjoint of that."""
+    rng = np.random.default_rng(T)
+    rows = 4
+    before, x = rng.standard_normal((3, rows, 2)), rng.standard_normal((3, T, 2))
+    d, dx = rng.standard_normal((3, rows, 2)), np.zeros_like(x)
+    for lengths in (None, np.array([T, 0, T // 2])):
+        expected = []
+        for b, steps in enumerate([T] * 3 if lengths is None else lengths):
+            seen = x[b, :steps][::-1] if reverse else x[b, :steps]
+            expected.append(np.concatenate([before[b], seen])[-rows:])
+        got = latest(before, x, rows, lengths, reverse)
+        np.testing.assert_array_equal(got, expected)
+        zeros = latest(0 * before, x, rows, lengths, reverse)
+        np.testing.assert_array_equal(latest(None, x, rows, lengths, reverse), zeros)
+        dx[:] = 0
+        dbefore = latest_backward(d, dx, lengths, reverse)
+        both = (d * got).ravel(), (dbefore * before).ravel(), (dx * x).ravel()
+        n, size = sum(map(len, both)), sum(np.abs(one).sum() for one in both)
+        assert abs(both[0].sum() - both[1].sum() - both[2].sum()) <= n * EPS * size  # a rounding a product and a sum

@@ -186,12 +186,18 @@ def aged_backward(d: Array, a: Array, recent: Array) -> tuple[Array, Array]:
 def latest(before: Array | None, x: Array, rows: int, lengths: Array | None, reverse: bool = False) -> Array:
     """Returns the last `rows` inputs (B, rows, N) in scan order, oldest first. The inputs are `before` (B, rows, N;
     default zero), then x (B, T, N)."""
-    recent = np.zeros((x.shape[0], rows, x.shape[2]), x.dtype, like=x)
-    for b, (steps, new) in enumerate(_new_rows(x, rows, lengths)):
-        if before is not None and new < rows:
-            recent[b, : rows - new] = before[b, new:]
-        recent[b, rows - new :] = x[b, :new][::-1] if reverse else x[b, steps - new : steps]
-    return recent
+    B, T, N = x.shape
+    if before is None:
+        before = np.zeros((B, rows, N), x.dtype, like=x)
+    if not T:
+        return before.copy()
+    args = Boundary("latest")
+    args.array("x", x, "B T N", kinds=REAL + COMPLEX)
+    steps = T if lengths is None else args.lengths(lengths).on(args.device)[:, None]  # type: ignore[union-attr]
+    place = steps - rows + args.device.asarray(np.arange(rows)[None])  # in scan order, negative in `before`
+    in_x = steps - 1 - place if reverse else place
+    at = [np.clip(one, 0, most - 1)[..., None] for one, most in ((in_x, T), (rows + place, rows))]
+    return np.where(place[..., None] >= 0, np.take_along_axis(x, at[0], 1), np.take_along_axis(before, at[1], 1))
 
 
 def latest_backward(drecent: Array, dx: Array, lengths: Array | None, reverse: bool = False) -> Array:
