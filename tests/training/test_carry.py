@@ -13,6 +13,7 @@ from rotrnn.models.build import make_layer
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import flatten, flatten_state, zero_state
 from rotrnn.tasks import Regular, WordProblem
+from rotrnn.tasks.task import Carry
 from rotrnn.tasks.word_problem import group
 from rotrnn.training.loader import Loader
 from rotrnn.training.loop import Trainer, train
@@ -126,6 +127,26 @@ def test_rows_go_on_after_so_many_steps() -> None:
     new = [part.new for part in steps_of(Loader(split, TRAINING), range(40))]
     assert all(one.all() for one in new[:21])
     assert not any(one.all() for one in new[21:])
+
+
+def test_the_mean_number_of_batches_of_a_sequence_rises_in_a_straight_line() -> None:
+    carry = Carry(0.9, after=100, rise=400)
+    assert [carry.chance_at(step) for step in (0, 100, 500, 10**6)] == [0, 0, 0.9, 0.9]
+    means = [1 / (1 - carry.chance_at(step)) for step in range(100, 501)]
+    np.testing.assert_allclose(means, 1 + 9 * np.arange(401) / 400, rtol=1e-12)
+    assert Carry(0.9, after=100).chance_at(101) == 0.9
+
+
+def test_rows_go_on_with_a_chance_that_rises() -> None:
+    """Counts of rows that go on, within five standard deviations of a sum of independent draws."""
+    settings = {"length": 4, "samples": 400, "test_length": 9, "test": 10}
+    split = WordProblem("S3", **settings, carry=0.8, carry_after=5, carry_rise=60).load().train
+    many = Training(batch=300, steps=80)
+    loader = Loader(split, many)
+    for step in (5, 6, 20, 40, 65, 79):
+        chance = split.carry.chance_at(step)
+        error = 5 * (300 * chance * (1 - chance)) ** 0.5
+        assert abs(np.count_nonzero(~loader.new_rows(step)) - 300 * chance) <= error
 
 
 def test_without_carry_nothing_changes() -> None:
@@ -250,6 +271,8 @@ def test_a_state_without_numbers_goes_between_processes() -> None:
         (("task.carry=1.0",), r"WordProblem: carry is 1\.0, expected a chance, at least 0 and below 1"),
         (("task.carry=-0.1",), r"carry is -0\.1"),
         (("task.carry_after=-1",), "carry_after is -1, expected a number of steps"),
+        (("task.carry_rise=-1",), "carry_rise is -1, expected a number of steps"),
+        (("task.carry=0", "task.carry_rise=5"), r"carry_rise is 5 with carry 0, expected a carry above 0"),
         (
             ("task.carry=0", "task.carry_after=5"),
             r"WordProblem: carry_after is 5 with carry 0, expected a carry above 0",

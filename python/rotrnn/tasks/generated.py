@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, clear
-from rotrnn.tasks.task import Batch, Index, Split, Task
+from rotrnn.tasks.task import Batch, Carry, Index, Split, Task
 
 ENDLESS = 2**40
 """Size of a split that is practically unlimited."""
@@ -33,15 +33,17 @@ def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, i
             raise ValueError(f"{kind}: {name} is {value}, expected an integer from {low} to {high}")
 
 
-def check_carry(kind: str, carry: float, after: int) -> None:
-    """Raises ValueError if the setting `carry` is not a chance below one, or `carry_after` is no number of steps after
-    which there is a chance."""
+def carry_of(kind: str, carry: float, after: int, rise: int) -> Carry:
+    """Returns which rows go on. ValueError if the setting `carry` is not a chance below one, or `carry_after` or
+    `carry_rise` is no number of steps, or is one without a chance."""
     if not 0 <= carry < 1:
         raise ValueError(f"{kind}: carry is {carry}, expected a chance, at least 0 and below 1")
-    if after < 0:
-        raise ValueError(f"{kind}: carry_after is {after}, expected a number of steps")
-    if after and not carry:
-        raise ValueError(f"{kind}: carry_after is {after} with carry 0, expected a carry above 0, or carry_after 0")
+    for name, steps in (("carry_after", after), ("carry_rise", rise)):
+        if steps < 0:
+            raise ValueError(f"{kind}: {name} is {steps}, expected a number of steps")
+        if steps and not carry:
+            raise ValueError(f"{kind}: {name} is {steps} with carry 0, expected a carry above 0, or {name} 0")
+    return Carry(carry, after, rise)
 
 
 @dataclass(frozen=True)

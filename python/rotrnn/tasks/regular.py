@@ -11,8 +11,8 @@ import numpy.typing as npt
 from rotrnn._cpu import REGULAR
 from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_carry, check_ranges, trimmed, write_rows
-from rotrnn.tasks.task import Batch, Index, Shape, Task
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, carry_of, check_ranges, trimmed, write_rows
+from rotrnn.tasks.task import Batch, Carry, Index, Shape, Task
 
 LANGUAGES = tuple(REGULAR)
 
@@ -54,12 +54,8 @@ class FreshRegularSplit(RegularSplit):
     fresh = True
 
     @property
-    def carry(self) -> float:  # type: ignore[override]
-        return self.settings.carry
-
-    @property
-    def carry_after(self) -> int:  # type: ignore[override]
-        return self.settings.carry_after
+    def carry(self) -> Carry:  # type: ignore[override]
+        return self.settings._carry
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
         """As `Split.continued`: what a continuation has to know is the class so far, or for "even_pairs" the first
@@ -112,6 +108,8 @@ class Regular:
         carried on (`Split.continued`); 0: every batch has whole strings. Not for "arithmetic".
     carry_after : int
         Number of steps of training with whole strings before that.
+    carry_rise : int
+        Number of steps after those in which the mean number of batches of a string rises from 1 to 1 / (1 - carry).
     seed : int
         Seed of the strings.
     """
@@ -127,13 +125,14 @@ class Regular:
     train: int = ENDLESS
     carry: float = 0.0
     carry_after: int = 0
+    carry_rise: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         settle(self)
         if self.language not in LANGUAGES:
             raise ValueError(f"Regular: language is '{self.language}', expected {', '.join(LANGUAGES)}")
-        check_carry("Regular", self.carry, self.carry_after)
+        _ = self._carry  # refuses what it cannot be
         if self.carry and self.language == "arithmetic":
             raise ValueError(
                 f"Regular: carry is {self.carry}, expected 0 with 'arithmetic': its expressions do not add up"
@@ -151,6 +150,10 @@ class Regular:
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("Regular", self, limits)
+
+    @property
+    def _carry(self) -> Carry:
+        return carry_of("Regular", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:

@@ -50,6 +50,43 @@ class Exhausted(RuntimeError):
     """The settings of a generator do not allow the requested examples."""
 
 
+@dataclass(frozen=True)
+class Carry:
+    """Which rows of a training batch go on in the next batch, where their sequence is continued and the state of the
+    model carried on.
+
+    Parameters
+    ----------
+    chance : float
+        The chance of each row; 0: every batch has whole sequences.
+    after : int
+        The number of steps of training after which rows begin to go on.
+    rise : int
+        The number of steps after that in which the mean number of batches of a sequence, 1 / (1 - chance), rises from 1
+        in a straight line.
+    """
+
+    chance: float = 0.0
+    after: int = 0
+    rise: int = 0
+
+    def __bool__(self) -> bool:
+        return self.chance > 0
+
+    def chance_at(self, step: int) -> float:
+        """Returns the chance that a row of step `step` (from 0) goes on from the step before."""
+        if step <= self.after:
+            return 0.0
+        if step >= self.after + self.rise:
+            return self.chance
+        most = 1 / (1 - self.chance)
+        return 1 - 1 / (1 + (most - 1) * (step - self.after) / self.rise)
+
+
+WHOLE = Carry()
+"""Every batch has whole sequences."""
+
+
 class Split(ABC):
     """Labelled sequences, accessed by index.
 
@@ -58,11 +95,8 @@ class Split(ABC):
     """
 
     fresh: ClassVar[bool] = False
-    carry: float = 0.0
-    """The chance that a row of a training batch goes on in the next batch, where its sequence is continued and the
-    state of the model carried on; 0: every batch has whole sequences. A split with a chance implements `continued`."""
-    carry_after: int = 0
-    """The number of steps of training after which rows begin to go on."""
+    carry: Carry = WHOLE
+    """Which rows of a training batch go on in the next one. A split with a chance implements `continued`."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -17,10 +17,10 @@ from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear
 from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
-from rotrnn.tasks.generated import check_carry, check_ranges, trimmed
+from rotrnn.tasks.generated import carry_of, check_ranges, trimmed
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import prepare
-from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
+from rotrnn.tasks.task import WHOLE, Batch, Carry, Index, Shape, Split, Task, shuffled
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 """Special tokens; their ids follow those of the elements."""
@@ -248,8 +248,7 @@ class WordProblemSplit(Split):
     group: Group
     parts: tuple[tuple[Sequences, Index | None], ...]
     count_padding: bool = True
-    carry: float = 0.0
-    carry_after: int = 0
+    carry: Carry = WHOLE
 
     def __len__(self) -> int:
         return sum(self._sizes())
@@ -332,6 +331,8 @@ class WordProblem:
         carried on (`Split.continued`); 0: every batch has whole sequences.
     carry_after : int
         Number of steps of training with whole sequences before that.
+    carry_rise : int
+        Number of steps after those in which the mean number of batches of a sequence rises from 1 to 1 / (1 - carry).
     test_length, test : int
         Length and number of the test sequences.
     seed : int
@@ -352,6 +353,7 @@ class WordProblem:
     count_padding: bool = True
     carry: float = 0.0
     carry_after: int = 0
+    carry_rise: int = 0
     test_length: int = 50
     test: int = 10_000
     seed: int = 0
@@ -377,9 +379,13 @@ class WordProblem:
         check_ranges("WordProblem", self, limits)
         if self.shorter not in ("none", "two", "all"):
             raise ValueError(f"WordProblem: shorter is '{self.shorter}', expected 'none', 'two' or 'all'")
-        check_carry("WordProblem", self.carry, self.carry_after)
+        _ = self._carry  # refuses what it cannot be
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"WordProblem: val_fraction is {self.val_fraction}, expected a number between 0 and 1")
+
+    @property
+    def _carry(self) -> Carry:
+        return carry_of("WordProblem", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:
@@ -451,7 +457,7 @@ class WordProblem:
         short = tuple((one, None) for one in sequences.values() if one.length < self.length)
         return Task(
             "word_problem",
-            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding, self.carry, self.carry_after),
+            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding, self._carry),
             WordProblemSplit(G, ((whole, order[:val]),)),
             WordProblemSplit(G, ((sequences[self.test_length], None),)),
             **self.shape._asdict(),

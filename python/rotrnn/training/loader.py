@@ -109,11 +109,12 @@ class Loader:
     def new_rows(self, step: int) -> npt.NDArray[np.bool_]:
         """Returns which rows of the batch of a step begin anew."""
         rows = np.arange(self.training.batch)
-        if step <= self.split.carry_after:
+        chance = self.split.carry.chance_at(step)
+        if not chance:
             return np.full(len(rows), True)
         counter = np.zeros((len(rows), 4), np.int64)
         counter[:, 0], counter[:, 1], counter[:, 2] = rows, step, CARRIED
-        return np.asarray(philox(counter, self.training.seed)[:, 0] >= self.split.carry * 2.0**32)
+        return np.asarray(philox(counter, self.training.seed)[:, 0] >= chance * 2.0**32)
 
     def _before(self, step: int) -> Index:
         """Returns what the rows of a step have to know of their sequences so far, -1 where they begin anew."""

@@ -223,10 +223,10 @@ class Trainer:
 
     def warn_of_carry(self) -> None:
         """Warns if sequences would go on only after the last step."""
-        split, steps = self.task.train, self.training.steps
-        if split.carry and split.carry_after >= steps:
-            after = f"task.carry_after is {split.carry_after}, training.steps is {steps}"
-            warnings.warn(f"{after}: no sequence goes on (task.carry is {split.carry})", stacklevel=4)
+        carry, steps = self.task.train.carry, self.training.steps
+        if carry and carry.after >= steps:
+            after = f"task.carry_after is {carry.after}, training.steps is {steps}"
+            warnings.warn(f"{after}: no sequence goes on (task.carry is {carry.chance})", stacklevel=4)
 
     def close(self) -> None:
         """Drops the graphs of steps, and ends the loader."""

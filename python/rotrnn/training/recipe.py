@@ -194,7 +194,7 @@ class Recipe:
 HERE = {"data_dir": "", "download": False, "cache_dir": ""}
 """Settings of tasks that say where their files lie, which may be elsewhere tomorrow."""
 
-CARRY = ("carry", "carry_after")
+CARRY = ("carry", "carry_after", "carry_rise")
 """Settings of tasks that say nothing where `carry` is 0."""
 
 
