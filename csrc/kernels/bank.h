@@ -27,7 +27,7 @@ static inline void gather(vec *restrict to, const real *restrict x, walk w, int6
             to[k] = load(x);
             continue;
         }
-        to[k] = (vec){0};
+        memset(to + k, 0, sizeof *to);
         memcpy(to + k, x, (size_t)lanes * sizeof(real));
     }
 }
@@ -59,7 +59,11 @@ static inline void save_states(real *restrict carry, const real *restrict states
 }
 
 /* A complex state or coefficient, of LANES channels. */
-ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) { return (cplx_vec){load(rows), load(rows + CHANNELS)}; }
+ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) {
+    const cplx_vec h = {load(rows), load(rows + CHANNELS)};
+    return h;
+}
+
 ROT_ALWAYS_INLINE void store_pair(real *rows, cplx_vec h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
 
 /* The same, of the first lanes of a carry, zero beyond them. */
@@ -75,7 +79,8 @@ ROT_ALWAYS_INLINE cplx_vec load_carry(const real *carry, int64_t D, int64_t lane
 static inline real *pack_coefficients(const real *const *arrays, int64_t count, const real *restrict skip, int64_t D,
                                       int64_t N, int64_t states) {
     const int64_t blocks = pieces_of(D, CHANNELS), width = count * PARTS * CHANNELS, size = states * width;
-    real *const packed = WORKSPACE(real, blocks, states * count * PARTS + 1, CHANNELS);
+    const int64_t sizes[] = {(int64_t)sizeof(real), blocks, states * count * PARTS + 1, CHANNELS};
+    real *const packed = (real *)workspace(sizes, sizeof sizes / sizeof *sizes);
     if (!packed) return NULL;
     memset(packed, 0, (size_t)(blocks * (size + CHANNELS)) * sizeof(real));
     for (int64_t d = 0; d < D; d++) {
