@@ -497,16 +497,33 @@ def test_carried_states():
     for small in ("", "-small"):
         runs = {name.partition(",")[0]: one for name, one in plan(f"word-problem-carry{small}", seeds=[0]).items()}
         assert {name: (one.task.carry, one.task.length) for name, one in runs.items()} == {
-            "plain": (0, 16), "carried": (0.9, 16), "length-32": (0, 32),
+            "plain": (0, 16), "carried": (0.8, 16), "length-32": (0, 32),
         }  # fmt: skip
         assert len({one.task.length * one.training.steps for one in runs.values()}) == 1
         assert {one.task.test_length for one in runs.values()} == {200}
         assert len({(one.layer, one.model, one.optimiser, one.training.batch) for one in runs.values()}) == 1
-        assert 0 < runs["carried"].task.carry_after < runs["carried"].training.steps
+        carried = runs["carried"]
+        assert (
+            0 < carried.task.carry_after < carried.task.carry_after + carried.task.carry_rise < carried.training.steps
+        )
     layer = runs["carried"].layer
     assert (layer.rank, layer.d_state, layer.expand, runs["carried"].model.d_model) == (4, 8, 2, 64)
     assert (runs["carried"].training.batch, runs["carried"].training.steps) == (64, 4500)
-    assert runs["carried"].task.carry_after == 4000
+    assert (carried.task.carry_after, carried.task.carry_rise) == (1500, 2000)
+
+
+def test_carried_states_of_delta_product():
+    """Each way to train sees as many tokens, with the same layer, and both groups are tested at 200."""
+    ways = {"plain": (0, 16), "length-32": (0, 32), "carried": (0.8, 16)}
+    for small in ("", "-small"):
+        runs = plan(f"word-problem-carry-delta{small}", seeds=[0])
+        for group in ("A5", "S5"):
+            for kind, known in (("delta-2", ways), ("delta-4", ways), ("lstm", {"plain", "carried"})):
+                of_kind = {way: runs[f"{kind}-{way},group={group},seed=0"] for way in known}
+                for way, run in of_kind.items():
+                    assert (run.task.carry, run.task.length, run.task.test_length) == (*ways[way], 200)
+                assert len({(run.layer, run.model, run.optimiser, run.training.batch) for run in of_kind.values()}) == 1
+                assert len({run.task.length * run.training.steps for run in of_kind.values()}) == 1
 
 
 SPARED = [("word-problem-carry", {"A_log", "D"}), ("word-problem-fixed_point", {"D"})]

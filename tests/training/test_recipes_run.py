@@ -29,8 +29,15 @@ RECIPES = {  # name -> settings that make it quicker
     "word-problem-depth": FEW,
     "word-problem-iterations": FEW,
     "word-problem-fixed_point": FEW,
-    "word-problem-carry": (*FEW, "task.carry_after=0", "layer.max_iterations=4", "layer.train_iterations=4"),
-    "word-problem-carry-bedouin": (*FEW, "task.carry_after=0"),
+    "word-problem-carry": (
+        *FEW,
+        "task.carry_after=0",
+        "task.carry_rise=0",
+        "layer.max_iterations=4",
+        "layer.train_iterations=4",
+    ),
+    "word-problem-carry-bedouin": (*FEW, "task.carry_after=0", "task.carry_rise=0"),
+    "word-problem-carry-delta": (*FEW, "task.carry_after=0", "task.carry_rise=0"),
     "copy-depth": SHORT,
     "copy-fixed_point": SHORT,
 }
