@@ -32,13 +32,14 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
+.PHONY: notebooks lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
+	@echo "make notebooks   run the notebooks of examples/ and store their outputs in them"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
@@ -67,6 +68,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	@$(PYTEST)
+
+notebooks: .venv/installed
+	$(BIN)/python examples/notebooks.py
 
 cuda: .venv/installed
 	ROTRNN_CUDA=1 $(BIN)/python setup.py -q build_ext --inplace --build-temp build/inplace

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from benchmarks.measure import RESULTS, origin
 from benchmarks.training import sweep
-from rotrnn.plots.style import COLOURS, DASHES, DPI, GREY, new_figure, side_legend, styled
+from rotrnn.plots.style import COLOURS, DASHES, DPI, GREY, Sheet, styled
 from rotrnn.tasks import Recall
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.results import Row, collect, duration, find_runs, markdown
@@ -111,8 +111,8 @@ def table(rows: Sequence[Row], recipe: Recipe) -> str:
 @styled
 def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> Figure:
     """Draws the accuracy against the age, a panel for each recipe."""
-    figure, (panels,) = new_figure(9.5, 3.6, 1, len(found), sharey=True)
-    for axes, (name, rows) in zip(panels, found.items(), strict=True):
+    sheet = Sheet(None, 9.5, 3.6, len(found), sharey=True)
+    for axes, (name, rows) in zip(sheet.panels, found.items(), strict=True):
         L, task = length_of(recipes[name]), recipes[name].task
         assert isinstance(task, Recall)
         for label, accuracy in curves(rows, recipes[name]).items():
@@ -123,9 +123,9 @@ def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> F
         axes.axvline(1, color=GREY, linestyle=":", linewidth=1.2, label="age L")
         axes.axhline(100 / task.values, color=GREY, linewidth=0.9, label="guessing")
         axes.set(title=TITLES[name], xlabel="age / L", ylim=(0, 102))
-    panels[0].set_ylabel("accuracy, %")
-    side_legend(figure, panels)
-    return figure
+    sheet.panels[0].set_ylabel("accuracy, %")
+    sheet.side_legend()
+    return sheet.figure
 
 
 def write_up(recorded: dict[str, Any], folder: Path) -> None:

@@ -665,10 +665,16 @@ Prints the paths of the plots. Needs matplotlib (pip install 'rotrnn[plot]')."""
         """\
 rotrnn plot runs/digits-rotrnn
 rotrnn plot runs/lru-0 runs/lru-1 runs/rotrnn-0 runs/rotrnn-1 --out pictures
+rotrnn plot runs/digits-rotrnn --out pictures/digits.svg
 rotrnn plot runs/sweep""",
     )
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several")
-    one.add_argument("--out", type=Path, metavar="DIR", help="folder for the plots")
+    one.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the plots; or DIR/STEM.svg, also .pdf or .png: plots DIR/STEM-NAME of that kind",
+    )
 
 
 def _groups_parser(commands: Any) -> None:

@@ -19,6 +19,7 @@ from rotrnn.models.tagger import LanguageModel, draw
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.module import spelled_out
 from rotrnn.ops.pointwise import flip
 
 EPS = np.finfo(np.float64).eps
@@ -472,7 +473,7 @@ def test_samples_follow_the_models_probabilities() -> None:
 
 def test_dropout_over_time_reaches_every_dropout_of_a_block() -> None:
     for block in ("gated", "plain", "transformer"):
-        settings = repr(model_of("tagger", block=block, dropout=0.5, dropout_over_time=True).stack)
+        settings = spelled_out(model_of("tagger", block=block, dropout=0.5, dropout_over_time=True).stack)
         assert "over_time=True" in settings
         assert "over_time=False" not in settings
 

@@ -346,9 +346,10 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
         assert path.read_bytes().startswith(b"\x89PNG")
     there = plots.plot(tmp_path / "run", tmp_path / "run" / "plots")  # elsewhere, or over what is there
     assert there == paths
-    with pytest.raises(ValueError, match=r"plot: out is .*/one.pdf, one picture, and there are 5; expected a folder"):
-        plots.plot(tmp_path / "run", tmp_path / "one.pdf")
-    assert not (tmp_path / "one.pdf").exists()
+    for kind, first in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        several = plots.plot(tmp_path / "run", tmp_path / "new" / f"digits.{kind}")
+        assert several == [tmp_path / "new" / f"digits-{name}.{kind}" for name in names]
+        assert all(path.read_bytes().startswith(first) for path in several)
     figure = plots.run_figures(tmp_path / "run")["learning"]
     assert _write({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
     assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
@@ -578,3 +579,92 @@ def test_matplotlib_is_optional() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'"
+
+
+# ---- into axes that are given ----
+
+ONE = (np.array([5, 10]), np.array([0.25, 0.5]))
+TWO = (np.array([5, 10]), np.array([[0.25, 0.5], [0.5, 1.0]]))
+DISC = [np.exp(1j * np.arange(4.0)) * 0.9] * 2
+CURVE = {"length": [4, 8], "n": [200, 200], "accuracy": [0.9, 0.8], "sequence_accuracy": [0.9, 0.6]}
+DRAWN: dict[str, tuple[int, Any]] = {
+    "accuracy_by_iterations": (1, lambda **to: plots.accuracy_by_iterations({"a": [ONE]}, **to)),
+    "accuracy_by_length": (2, lambda **to: plots.accuracy_by_length({"a": [CURVE]}, chance=0.1, **to)),
+    "compare_iterations": (2, lambda **to: plots.compare_iterations({"a": [ONE]}, {"a": [ONE]}, **to)),
+    "compare_learning": (3, lambda **to: plots.compare_learning(*[{"a": [ONE]}] * 3, **to)),
+    "compare_norms": (2, lambda **to: plots.compare_norms({"a": [TWO], "b": [TWO]}, **to)),
+    "confusion_matrix": (1, lambda **to: plots.confusion_matrix(np.eye(3), title="Digits", **to)),
+    "inference_gap": (1, lambda **to: plots.inference_gap({"trained": np.ones(3)}, tol=0.1, **to)),
+    "iterations_over_training": (2, lambda **to: plots.iterations_over_training(TWO, TWO, TWO, **to)),
+    "learning_curves": (2, lambda **to: plots.learning_curves({"loss": ONE}, {"accuracy": ONE}, 0.1, **to)),
+    "norms_along_sequence": (1, lambda **to: plots.norms_along_sequence(np.ones((2, 5)), **to)),
+    "norms_over_training": (1, lambda **to: plots.norms_over_training(TWO, **to)),
+    "pathfinder_sheet": (3, lambda **to: plots.pathfinder_sheet(np.zeros((3, 4, 4), np.uint8), np.arange(3) % 2, **to)),
+    "scores": (1, lambda **to: plots.scores({"a": [0.5]}, {"a": [0.4]}, name="accuracy", **to)),
+    "unit_disc": (2, lambda **to: plots.unit_disc(DISC, DISC, **to)),
+}
+
+
+def test_every_function_that_draws_arrays_takes_axes() -> None:
+    assert {*DRAWN, "plot", "compare", "run_figures", "comparison_figures"} == set(plots.__all__)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_axes_that_are_given_get_the_same_lines_and_other_axes_nothing(name: str) -> None:
+    from matplotlib.figure import Figure
+
+    count, draw = DRAWN[name]
+    alone = draw()
+    figure = Figure(figsize=(12, 5))
+    grid = figure.subplots(2, count, squeeze=False)
+    given = grid[0, 0] if count == 1 else grid[0]
+    assert draw(ax=given) is figure
+    for axes, mine in zip(alone.axes[:count], grid[0], strict=True):
+        assert [line.get_xydata().tolist() for line in mine.get_lines()] == [
+            line.get_xydata().tolist() for line in axes.get_lines()
+        ]
+        assert len(mine.collections) == len(axes.collections)
+        assert (mine.get_xlabel(), mine.get_ylabel()) == (axes.get_xlabel(), axes.get_ylabel())
+    assert not any(axes.has_data() or axes.get_legend() for axes in grid[1])
+    assert not figure.legends
+    assert not figure.get_suptitle()
+    in_figure = [text.get_text() for one in alone.legends for text in one.get_texts()]
+    legends = [axes.get_legend() for axes in grid[0] if axes.get_legend()]
+    assert [text.get_text() for one in legends for text in one.get_texts()][-len(in_figure) or None :] == in_figure or (
+        not in_figure
+    )
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_axes_of_another_number_are_refused(name: str) -> None:
+    from matplotlib.figure import Figure
+
+    count, draw = DRAWN[name]
+    axes = Figure().subplots(1, count + 1)
+    for wrong in (axes, [1] * count, "left"):
+        with pytest.raises(ValueError, match=f"ax: .*, expected {count} of matplotlib's axes"):
+            draw(ax=wrong)
+
+
+# ---- progress ----
+
+
+def test_a_bar_is_shown_in_terminals_and_notebooks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rotrnn._support import progress
+
+    assert progress.bar(range(3)).disable  # standard error is a file here
+    assert list(progress.bar(range(3))) == [0, 1, 2]
+
+    class Kernel:
+        kernel = object()
+
+    class Python:
+        get_ipython = staticmethod(Kernel)
+
+    monkeypatch.setitem(sys.modules, "IPython", Python)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)  # ipywidgets is not installed
+    assert progress.in_notebook()
+    assert not progress.bar(range(3)).disable
+    assert progress.bar(range(3), show=False).disable
+    monkeypatch.setattr(Python, "get_ipython", staticmethod(lambda: None))  # imported, and not running
+    assert not progress.in_notebook()

@@ -19,7 +19,8 @@ NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Converted DeltaNet Dense Dropout Embedding FPMamba
 FeedForward FeedForwardBlock FixedPointRNN GELU Gate LAYERS LRU LSTM LastPool LayerNorm LiquidS4 MLSTM Mamba Mamba2
 MeanPool MinGRU RNN Recurrent ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM SelectiveRotRNN
-StoredHistory WropeMemory astype flatten orthogonal_inverse real_jordan to_lru to_rnn to_rotrnn unflatten
+StoredHistory WropeMemory astype flatten orthogonal_inverse real_jordan summary to_lru to_rnn
+to_rotrnn unflatten
 """
 
 OPS = importlib.import_module("rotrnn.ops").__all__

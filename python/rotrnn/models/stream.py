@@ -16,7 +16,7 @@ from rotrnn._support.text import plural
 from rotrnn.models.engines import check_steps, engine_of
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Params, State, flatten_state
-from rotrnn.nn.module import Unchecked, in_order
+from rotrnn.nn.module import Unchecked, in_order, spelled_out
 from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Stream:
         return _again, (self.model, self.params, self.batch, self.engine, arrays, self.tokens)
 
     def _digest(self) -> str:
-        return hashlib.sha256(repr(self.model).encode()).hexdigest()
+        return hashlib.sha256(spelled_out(self.model).encode()).hexdigest()
 
 
 def _again(

@@ -15,6 +15,7 @@ from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import *  # noqa: F403  (every layer)
 from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.summary import summary
 
 __all__ = [
     "GELU",
@@ -41,6 +42,7 @@ __all__ = [
     "flatten",
     "orthogonal_inverse",
     "real_jordan",
+    "summary",
     "to_lru",
     "to_rnn",
     "to_rotrnn",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import re
 import types
@@ -16,7 +17,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,9 @@ from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
 from rotrnn.ops.recording import recording
 from rotrnn.ops.split import Ranks
+
+if TYPE_CHECKING:
+    from rotrnn.nn.summary import Summary
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,6 +164,18 @@ class Module:
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method))
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Module.__repr__  # type: ignore[method-assign]  # or a dataclass writes its own
+
+    def __repr__(self) -> str:
+        """Returns the settings that differ from their default values, and equal parts that follow each other once."""
+        return f"{type(self).__qualname__}({own_settings(self, parts=True)})"
+
+    def summary(self) -> Summary:
+        """Returns a table of its parts, their settings, shapes and numbers of parameters (`rotrnn.summary`)."""
+        from rotrnn.nn.summary import summary  # it knows modules
+
+        return summary(self)
 
     def __post_init__(self) -> None:
         """Checks the types of the settings. A subclass with own checks calls this method first."""
@@ -368,15 +384,68 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
         raise ValueError(f"{args.op}: {name} has shape {leaf.shape}, expected ({expected})")
 
 
+# ---- settings as text ----
+
+PLACES = frozenset({"site"})
+"""Settings that say which random numbers a part draws (`build_model` numbers them), which a short text leaves out."""
+
+
+def own_settings(module: Any, *, parts: bool = False) -> str:
+    """Returns the settings of a module that differ from their default values, "d_model=8, d_state=16"; with `parts`,
+    also the modules in it."""
+    return ", ".join(
+        f"{one.name}={_brief(value)}"
+        for one in fields(module)
+        if one.repr and one.name not in PLACES
+        if not _same(value := getattr(module, one.name), one.default) and (parts or not _has_modules(value))
+    )
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+def _has_modules(value: Any) -> bool:
+    return isinstance(value, Module) or (isinstance(value, tuple) and any(map(_has_modules, value)))
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    groups = [(text, len(list(same))) for text, same in itertools.groupby(map(_brief, value))]
+    if not _has_modules(value):
+        groups = [(text, 1) for text, count in groups for _ in range(count)]
+    inside = ", ".join(text if count == 1 else f"{count} x {text}" for text, count in groups)
+    return f"({inside},)" if len(value) == 1 else f"({inside})"
+
+
+def spelled_out(value: Any) -> str:
+    """Returns all settings of a module and of its parts as text, by which a saved state knows its model: the text that
+    dataclasses write of themselves."""
+    if isinstance(value, Module) and type(value).__repr__ is Module.__repr__:
+        settings: Any = value  # a dataclass
+        inside = (f"{one.name}={spelled_out(getattr(value, one.name))}" for one in fields(settings) if one.repr)
+        return f"{type(value).__qualname__}({', '.join(inside)})"
+    if type(value) is tuple:
+        return "(" + ", ".join(map(spelled_out, value)) + ("," if len(value) == 1 else "") + ")"
+    return repr(value)
+
+
 # ---- what one call returns for another ----
 
 
 @functools.cache
 def _marked(kind: type) -> Any:
     """Returns the subclass of a type of tuples whose objects know the module that made them."""
-    return type(
-        kind.__name__, (kind,), {"_module": None, "_precision": None, "_unmarked": kind, "__module__": kind.__module__}
-    )
+    names = {"_module": None, "_precision": None, "_unmarked": kind, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), {**names, "__repr__": _marked_repr})
+
+
+def _marked_repr(value: Any) -> str:
+    """A line, since the arrays are the size of a batch; `rotrnn.summary` has a row for each."""
+    from rotrnn.nn.summary import in_brief  # it knows modules
+
+    return f"<{type(value).__name__} of {type(value._module).__name__}: {in_brief(value)}>"
 
 
 def unmarked(kind: type) -> type:

@@ -1,5 +1,6 @@
 """Plots of training runs. Drawing functions take arrays and return matplotlib figures. `run_figures` and
-`comparison_figures` draw the figures of run folders; `plot` and `compare` write them as PNG files.
+`comparison_figures` draw the figures of run folders; `plot` and `compare` write them as PNG, SVG or PDF files. With
+``ax=`` a drawing function draws into axes of yours: one, or as many as its figure has panels.
 
 matplotlib is an optional extra and is imported only when something is drawn. pyplot is never used, so there is no
 global state, and no display is needed.

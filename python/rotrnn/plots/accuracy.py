@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rotrnn.plots.style import GREY, Groups, Series, counted, draw_groups, height_for, new_figure, side_legend, styled
+from rotrnn.plots.style import GREY, Given, Groups, Series, Sheet, counted, draw_groups, height_for, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +50,7 @@ def accuracy_by_length(
     trained: Sequence[int] = (),
     chance: float | None = None,
     iterations: float | None = None,
+    ax: Given = None,
 ) -> Figure:
     """Draws the accuracy of labels, and of whole sequences if it differs, against length (Fixed-Point RNNs, Figs. 3,
     4).
@@ -64,12 +65,14 @@ def accuracy_by_length(
         Accuracy of guessing.
     iterations : float, optional
         Number of iterations that a fixed point took in the test; drawn as a vertical line.
+    ax : Axes, or two, optional
+        Axes to draw into, in place of a new figure: two if the accuracies differ.
     """
     every = [merged(one) for runs in curves.values() for one in runs]
     same = all(np.allclose(one["accuracy"], one["sequence_accuracy"]) for one in every)
     names = list(ACCURACIES)[: 1 if same else 2]
-    figure, (panels,) = new_figure(3.6 * len(names) + 1.6, height_for(len(curves) + 3, 2.9), 1, len(names), sharey=True)
-    for axes, name in zip(panels, names, strict=True):
+    sheet = Sheet(ax, 3.6 * len(names) + 1.6, height_for(len(curves) + 3, 2.9), len(names), sharey=True)
+    for axes, name in zip(sheet.panels, names, strict=True):
         groups: dict[str, list[Series]] = {
             label: [(np.array(one["length"]), np.array(one[name])) for one in map(merged, runs)]
             for label, runs in curves.items()
@@ -84,20 +87,27 @@ def accuracy_by_length(
             text = f"guessing ({100 * chance:.1f} %)"
             axes.axhline(100 * chance, color=GREY, linewidth=0.9, label=text)
         axes.set(title="Accuracy" if same else ACCURACIES[name], xlabel="length", ylim=(-2, 102))
-    panels[0].set_ylabel("%")
-    side_legend(figure, panels)
-    return figure
+    sheet.panels[0].set_ylabel("%")
+    sheet.side_legend()
+    return sheet.figure
 
 
 @styled
 def accuracy_by_iterations(
-    groups: Groups, *, length: int | None = None, trained: int | None = None, name: str = "accuracy"
+    groups: Groups,
+    *,
+    length: int | None = None,
+    trained: int | None = None,
+    name: str = "accuracy",
+    ax: Given = None,
 ) -> Figure:
     """Draws accuracy (0 to 1) against the maximum number of iterations in the test (Fixed-Point RNNs, Fig. 7).
 
-    `length` marks the longest sequence, `trained` the maximum number of iterations in training.
+    `length` marks the longest sequence, `trained` the maximum number of iterations in training; `ax` is
+    axes to draw into.
     """
-    figure, ((axes,),) = new_figure(5.2, height_for(len(groups) + 2, 2.9))
+    sheet = Sheet(ax, 5.2, height_for(len(groups) + 2, 2.9))
+    (axes,) = sheet.panels
     draw_groups(axes, counted(groups), factor=100.0)
     if length is not None:
         axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest sequence ({length})")
@@ -108,5 +118,5 @@ def accuracy_by_iterations(
     axes.set_xticks(caps, [str(cap) for cap in caps])
     axes.minorticks_off()
     axes.set(title="Limited iterations", xlabel="maximum iterations at test", ylabel=f"{name} (%)", ylim=(-2, 102))
-    side_legend(figure, [axes])
-    return figure
+    sheet.side_legend()
+    return sheet.figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array
-from rotrnn.plots.style import new_figure, styled
+from rotrnn.plots.style import Given, Sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,9 @@ def most_confused(counts: Array) -> Array:
 
 
 @styled
-def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, title: str = "Confusion matrix") -> Figure:
+def confusion_matrix(
+    counts: Array, labels: Sequence[str] | None = None, *, title: str = "Confusion matrix", ax: Given = None
+) -> Figure:
     """Draws a confusion matrix, in per cent of each row.
 
     Parameters
@@ -42,6 +44,8 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
         12 classes, the most confused come first; with more than 40, only these are shown.
     labels : sequence of str, optional
         Names of the C classes. The default is their numbers.
+    ax : Axes, optional
+        Axes to draw into, in place of a new figure.
 
     Raises
     ------
@@ -62,7 +66,8 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
     few = len(order) <= FEW
     cell = 0.34 if few else 0.18
     width = max(cell * len(order) + 1.9, 3.7)
-    figure, ((axes,),) = new_figure(width, cell * len(order) + 1.4)
+    sheet = Sheet(ax, width, cell * len(order) + 1.4)
+    (axes,) = sheet.panels
     image = axes.imshow(
         shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.5, 0, 100)
     )  # makes rare confusions visible
@@ -82,9 +87,10 @@ def confusion_matrix(counts: Array, labels: Sequence[str] | None = None, *, titl
     there = np.count_nonzero(counts.sum(0) + counts.sum(1))
     if not few:
         title += f"\nmost confused first{f', {len(order)} of {there}' if len(order) < there else ''}"
-    figure.suptitle(title, fontsize=9, fontweight="bold")
+    sheet.title(title, fontsize=9, fontweight="bold")
     axes.set(xlabel="answer", ylabel="class")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=22, ticks=[0, 50, 100] if few else [0, 5, 20, 50, 100])
+    ticks = [0, 50, 100] if few else [0, 5, 20, 50, 100]
+    bar = sheet.figure.colorbar(image, ax=axes, shrink=0.8, aspect=22, ticks=ticks)
     bar.set_label("% of the class", fontsize=8)
     bar.outline.set_visible(False)
-    return figure
+    return sheet.figure

@@ -10,16 +10,16 @@ import numpy as np
 from rotrnn.ops.boundary import Array
 from rotrnn.plots.style import (
     GREY,
+    Given,
     Groups,
     Series,
+    Sheet,
     by_depth,
     counted,
     draw_groups,
     height_for,
     layer_legend,
     looks,
-    new_figure,
-    side_legend,
     smooth,
     styled,
     whole_decades,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @styled
 def iterations_over_training(
-    iterations: Series, largest: Series, residual: Series, *, tol: float | None = None
+    iterations: Series, largest: Series, residual: Series, *, tol: float | None = None, ax: Given = None
 ) -> Figure:
     """Draws iterations and residuals of each block over training.
 
@@ -43,8 +43,11 @@ def iterations_over_training(
         Training steps, and the largest residual of the last iteration.
     tol : float, optional
         The requested residual.
+    ax : two Axes, optional
+        Axes to draw into, in place of a new figure.
     """
-    figure, ((left, right),) = new_figure(7.6, 2.9, 1, 2)
+    sheet = Sheet(ax, 7.6, 2.9, 2)
+    left, right = sheet.panels
     steps, means = iterations
     for block, colour in enumerate(by_depth(means.shape[1])):
         left.plot(steps, smooth(means[:, block]), color=colour, label=f"block {block + 1}")
@@ -58,14 +61,16 @@ def iterations_over_training(
     for axes in (left, right):
         axes.set_xlim(left=0)
     whole_decades(right)
-    side_legend(figure, [left, right])
-    return figure
+    sheet.side_legend()
+    return sheet.figure
 
 
 @styled
-def compare_iterations(iterations: Groups, residual: Groups) -> Figure:
-    """Draws mean iterations (smoothed) and largest residuals of several configurations, over their runs."""
-    figure, (panels,) = new_figure(7.8, height_for(len(iterations), 2.9), 1, 2)
+def compare_iterations(iterations: Groups, residual: Groups, *, ax: Given = None) -> Figure:
+    """Draws mean iterations (smoothed) and largest residuals of several configurations, over their runs. `ax`: two
+    axes to draw into."""
+    sheet = Sheet(ax, 7.8, height_for(len(iterations), 2.9), 2)
+    panels = sheet.panels
     for axes, groups, title in (
         (panels[0], iterations, "Iterations to the fixed point"),
         (panels[1], residual, "Residual of the last iteration"),
@@ -76,12 +81,12 @@ def compare_iterations(iterations: Groups, residual: Groups) -> Figure:
     panels[0].set(ylabel="iterations", ylim=(0, None))
     panels[1].set_ylabel("largest of a batch")
     whole_decades(panels[1])
-    side_legend(figure, panels)
-    return figure
+    sheet.side_legend()
+    return sheet.figure
 
 
 @styled
-def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None) -> Figure:
+def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None, ax: Given = None) -> Figure:
     """Draws the difference between parallel and sequential inference along a sequence (Fixed-Point RNNs, Fig. 5).
 
     Parameters
@@ -90,8 +95,11 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None) -> Fig
         For each name ("initial", "trained") the differences of outputs (T,), relative to the largest output.
     tol : float, optional
         The residual at which iterations stop.
+    ax : Axes, optional
+        Axes to draw into, in place of a new figure.
     """
-    figure, ((axes,),) = new_figure(4.6, 2.9)
+    sheet = Sheet(ax, 4.6, 2.9)
+    (axes,) = sheet.panels
     for (label, gap), look in zip(gaps.items(), looks(len(gaps)), strict=True):
         axes.plot(np.arange(1, len(gap) + 1), gap, label=label, **look)
     if tol is not None:
@@ -99,5 +107,5 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None) -> Fig
     axes.set(title="Parallel against sequential inference", xlabel="time step $t$", ylabel="difference of outputs")
     if any(np.any(gap > 0) for gap in gaps.values()):
         whole_decades(axes)
-    layer_legend(axes)
-    return figure
+    layer_legend(sheet)
+    return sheet.figure

@@ -12,15 +12,15 @@ from rotrnn.plots.style import (
     GREEN,
     GREY,
     ORANGE,
+    Given,
     Groups,
     Series,
+    Sheet,
     counted,
     draw_groups,
     height_for,
     looks,
     marker,
-    new_figure,
-    side_legend,
     smooth,
     styled,
 )
@@ -38,6 +38,7 @@ def learning_curves(
     *,
     split: str = "validation",
     sequences: bool = False,
+    ax: Given = None,
 ) -> Figure:
     """Draws loss and accuracy over training.
 
@@ -53,8 +54,11 @@ def learning_curves(
         Name of the split of `validation`: "test" if the data set has no validation split.
     sequences : bool
         Whether the accuracy in `test` is that of whole sequences.
+    ax : two Axes, optional
+        Axes to draw into, in place of a new figure.
     """
-    figure, ((left, right),) = new_figure(7.2, 2.9, 1, 2)
+    sheet = Sheet(ax, 7.2, 2.9, 2)
+    left, right = sheet.panels
     for axes, quantity, factor, colour, label in (
         (left, "loss", 1.0, ORANGE, split),
         (right, "accuracy", 100.0, ORANGE, split),
@@ -79,35 +83,37 @@ def learning_curves(
         right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, clip_on=False, label=label)
     right.set_ylim(bottom=0)
     lines, labels = right.get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=max(1, len(lines) if len(lines) <= 4 else 3))
-    return figure
+    sheet.legend(lines, labels, ncols=max(1, len(lines) if len(lines) <= 4 else 3))
+    return sheet.figure
 
 
 @styled
 def compare_learning(
-    train_loss: Groups, loss: Groups, accuracy: Groups, *, name: str = "validation accuracy"
+    train_loss: Groups, loss: Groups, accuracy: Groups, *, name: str = "validation accuracy", ax: Given = None
 ) -> Figure:
     """Draws training loss (smoothed), validation loss and validation accuracy of several configurations.
 
     A line is the mean of the runs up to the step that all of them have reached; its band spans their minimum and
-    maximum. `name` is the split and the name of the accuracy.
+    maximum. `name` is the split and the name of the accuracy; `ax` three axes to draw into.
     """
-    figure, (panels,) = new_figure(10.2, height_for(len(train_loss), 2.9), 1, 3)
+    sheet = Sheet(ax, 10.2, height_for(len(train_loss), 2.9), 3)
     smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}
     for axes, groups, factor, title, unit in (
-        (panels[0], smoothed, 1.0, "Training loss", "cross-entropy (nats)"),
-        (panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", "cross-entropy (nats)"),
-        (panels[2], accuracy, 100.0, name[0].upper() + name[1:], "%"),
+        (sheet.panels[0], smoothed, 1.0, "Training loss", "cross-entropy (nats)"),
+        (sheet.panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", "cross-entropy (nats)"),
+        (sheet.panels[2], accuracy, 100.0, name[0].upper() + name[1:], "%"),
     ):
         draw_groups(axes, counted(groups), factor=factor)
         axes.set(title=title, xlabel="training step", ylabel=unit)
         axes.set_xlim(left=0)
-    side_legend(figure, panels)
-    return figure
+    sheet.side_legend()
+    return sheet.figure
 
 
 @styled
-def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[float]], *, name: str) -> Figure:
+def scores(
+    best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[float]], *, name: str, ax: Given = None
+) -> Figure:
     """Draws the test accuracy of each configuration: a dot for each run, a bar for their mean.
 
     Parameters
@@ -116,10 +122,13 @@ def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[floa
         For each configuration one accuracy (0 to 1) per run, of the best and of the last parameters.
     name : str
         Name of the accuracy.
+    ax : Axes, optional
+        Axes to draw into, in place of a new figure.
     """
     labels = list(best)
     longest = max(map(len, labels), default=0)
-    figure, ((axes,),) = new_figure(4.6 + 0.06 * longest, 1.0 + 0.27 * len(labels))
+    sheet = Sheet(ax, 4.6 + 0.06 * longest, 1.0 + 0.27 * len(labels))
+    (axes,) = sheet.panels
     rows = np.arange(len(labels))
     for row, (label, look) in enumerate(zip(labels, looks(len(labels)), strict=True)):
         for found, shift, options in (
@@ -135,5 +144,6 @@ def scores(best: Mapping[str, Sequence[float]], last: Mapping[str, Sequence[floa
     filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, one dot per run")
     hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
     (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")
-    figure.legend(handles=[filled, bar, hollow], loc="outside lower center", ncols=3, columnspacing=1.2)
-    return figure
+    entries = [filled, bar, hollow]
+    sheet.legend(entries, [one.get_label() for one in entries], ncols=3, columnspacing=1.2)
+    return sheet.figure

@@ -48,7 +48,10 @@ GAP_SEQUENCES, GAP_STEPS = 8, 256
 
 
 def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Writes the figures of a run (`run_figures`) into its subfolder ``plots/``, or into `out`. Returns their paths."""
+    """Writes the figures of a run (`run_figures`) into its subfolder ``plots/``, or into `out`. Returns their paths.
+
+    `out` is a folder, or ends in .png, .svg or .pdf: "pictures/lru.svg" writes pictures/lru-learning.svg and so on.
+    """
     return _write(run_figures(run_dir), Path(run_dir, "plots") if out is None else Path(out))
 
 
@@ -233,7 +236,7 @@ def longest(task: Task) -> int:
 
 
 def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
-    """Writes the figures of several runs (`comparison_figures`) into `out`. Returns their paths."""
+    """Writes the figures of several runs (`comparison_figures`) into `out`, as `plot` does. Returns their paths."""
     return _write(comparison_figures(folders), Path(out))
 
 
@@ -327,20 +330,17 @@ def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
 
 
 def _write(figures: Mapping[str, Figure], out: Path) -> list[Path]:
-    """Each figure as a PNG in the folder `out`; or, if `out` names a picture, the only one as that."""
+    """Each figure as NAME.png in the folder `out`. If `out` ends as a picture does, in .png, .svg or .pdf, the figures
+    are such pictures beside each other: one as `out`, several as STEM-NAME.svg."""
     kinds = next(iter(figures.values())).canvas.get_supported_filetypes() if figures else {}
     kind = out.suffix[1:].lower()
     if kind in kinds and not out.is_dir():
-        if len(figures) > 1:
-            raise ValueError(f"plot: out is {out}, one picture, and there are {len(figures)}; expected a folder")
-        (figure,) = figures.values()
-        with atomic_file(out) as file:
+        one = len(figures) == 1
+        paths = [out if one else out.with_name(f"{out.stem}-{name}{out.suffix}") for name in figures]
+    else:
+        kind, paths = "png", [out / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
             figure.savefig(file, dpi=DPI, format=kind)
-        return [out]
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in figures.items():
-        paths.append(out / f"{name}.png")
-        with atomic_file(paths[-1]) as file:
-            figure.savefig(file, dpi=DPI, format="png")
     return paths

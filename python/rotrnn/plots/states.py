@@ -12,7 +12,9 @@ from rotrnn.ops.boundary import Array
 from rotrnn.plots.style import (
     BLUE,
     GREY,
+    Given,
     Series,
+    Sheet,
     by_depth,
     counted,
     draw_groups,
@@ -20,8 +22,6 @@ from rotrnn.plots.style import (
     height_for,
     layer_legend,
     marker,
-    new_figure,
-    side_legend,
     styled,
 )
 
@@ -34,7 +34,7 @@ PANEL = 30
 
 
 @styled
-def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
+def unit_disc(before: Sequence[Array], after: Sequence[Array], *, ax: Given = None) -> Figure:
     """Draws the eigenvalues of each layer's recurrence in the unit disc, at initialisation and after training.
 
     Parameters
@@ -42,15 +42,15 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
     before, after : list of complex arrays (N,), one per layer
         In one step, a state is scaled by the modulus of its eigenvalue and rotated by its angle. A line joins each
         initial eigenvalue to the trained one with the same index.
+    ax : Axes, or several, optional
+        Axes to draw into, one per layer, in place of a new figure.
     """
     columns = min(len(before), 3)
     rows = -(-len(before) // columns)
-    figure, grid = new_figure(max(3.2, 2.5 * columns), 2.6 * rows + 0.4, rows, columns)
+    sheet = Sheet(ax, max(3.2, 2.5 * columns), 2.6 * rows + 0.4, len(before), columns)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
-    for layer, axes in enumerate(axes for row in grid for axes in row):
+    for layer, axes in enumerate(sheet.panels):
         axes.set_axis_off()
-        if layer >= len(before):
-            continue
         old, new = before[layer], after[layer]
         axes.plot(circle.real, circle.imag, color="black", linewidth=0.8)
         axes.plot(0.5 * circle.real, 0.5 * circle.imag, color="#D0D0D0", linewidth=0.6)
@@ -66,70 +66,72 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array]) -> Figure:
         )
         trained = axes.scatter(new.real, new.imag, s=size, zorder=4, color=BLUE, alpha=0.85, linewidths=0)
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title=f"layer {layer + 1}")
-    figure.legend([initial, trained], ["initial", "trained"], loc="outside lower center", ncols=2)
-    figure.suptitle("Eigenvalues in the unit disc", fontsize=10)
-    return figure
+    sheet.legend([initial, trained], ["initial", "trained"], ncols=2)
+    if sheet.own:
+        sheet.title("Eigenvalues in the unit disc", fontsize=10)
+    return sheet.figure
 
 
 @styled
-def norms_along_sequence(norms: Array) -> Figure:
+def norms_along_sequence(norms: Array, *, ax: Given = None) -> Figure:
     """Draws the norm of the hidden state along the sequence; `norms` (layers, T) is the mean over sequences of |h_t|,
-    divided by the root of the number of reals in h_t (`Recurrent.state_size`)."""
-    figure, ((axes,),) = new_figure(4.6, 2.9)
+    divided by the root of the number of reals in h_t (`Recurrent.state_size`). `ax`: axes to draw into."""
+    sheet = Sheet(ax, 4.6, 2.9)
+    (axes,) = sheet.panels
     for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms)), strict=True)):
         axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
     axes.set(title="Hidden state along the sequence", xlabel="time step $t$", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(0, max(1, norms.shape[1] - 1))
-    layer_legend(axes)
-    return figure
+    layer_legend(sheet)
+    return sheet.figure
 
 
 @styled
-def norms_over_training(series: Series) -> Figure:
+def norms_over_training(series: Series, *, ax: Given = None) -> Figure:
     """Draws the mean norm of each layer's hidden state over training; `series` is steps (n,) and norms (n, layers),
-    divided as in `norms_along_sequence`."""
-    figure, ((axes,),) = new_figure(4.6, 2.9)
+    divided as in `norms_along_sequence`. `ax`: axes to draw into."""
+    sheet = Sheet(ax, 4.6, 2.9)
+    (axes,) = sheet.panels
     steps, norms = series
     for layer, colour in enumerate(by_depth(norms.shape[1])):
         axes.plot(steps, norms[:, layer], color=colour, marker=marker(steps), markersize=3, label=f"layer {layer + 1}")
     axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(left=0)
-    layer_legend(axes)
-    return figure
+    layer_legend(sheet)
+    return sheet.figure
 
 
 @styled
-def compare_norms(groups: Mapping[str, Sequence[Series]]) -> Figure:
+def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -> Figure:
     """Draws the mean norm of hidden states over training (RotRNN, Fig. 3), one series (n,), (n, layers) per run,
     divided as in `norms_along_sequence`; the figure in the paper does not divide.
 
     With several layers, each configuration has a panel and each layer a line, all on one scale. With one layer, all
-    configurations share a panel. A line is the mean of the runs; its band spans their minimum and maximum.
+    configurations share a panel. A line is the mean of the runs; its band spans their minimum and maximum. `ax`: axes
+    to draw into, one per panel.
     """
     layers = max(norms.shape[1] for runs in groups.values() for _, norms in runs)
     if layers == 1:
-        figure, ((axes,),) = new_figure(5.6, height_for(len(groups), 2.9))
+        sheet = Sheet(ax, 5.6, height_for(len(groups), 2.9))
+        (axes,) = sheet.panels
         draw_groups(axes, counted({label: [(at, norms[:, 0]) for at, norms in runs] for label, runs in groups.items()}))
-        panels = [axes]
         axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM)
     else:
         groups = {label: runs for label, runs in groups.items() if runs}
         columns = min(len(groups), 4)
         rows = -(-len(groups) // columns)
         size = max(4.6, 2.3 * columns + 1.3), height_for(layers, 2.3 * rows + 0.4)
-        figure, grid = new_figure(*size, rows, columns, sharex=True, sharey=True)
-        panels = [axes for row in grid for axes in row]
+        sheet = Sheet(ax, *size, len(groups), columns, sharex=True, sharey=True)
         colours = by_depth(layers)
-        for axes, (label, runs) in zip(panels, counted(groups).items(), strict=False):
+        for axes, (label, runs) in zip(sheet.panels, counted(groups).items(), strict=True):
             for layer in range(runs[0][1].shape[1]):
                 one = [(at, norms[:, layer]) for at, norms in runs]
                 draw_runs(axes, one, f"layer {layer + 1}", marker=marker(one[0][0]), color=colours[layer])
             axes.set_title(fill(label.replace(",", ", "), PANEL), fontsize=8)
-        for axes in panels[len(groups) :]:
-            axes.set_axis_off()
-        figure.supxlabel("training step", fontsize=9)
-        figure.supylabel(NORM, fontsize=9)
-    panels[0].set_xlim(left=0)
-    panels[0].set_ylim(bottom=0)
-    side_legend(figure, panels)
-    return figure
+        if sheet.own:
+            sheet.figure.supxlabel("training step", fontsize=9)
+            sheet.figure.supylabel(NORM, fontsize=9)
+    sheet.panels[0].set_xlim(left=0)
+    sheet.panels[0].set_ylim(bottom=0)
+    sheet.side_legend()
+    return sheet.figure

@@ -57,6 +57,62 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
+Given = Any
+"""Axes to draw into: matplotlib's `Axes`, or as many of them as there are panels, in rows; None for a new figure."""
+
+
+class Sheet:
+    """A figure with a panel for each part of a drawing: a new one, or axes of a figure that are given.
+
+    In a new figure, of `width` by `height` inches with `rows` of `columns` panels, titles and legends stand around all
+    panels. In one that is given there may be more than this drawing: titles and legends stay in its axes.
+    """
+
+    def __init__(
+        self, ax: Given, width: float, height: float, count: int = 1, columns: int | None = None, **options: Any
+    ) -> None:
+        self.own = ax is None
+        self.figure: Figure
+        if ax is not None:
+            self.panels: list[Axes] = np.ravel(np.asarray(ax, object)).tolist()
+            if len(self.panels) != count or not all(hasattr(one, "get_figure") for one in self.panels):
+                raise ValueError(f"ax: {ax!r:.80}, expected {count} of matplotlib's axes")
+            self.figure = self.panels[0].get_figure(root=True)  # type: ignore[assignment]
+            return
+        columns = columns or count
+        self.figure, rows = new_figure(width, height, -(-count // columns), columns, **options)
+        every = [axes for row in rows for axes in row]
+        self.panels = every[:count]
+        for axes in every[count:]:
+            axes.set_axis_off()
+
+    def title(self, text: str, **look: Any) -> None:
+        """Draws a title above all panels."""
+        if self.own:
+            self.figure.suptitle(text, **look)
+        else:
+            self.panels[0].set_title(text)
+
+    def legend(self, handles: Sequence[Any], labels: Sequence[str], place: str = "lower center", **look: Any) -> None:
+        """Draws one legend for all panels, outside of them on that side."""
+        if self.own:
+            self.figure.legend(list(handles), list(labels), loc=f"outside {place}", **look)
+        else:
+            self.panels[-1].legend(list(handles), list(labels))
+
+    def side_legend(self) -> None:
+        """Draws one legend for all panels to the right of them. An entry that several panels share appears once. A new
+        figure is widened if entries are long."""
+        entries: dict[Any, Any] = {}
+        for axes in self.panels:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        longest = max(map(len, entries), default=0)
+        if self.own:
+            self.figure.set_figwidth(self.figure.get_figwidth() + 0.06 * max(0, longest - USUAL))
+        self.legend(list(entries.values()), list(entries), "right upper")
+
+
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a drawing function to use the style of this module."""
 
@@ -169,17 +225,7 @@ def height_for(entries: int, least: float) -> float:
     return max(least, 0.19 * entries + 0.5)
 
 
-def side_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Draws one legend for all panels to the right of them. An entry that several panels share appears once. The figure
-    is widened if entries are long."""
-    entries: dict[Any, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    longest = max(map(len, entries), default=0)
-    figure.set_figwidth(figure.get_figwidth() + 0.06 * max(0, longest - USUAL))
-    figure.legend(handles=list(entries.values()), labels=list(entries), loc="outside right upper")
-
-
-def layer_legend(axes: Axes) -> None:
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+def layer_legend(sheet: Sheet) -> None:
+    """Draws the legend of a single panel, beside it in a new figure."""
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if sheet.own else {}
+    sheet.panels[0].legend(**place)

@@ -11,8 +11,7 @@ import warnings
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tqdm import tqdm
-
+from rotrnn._support import progress
 from rotrnn._support.files import atomic_file
 from rotrnn._support.platform import sync_all, synced
 
@@ -126,7 +125,7 @@ class ResumingDownloader:
                     self.tag.write_text(tag)
             size = response.headers.get("Content-Length")
             total = None if size is None else have + int(size)
-            bar = tqdm(total=total, initial=have, unit="B", unit_scale=True, disable=None, desc=url.rpartition("/")[2])
+            bar = progress.bar(total=total, initial=have, unit="B", unit_scale=True, desc=url.rpartition("/")[2])
             with bar:
                 for chunk in response.iter_content(CHUNK):
                     file.write(chunk)
@@ -160,7 +159,8 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
     try:
         with open(archive, "rb") as file:
             size = os.path.getsize(archive)
-            with tqdm.wrapattr(file, "read", size, disable=None, desc=f"unpacking {Path(archive).name}") as packed:
+            words = f"unpacking {Path(archive).name}"
+            with progress.kind().wrapattr(file, "read", size, disable=None, desc=words) as packed:
                 _unpack(gzip.GzipFile(fileobj=packed), inner, temporary)
         if not (temporary / inner).is_dir():
             raise ValueError(f"it has no folder {inner}")

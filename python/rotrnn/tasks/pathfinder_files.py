@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from rotrnn._support.files import atomic_file, locked, open_npy
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import synced
+from rotrnn._support.progress import bar
 from rotrnn.tasks.prepared import Arrays, Forms, Store
 from rotrnn.tasks.released import Release, lra, prepare
 from rotrnn.tasks.task import Index
@@ -138,7 +138,7 @@ def read_level(folder: Path, resolution: int, contour_length: int, data_dir: str
         pillow = _pillow()
         with ThreadPoolExecutor() as pool:
             read = pool.map(lambda sample: sample.read(pillow, resolution), samples)
-            for i, one in enumerate(tqdm(read, desc=str(folder), total=len(samples), unit="image", disable=None)):
+            for i, one in enumerate(bar(read, desc=str(folder), total=len(samples), unit="image")):
                 pixels[i] = one
 
     name = f"pathfinder{resolution}-{contour_length}"
@@ -254,7 +254,7 @@ def _write_level(
         shutil.rmtree(left)
     count = settings["images"]
     with ThreadPoolExecutor() as pool:
-        for batch in tqdm(range(-(-count // BATCH)), desc=str(folder), unit="batch", disable=None):
+        for batch in bar(range(-(-count // BATCH)), desc=str(folder), unit="batch"):
             metadata = folder / "metadata" / f"{batch}.npy"
             if metadata.exists():
                 continue

@@ -29,6 +29,7 @@ from rotrnn import cuda
 from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
+from rotrnn._support.progress import bar as progress_bar
 from rotrnn._support.provenance import session
 from rotrnn.cuda import DeviceError
 from rotrnn.models.model import SequenceModel
@@ -243,10 +244,9 @@ class Trainer:
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
         """All steps from where `state` is."""
-        disable = None if self.progress else True  # None: where standard error is no terminal
         with (
             _Interrupt(self.world) as interrupt,
-            tqdm(total=self.steps, initial=state.step, unit="step", disable=disable) as bar,
+            progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
             saved = None
             while True:
