@@ -32,13 +32,14 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: notebooks lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
+.PHONY: docs notebooks lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
+	@echo "make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "make notebooks   run the notebooks of examples/ and store their outputs in them"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
@@ -68,6 +69,20 @@ demo: .venv/installed
 
 test: .venv/installed
 	@$(PYTEST)
+
+docs: build/docs/venv/installed
+	build/docs/venv/bin/python docs/site/make_site.py
+
+# Sphinx and its like, beside the packages of .venv
+build/docs/venv/installed: .venv/installed
+	rm -rf build/docs/venv
+	$(PYTHON) -m venv build/docs/venv
+	echo "import site; site.addsitedir('$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')')" \
+		> "$$(build/docs/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rotrnn.pth"
+	build/docs/venv/bin/pip install --quiet --disable-pip-version-check \
+		$$($(BIN)/python -c 'import tomllib as t; p = t.load(open("pyproject.toml", "rb"))["project"]; \
+			print(*p["optional-dependencies"]["docs"])')
+	@touch $@
 
 notebooks: .venv/installed
 	$(BIN)/python examples/notebooks.py

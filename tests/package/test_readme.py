@@ -25,6 +25,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 EVERY = [
     README,
     *PAGES,
+    *sorted(DOCS.glob("layers/*.md")),
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted(ROOT.glob("benchmarks/results/**/*.md")),

@@ -37,7 +37,7 @@ def kind() -> Any:
     return widget
 
 
-class Line(tqdm):
+class Line(tqdm):  # type: ignore[misc]  # tqdm has no types
     """A bar of text for notebooks, shown although standard error is no terminal."""
 
     def __init__(self, *args: Any, disable: bool | None = False, **options: Any) -> None:

@@ -145,5 +145,5 @@ def scores(
     hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
     (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")
     entries = [filled, bar, hollow]
-    sheet.legend(entries, [one.get_label() for one in entries], ncols=3, columnspacing=1.2)
+    sheet.legend(entries, [str(one.get_label()) for one in entries], ncols=3, columnspacing=1.2)
     return sheet.figure

@@ -96,7 +96,8 @@ class Sheet:
     def legend(self, handles: Sequence[Any], labels: Sequence[str], place: str = "lower center", **look: Any) -> None:
         """Draws one legend for all panels, outside of them on that side."""
         if self.own:
-            self.figure.legend(list(handles), list(labels), loc=f"outside {place}", **look)
+            options: dict[str, Any] = {"loc": f"outside {place}", **look}
+            self.figure.legend(list(handles), list(labels), **options)
         else:
             self.panels[-1].legend(list(handles), list(labels))
 
