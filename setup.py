@@ -6,12 +6,14 @@ on PATH and among Python's packages; ROTRNN_CUDA=0 leaves it alone.
 """
 
 import os
+import re
 import runpy
 import shlex
 import shutil
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -260,10 +262,33 @@ class BuildVariants(build_ext):
         return True
 
 
+def package_page(readme, repository, version):
+    """Returns the README with addresses in place of relative links, so that a package page shows its pictures, too."""
+
+    def address(found):
+        picture, text, path = found.groups()
+        return f"{picture}[{text}]({repository}/{'raw' if picture else 'blob'}/v{version}/{path})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)", address, readme)
+
+
+def about():
+    """Returns the long description, and the addresses of the repository if ROTRNN_REPOSITORY has its address."""
+    text, repository = Path("README.md").read_text(encoding="utf-8"), os.environ.get("ROTRNN_REPOSITORY", "")
+    urls = {}
+    if repository:
+        version = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+        text = package_page(text, repository, version)
+        documentation, changes = (f"{repository}/blob/v{version}/{path}" for path in ("docs/README.md", "CHANGELOG.md"))
+        urls = {"Source": repository, "Issues": f"{repository}/issues", "Documentation": documentation}
+        urls["Changelog"] = changes
+    return {"long_description": text, "long_description_content_type": "text/markdown", "project_urls": urls}
+
+
 include = ["csrc/include", "csrc/kernels", "include", np.get_include()]
 extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)]
 if find_nvcc():
     sources = sorted(map(str, Path("cuda").glob("*.c*")))
     extensions.append(Extension("rotrnn._cuda", sources, include_dirs=[*include, "csrc/module", "cuda"]))
 if __name__ == "__main__":  # tests/c/cross.py imports this file for its jobs
-    setup(ext_modules=extensions, cmdclass={"build": Build, "build_ext": BuildVariants})
+    setup(ext_modules=extensions, cmdclass={"build": Build, "build_ext": BuildVariants}, **about())
