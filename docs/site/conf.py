@@ -1,14 +1,16 @@
 """Sphinx settings of the site that docs/site/make_site.py builds from the pages and docstrings of the repository.
 
 Sphinx and not MkDocs, because numpydoc reads the sections of NumPy's docstrings as they are, and names in them become
-links. Equations are MathML, which browsers draw without a script, a font or a network.
+links. Equations are MathML, which browsers draw without a script or a network, in a font that ziamath brings along.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import ziamath
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 
@@ -35,7 +37,7 @@ numpydoc_class_members_toctree = False
 html_theme = "furo"
 html_title = "rotrnn"
 html_math_renderer = "mathml"
-html_static_path = ["_static"]
+html_static_path = ["_static", str(Path(ziamath.__file__).parent / "fonts" / "STIXTwoMath-Regular.ttf")]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False

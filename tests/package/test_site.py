@@ -52,6 +52,7 @@ def test_pages_written_by_hand_are_those_of_layers() -> None:
         text = (ROOT / "docs" / "layers" / f"{name}.md").read_text()
         assert text.startswith(f"# {OURS[name].__name__}\n")
         assert "$$" in text
+        assert f"(layers/{name}.md)" in (ROOT / "docs" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", OURS)
