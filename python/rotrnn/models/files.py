@@ -67,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     if facts.get("model_format") != FORMAT:
         raise ValueError(f"{path}: has model_format {facts.get('model_format')!r:.20}, expected {FORMAT}")
     try:
-        model = _made(facts["model"], "model")
+        model = made(facts["model"], "model")
         if not isinstance(model, SequenceModel):
             raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(_heads())}")
         params = unflatten(arrays)
@@ -92,35 +92,35 @@ def described(part: Any) -> Any:
         return part
     kind: Any = type(part)
     name = kind.__name__
-    if _kinds().get(name) is not kind:
+    if kinds().get(name) is not kind:
         raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
     return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if one.init}}
 
 
-def _made(value: Any, where: str) -> Any:
+def made(value: Any, where: str) -> Any:
     """The inverse of `described`: returns the part of a JSON value, whose place in the file is `where`."""
     if isinstance(value, list):
-        return tuple(_made(one, f"{where}.{i}") for i, one in enumerate(value))
+        return tuple(made(one, f"{where}.{i}") for i, one in enumerate(value))
     if not isinstance(value, dict):
         return value
-    kinds, name = _kinds(), value.get("kind")
-    if not isinstance(name, str) or name not in kinds:
-        likely = alike(name, kinds) if isinstance(name, str) else ""
-        raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(kinds)}{likely}")
-    known = [one.name for one in fields(kinds[name]) if one.init]  # type: ignore[arg-type]  # all are dataclasses
-    settings = {key: _made(one, f"{where}.{key}") for key, one in value.items() if key != "kind"}
+    classes, name = kinds(), value.get("kind")
+    if not isinstance(name, str) or name not in classes:
+        likely = alike(name, classes) if isinstance(name, str) else ""
+        raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(classes)}{likely}")
+    known = [one.name for one in fields(classes[name]) if one.init]  # type: ignore[arg-type]  # all are dataclasses
+    settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key != "kind"}
     for key in settings:
         if key not in known:
             raise ValueError(f"{where}, a {name}, has {key!r:.80}, which is no setting{nearest(key, known)}")
     try:
-        return kinds[name](**settings)
+        return classes[name](**settings)
     except TypeError as error:  # a setting without a default is missing
         raise ValueError(f"{where}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _kinds() -> dict[str, type[Module]]:
+def kinds() -> dict[str, type[Module]]:
     """Returns the classes that a file can name. Layers are looked up at each call: users add their own."""
     return {kind.__name__: kind for kind in (*PARTS, *LAYERS.values())}
 

@@ -176,6 +176,12 @@ class SequenceModel(Module, ABC):
 
     def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
         """Returns the gradients of all parameters, nested like `params`. `gather` is that of forward's context."""
+        return trusted(self.backward_all)(params, saved, dlogits, None, gather)[1]
+
+    def backward_all(
+        self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
+    ) -> tuple[Array | None, Params, State]:
+        """Returns (dinputs, dparams, dstate0), as a layer's backward does; token ids have no gradient (None)."""
         grads: Params = {}
 
         def below_head() -> Array:
@@ -186,9 +192,10 @@ class SequenceModel(Module, ABC):
             return dx
 
         # passed on without a local name, so that each gradient is freed as soon as the next one is computed
-        dx, dblocks, _ = trusted(self.stack.backward)(params["blocks"], saved.blocks, below_head(), None, gather)
-        _, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
-        return {"encoder": dencoder, "blocks": dblocks, **grads}
+        stack_backward = trusted(self.stack.backward)
+        dx, dblocks, dstate0 = stack_backward(params["blocks"], saved.blocks, below_head(), dstate, gather)
+        dinputs, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
+        return dinputs, {"encoder": dencoder, "blocks": dblocks, **grads}, dstate0
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         self.stack.check_state(args, name, state)

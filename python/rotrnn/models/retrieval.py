@@ -88,6 +88,15 @@ class Retrieval(SequenceModel):
         dpooled = np.concatenate([du + ddifference + dproduct * v, dv - ddifference + dproduct * u])
         return pool_backward(self.pool, pool, dpooled, gather), {"hidden": dhidden, "head": dhead}
 
+    def backward_all(
+        self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
+    ) -> tuple[Array | None, Params, State]:
+        """Like that of all models; dinputs are those of pairs, (B, 2, T, F)."""
+        dinputs, dparams, dstate0 = trusted(super().backward_all)(params, saved, dlogits, dstate, gather)
+        if dinputs is not None:
+            dinputs = dinputs.reshape(2, -1, *dinputs.shape[1:]).swapaxes(0, 1)
+        return dinputs, dparams, dstate0
+
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         raise ValueError("Retrieval.read: a model of pairs does not support streaming inference")
 

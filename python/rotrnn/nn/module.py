@@ -146,9 +146,9 @@ StateForm = StateArray | tuple[StateArray, ...]
 class Module:
     """Base class for functions with parameters, whose calls are checked.
 
-    When a subclass is defined, its methods `init`, `forward`, `backward`, `prepare` and `step` are wrapped. The wrapper
-    checks the arguments against the declarations of the class (`shapes`, `modules`, `input_forms`, `letters`,
-    `state_form`), and then calls the method.
+    When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare` and
+    `step` are wrapped. The wrapper checks the arguments against the declarations of the class (`shapes`, `modules`,
+    `input_forms`, `letters`, `state_form`), and then calls the method.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T D",)
@@ -705,7 +705,10 @@ def _step(method: Any) -> Any:
     return step
 
 
-_WRAPPERS = {"init": _init, "forward": _forward, "backward": _backward, "prepare": _prepare, "step": _step}
+_WRAPPERS = {
+    **{"init": _init, "forward": _forward, "prepare": _prepare, "step": _step},
+    **{"backward": _backward, "backward_all": _backward},
+}
 
 
 def trusted(method: Callable[P, R]) -> Callable[P, R]:

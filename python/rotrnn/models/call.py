@@ -1,0 +1,288 @@
+"""Forward and backward as functions from arrays to new arrays, which is what an op of another library can be.
+
+    call = parse(describe(core, "float32"))            # by a text, because arguments of ops are tensors and plain data
+    outputs, plan = call.forward(inputs)               # y, what backward needs, the state after x, running statistics
+    kept = [outputs[i] for i in plan.kept]
+    dx, dparams, dstate0 = call.backward(inputs, kept, dy, dstate)
+
+The core is a layer, block, stack or model. No output is in the memory of an input or of another output. What forward
+saves of its inputs is therefore not among the outputs: backward is given the inputs again. The `Plan` says where each
+array of `saved` is. It depends on shapes and dtypes alone (`rotrnn.nn.saved`), so a forward on zeros gives it, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rotrnn.models.files import described, made
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
+from rotrnn.nn.fixed_points.iteration import NotConverged
+from rotrnn.nn.layer import Array, Context, Module, Params, State, StateArray, flatten, is_parameter, unflatten
+from rotrnn.nn.saved import Shape, Structure, flatten_saved, unflatten_saved
+from rotrnn.ops.boundary import rename
+from rotrnn.ops.device import is_plain, is_writeable, named
+from rotrnn.ops.precisions import precision
+
+MOST_PLANS = 1000
+"""The number of plans that a call keeps: those of the latest shapes of batches."""
+
+
+class Inputs(NamedTuple):
+    """What a forward is given: arrays or tensors, or, as the key of a `Plan`, their shapes and dtypes."""
+
+    x: Any
+    params: Sequence[Any]
+    """In the order of `Call.names`."""
+    state: Sequence[Any]
+    """The leaves of the state before x, or nothing."""
+    lengths: Any
+    key: Any
+    """Seed and step of random numbers, (2,) int64, in training; None in evaluation."""
+    after: bool
+    """Whether the state after x is an output."""
+    device: str
+    """ "cpu" or "cuda"."""
+
+    def forms(self) -> Inputs:
+        """Returns the shapes and dtypes of arrays."""
+        x, params, state, lengths, key, after, device = self
+        optional = (None if one is None else _shape(one) for one in (lengths, key))
+        return Inputs(_shape(x), tuple(map(_shape, params)), tuple(map(_shape, state)), *optional, after, device)
+
+
+class Form(NamedTuple):
+    """Shape, strides in numbers, and dtype of an output."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Plan(NamedTuple):
+    """How the outputs of a forward are arranged."""
+
+    structure: Structure
+    sources: dict[str, int]
+    """Where each array of `saved` is, by name: an index into x, parameters, state before x, and the kept outputs."""
+    kept: tuple[int, ...]
+    """Indices of the outputs that backward needs."""
+    forms: tuple[Form, ...]
+    """Forms of the outputs: y, what was saved, the leaves of the state after x, and the buffers in training."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of x (None for token ids), of the parameters in the order of `Call.trained`, and of the state's leaves
+    before x (None for positions)."""
+
+    dx: Array | None
+    dparams: list[Array]
+    dstate: list[Array | None]
+
+
+def describe(core: Any, products: str) -> str:
+    """Returns a core and its precision ("float32", ...) as a text, which `parse` reads.
+
+    Raises
+    ------
+    ValueError
+        A part is a class of your own that is not in `rotrnn.LAYERS`.
+    """
+    return json.dumps({"core": described(core), "precision": products})
+
+
+@functools.cache
+def parse(text: str) -> Call:
+    """Returns the `Call` of what `describe` returned."""
+    settings = json.loads(text)
+    return Call(made(settings["core"], "core"), settings["precision"])
+
+
+class Call:
+    """A core and the precision of its products, as a pair of functions."""
+
+    def __init__(self, core: Any, products: str) -> None:
+        self.core, self.precision = core, products
+        self.names = names_of(core)
+        self.trained = tuple(name for name in self.names if is_parameter(name))
+        self.form = form_of(core)
+        self.leaves = leaves_of(self.form, self.form)
+        self._plans: dict[Inputs, Plan] = {}
+
+    def forward(self, inputs: Inputs) -> tuple[list[Array], Plan]:
+        """Returns the outputs and how they are arranged, which is kept for `plan`."""
+        train = inputs.key is not None
+        params = dict(zip(self.names, inputs.params, strict=True))
+        buffers = [name for name in self.names if train and not is_parameter(name)]
+        for name in buffers:
+            params[name] = params[name].copy()  # forward updates them in place
+        seed, step = inputs.key.tolist() if train else (0, 0)
+        ctx = Context(inputs.lengths, train, seed, step)
+        state = (filled(self.form, inputs.state),) if inputs.state else ()
+        with precision(self.precision):
+            y, saved = self.core.forward(unflatten(params), inputs.x, ctx, *state)
+        outputs = Outputs(inputs.x, *inputs.params, *inputs.state)
+        outputs.add(y)
+        arrays, structure = flatten_saved(saved)
+        places = {name: outputs.place(array) for name, array in arrays.items()}
+        after = saved.blocks.state if isinstance(self.core, SequenceModel) else getattr(saved, "state", None)
+        for leaf in leaves_of(self.form, after) if inputs.after else []:
+            outputs.add(leaf)
+        for name in buffers:
+            outputs.add(params[name])
+        plan = Plan(structure, *outputs.kept(places), tuple(map(_form, outputs.arrays)))
+        self._plans[inputs.forms()] = plan
+        if len(self._plans) > MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        return outputs.arrays, plan
+
+    def plan(self, forms: Inputs) -> Plan:
+        """Returns the plan of forwards of these forms; if there was none yet, of one on zeros."""
+        found = self._plans.get(forms)
+        if found is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConverged)
+                _, found = self.forward(self._zeros(forms))
+        return found
+
+    def _zeros(self, forms: Inputs) -> Inputs:
+        """Returns inputs of these forms: zeros, initial parameters, and no padding."""
+        array = named("rotrnn", forms.device).asarray
+        params = dict(flatten(self.core.init(np.random.default_rng(0))))
+        pairs = zip(self.names, forms.params, strict=True)
+        lengths = key = None
+        if forms.lengths is not None:
+            lengths = np.full(forms.lengths.shape, forms.x.shape[getattr(self.core, "time_axis", 1)])
+        if forms.key is not None:
+            key = np.zeros(*forms.key)
+        return forms._replace(
+            x=array(np.zeros(*forms.x)),
+            params=[array(params[name].astype(one.dtype)) for name, one in pairs],
+            state=[array(np.zeros(*one)) for one in forms.state],
+            lengths=lengths,
+            key=key,
+        )
+
+    def backward(
+        self, inputs: Inputs, kept: Sequence[Array], dy: Array, dstate: Sequence[Array | None] = ()
+    ) -> Gradients:
+        """Returns the gradients, C-contiguous, from those of y and, if there are any, of the leaves of the state after
+        x. `kept` are the outputs of forward that its plan names."""
+        plan = self.plan(inputs.forms())
+        there = [inputs.x, *inputs.params, *inputs.state, *kept]
+        params = unflatten(dict(zip(self.names, inputs.params, strict=True)))
+        given = any(one is not None for one in dstate)
+        state = (filled(self.form, dstate),) if given else ()
+        backward = self.core.backward_all if isinstance(self.core, SequenceModel) else self.core.backward
+        with precision(self.precision):
+            saved = unflatten_saved(plan.structure, {name: there[i] for name, i in plan.sources.items()})
+            dx, dparams, *dstate0 = backward(params, saved, dy, *state)
+        outputs, flat = Outputs(dy, *(one for one in dstate if one is not None), *there), dict(flatten(dparams))
+        before = leaves_of(self.form, dstate0[0]) if inputs.state else []
+        return Gradients(
+            None if dx is None else outputs.add(_in_order(dx)),
+            [outputs.add(_in_order(flat[name])) for name in self.trained],
+            [None if one is None else outputs.add(_in_order(one)) for one in before],
+        )
+
+
+class Outputs:
+    """Collects the outputs of a call, of which none is in the memory of an input or of another output."""
+
+    def __init__(self, *inputs: Array) -> None:
+        self.arrays: list[Array] = []
+        self._n = len(inputs)
+        self._places = {id(one): i for i, one in enumerate(inputs)}
+        self._owners = {id(_owner(one)) for one in inputs}
+        self._alive: list[Any] = list(inputs)  # an id is only that of an object that is there
+
+    def add(self, array: Array) -> Array:
+        """Adds an array, or a copy of it, and returns which."""
+        new = array.copy() if id(_owner(array)) in self._owners or not is_writeable(array) else array
+        self._owners.add(id(_owner(new)))
+        self._places.setdefault(id(array), self._n + len(self.arrays))
+        self._alive.append(array)
+        self.arrays.append(new)
+        return new
+
+    def place(self, array: Array) -> int:
+        """Returns the index of an array among inputs and outputs; adds it if it is in neither."""
+        if id(array) not in self._places:
+            self.add(array)
+        return self._places[id(array)]
+
+    def kept(self, places: dict[str, int]) -> tuple[dict[str, int], tuple[int, ...]]:
+        """Returns these places as indices into the inputs and the outputs among them, and the indices of the latter."""
+        outputs = tuple(sorted({place - self._n for place in places.values() if place >= self._n}))
+        index = {self._n + one: self._n + i for i, one in enumerate(outputs)}
+        return {name: index.get(place, place) for name, place in places.items()}, outputs
+
+
+def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:
+    """Returns the names of the parameters, as `flatten` has them: its own, then those of each inner module."""
+    names = [prefix + name for name in core.shapes]
+    for name, module in core.modules.items():
+        names += names_of(module, f"{prefix}{name}.")
+    return tuple(names)
+
+
+# ---- states: forms are nested as the states that they describe ----
+
+
+def form_of(core: Any) -> Any:
+    """Returns the form of the state: a `StateArray`, or a tuple of forms. None if there is no state to go on from."""
+    if isinstance(core, SequenceModel):
+        return form_of(core.stack) if core.time_axis == 1 else None  # pairs are not streamed
+    if isinstance(core, ResidualStack):
+        forms = tuple(form_of(block) for block in core.blocks)
+        return None if None in forms else forms
+    layer = core.layer if isinstance(core, ResidualBlock | FeedForwardBlock) else core
+    return None if getattr(layer, "bidirectional", False) else layer.state_form
+
+
+def leaves_of(form: Any, state: State) -> list[Any]:
+    """Returns the leaves of a state of that form; those of None are None."""
+    if not isinstance(form, tuple):
+        return [] if form is None else [state]
+    parts = (None,) * len(form) if state is None else state
+    return [leaf for one, part in zip(form, parts, strict=True) for leaf in leaves_of(one, part)]
+
+
+def filled(form: Any, leaves: Sequence[Any]) -> State:
+    """The inverse of `leaves_of`."""
+    rest = iter(leaves)
+
+    def state(form: Any) -> State:
+        return tuple(map(state, form)) if isinstance(form, tuple) else next(rest)
+
+    return state(form)
+
+
+# ---- arrays ----
+
+
+def _shape(array: Array) -> Shape:
+    return Shape(tuple(array.shape), array.dtype)
+
+
+def _form(array: Array) -> Form:
+    return Form(array.shape, tuple(one // array.itemsize for one in array.strides), array.dtype)
+
+
+def _owner(array: Any) -> Any:
+    """Returns the object whose memory an array is in."""
+    while (base := getattr(array, "base", None)) is not None:
+        array = base
+    return array
+
+
+def _in_order(array: Array) -> Array:
+    return array if is_plain(array) else array.copy("C")

@@ -1,0 +1,209 @@
+"""Layers, blocks and models of rotrnn as modules of PyTorch.
+
+>>> import rotrnn.torch                                             # doctest: +SKIP
+>>> layer = rotrnn.torch.LRU(d_model=8, d_state=16)                 # doctest: +SKIP
+>>> y = layer(torch.randn(4, 100, 8))                               # doctest: +SKIP
+>>> net = rotrnn.torch.Module(rotrnn.build_model(...))              # doctest: +SKIP
+
+Every class of settings of the package (`rotrnn.LRU`, `rotrnn.ResidualBlock`, ...) has a function here of the same name
+and arguments, which returns the `Module` of a layer with these settings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'") from error
+
+from rotrnn.models import files
+from rotrnn.models.call import describe, filled, leaves_of, parse
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import BUFFERS, Params, unflatten
+from rotrnn.ops.boundary import rename
+from rotrnn.ops.precisions import PRECISIONS
+from rotrnn.torch import ops
+
+__all__ = ["Module", "load"]
+
+
+class _Tree(torch.nn.Module):
+    """Nested parameters: a module for each dict, so that names in state dicts are those of `rotrnn.flatten`."""
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        for name, value in params.items():
+            if isinstance(value, dict):
+                self.add_module(name, _Tree(value))
+            elif name in BUFFERS:
+                self.register_buffer(name, torch.from_numpy(value.copy()))
+            else:
+                self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(value.copy())))
+
+
+class Module(_Tree):
+    """A layer, block, stack or model as a `torch.nn.Module`, with its forward and backward in C.
+
+    Parameters
+    ----------
+    core : layer, block, stack or model
+        Its settings, with the classes of the package. A class of your own must be in `rotrnn.LAYERS`.
+    params : dict, optional
+        Its parameters, nested, as NumPy arrays, which are copied. By default they are drawn as `init` does, in float32,
+        by the global generator of PyTorch (`torch.manual_seed`).
+    precision : str
+        "float32", "tf32" or "bf16": how products of float32 matrices round, as `rotrnn.precision` says. A module does
+        not heed the ``with rotrnn.precision(...)`` around its calls, because backward may come after it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `core` is none, or a part of it is unknown; a parameter is missing or of another shape; or for the precision.
+
+    Notes
+    -----
+    Parameters and buffers are the module's own and have the names of `rotrnn.flatten`; they may be changed by
+    optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have the dtype of x: float32 or float64. In
+    training mode, a new key of dropout is drawn in every call from PyTorch's global generator.
+
+    First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
+    be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
+    except if a tensor is not contiguous. Within ``torch.compile``, every shape of x is compiled by itself.
+    """
+
+    def __init__(self, core: Any, params: Params | None = None, *, precision: str = "float32") -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"Module: precision is {precision!r:.80}, expected one of {', '.join(PRECISIONS)}")
+        try:
+            text = describe(core, precision)
+            call = parse(text)
+        except ValueError as error:
+            rename(error, "save:", "Module:")
+            raise
+        if params is None:
+            params = core.init(np.random.default_rng(torch.randint(2**62, ()).item()))
+        else:
+            core.check_params(params)
+        super().__init__(params)
+        self.core = core
+        self._text, self._paths = text, [name.split(".") for name in call.names]
+        self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
+        self._form, self._leaves = call.form, len(call.leaves)
+
+    def forward(
+        self, x: torch.Tensor, lengths: Any = None, state: Any = None, *, return_state: bool = False
+    ) -> Any:
+        """Returns y, or (y, the state after x) with `return_state`.
+
+        Parameters
+        ----------
+        x : (B, T, D), or what else the core takes
+        lengths : (B,) integers, optional
+            Number of valid steps of each sequence; padding is not read, and zero in y.
+        state : tensor or tuple of tensors, optional
+            The state before x, as an earlier call returned it; it is differentiable.
+        """
+        params = [self._at(path) for path in self._paths]
+        self._check(x, params)
+        if lengths is not None:
+            lengths = torch.as_tensor(lengths).to("cpu", torch.int64)
+        before = [] if state is None else self._flat(state)
+        key = torch.randint(2**32, (2,)) if self.training else None
+        outputs = ops.forward(x, params, before, lengths, key, return_state, self._text)
+        last = len(outputs) - len(self._buffered) * self.training
+        if self.training:
+            for i, new in zip(self._buffered, outputs[last:], strict=True):
+                params[i].copy_(new.detach())
+        if not return_state:
+            return outputs[0]
+        if self._form is None:
+            raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
+        return outputs[0], filled(self._form, outputs[last - self._leaves : last])
+
+    def params(self) -> Params:
+        """Returns the parameters as the core takes them: nested NumPy arrays that share the memory of the tensors.
+
+        RuntimeError or TypeError, by PyTorch, if they are on a GPU.
+        """
+        return unflatten({".".join(path): self._at(path).detach().numpy() for path in self._paths})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`.
+
+        TypeError if the core is not a model: `torch.save` the state dict of a layer.
+        """
+        if not isinstance(self.core, SequenceModel):
+            raise TypeError(f"Module.save: the core is a {self._name}, expected a model; torch.save its state_dict()")
+        self.core.save(path, self.params())
+
+    def extra_repr(self) -> str:
+        return repr(self.core)
+
+    @property
+    def _name(self) -> str:
+        return type(self.core).__name__
+
+    def _at(self, path: list[str]) -> torch.Tensor:
+        found: Any = self
+        for name in path:
+            found = getattr(found, name)
+        return found  # type: ignore[no-any-return]
+
+    def _check(self, x: Any, params: list[torch.Tensor]) -> None:
+        """Checks types, dtypes and devices; the core checks shapes and values."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{self._name}.forward: x is a {type(x).__name__}, expected a torch.Tensor")
+        if x.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"{self._name}.forward: x is on {x.device}, expected a tensor on the CPU or a CUDA GPU")
+        for path, one in zip(self._paths, params, strict=True):
+            if one.device != x.device:
+                raise TypeError(
+                    f"{self._name}.forward: x is on {x.device} and {'.'.join(path)} on {one.device}, expected one device"
+                )
+            if x.is_floating_point() and one.dtype != x.dtype:
+                raise TypeError(
+                    f"{self._name}.forward: x has dtype {x.dtype} and {'.'.join(path)} {one.dtype}, expected one dtype"
+                )
+        real = x.dtype if x.is_floating_point() or not params else params[0].dtype
+        if real not in (torch.float32, torch.float64) and (params or real not in ops.DTYPES):
+            raise TypeError(f"{self._name}.forward: dtype is {real}, expected torch.float32 or torch.float64")
+
+    def _flat(self, state: Any) -> list[torch.Tensor]:
+        """Returns the leaves of a state."""
+        try:
+            leaves = leaves_of(self._form, state)
+        except (TypeError, ValueError):
+            leaves = []
+        if not leaves or not all(isinstance(one, torch.Tensor) for one in leaves):
+            expected = "no state" if self._form is None else "one as return_state=True gives it"
+            raise TypeError(f"{self._name}.forward: state is a {type(state).__name__}, expected {expected}")
+        return leaves
+
+
+def load(path: str | os.PathLike[str]) -> Module:
+    """Reads a model that `Module.save` or `SequenceModel.save` wrote. Errors are those of `rotrnn.load`."""
+    return Module(*files.load(path))
+
+
+def __getattr__(name: str) -> Callable[..., Module]:
+    """Returns the function that makes the `Module` of a class of settings."""
+    kind = files.kinds().get(name)
+    if kind is None:
+        raise AttributeError(f"module 'rotrnn.torch' has no attribute {name!r}")
+
+    def make(*args: Any, params: Params | None = None, precision: str = "float32", **settings: Any) -> Module:
+        return Module(kind(*args, **settings), params, precision=precision)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Returns the `Module` of a `rotrnn.{name}` with these settings."
+    return make
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *files.kinds()]

@@ -1,0 +1,185 @@
+"""The two custom ops under every module: forward and backward of a core, which a text describes.
+
+    outputs = forward(x, params, state, lengths, key, after, text)
+    grads = backward(dy, dstate, x, params, state, lengths, key, after, kept, text)
+
+Arguments and outputs are those of `rotrnn.models.call.Call`, as tensors that share the memory of its arrays. There is
+one pair for all cores, so that torch.compile needs to know no more than this pair: what it is told of shapes (the fake
+implementations) comes from a forward on zeros, once for each shape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rotrnn import cuda
+from rotrnn.models.call import Inputs, Plan, parse
+from rotrnn.nn.saved import Shape
+from rotrnn.ops.device import Array
+
+DTYPES = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.complex64: np.dtype(np.complex64),
+    torch.complex128: np.dtype(np.complex128),
+    **{getattr(torch, name): np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "bool")},
+}
+TORCH = {there: here for here, there in DTYPES.items()}
+
+Given = tuple[Tensor, list[Tensor], list[Tensor], Tensor | None, Tensor | None, bool]
+"""x, params, state, lengths, key, and whether the state after x is asked for."""
+
+_GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
+
+
+@torch.library.custom_op("rotrnn::forward", mutates_args=(), schema=f"({_GIVEN}, str text) -> Tensor[]")
+def forward(
+    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
+    text: str,
+) -> list[Tensor]:  # fmt: skip
+    with _on_device(x):
+        outputs, _ = parse(text).forward(_arrays((x, params, state, lengths, key, after)))
+        return [_tensor(one) for one in outputs]
+
+
+@forward.register_fake
+def _(
+    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
+    text: str,
+) -> list[Tensor]:  # fmt: skip
+    plan = _plan((x, params, state, lengths, key, after), text)
+    return [
+        torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms
+    ]
+
+
+@torch.library.custom_op(
+    "rotrnn::backward",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]",
+)
+def backward(
+    dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
+    lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
+) -> list[Tensor]:  # fmt: skip
+    with _on_device(x):
+        later = [None if one is None else _array(one) for one in dstate]
+        inputs = _arrays((x, params, state, lengths, key, after))
+        grads = parse(text).backward(inputs, [_array(one) for one in kept], _array(dy), later)
+        found = [grads.dx, *grads.dparams, *grads.dstate]
+        pairs = zip(found, _differentiable(x, params, state, text), strict=True)
+        return [_tensor(grad) for grad, wanted in pairs if wanted is not None]
+
+
+@backward.register_fake
+def _(
+    dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
+    lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
+) -> list[Tensor]:  # fmt: skip
+    wanted = _differentiable(x, params, state, text)
+    return [one.new_empty(one.shape) for one in wanted if one is not None]
+
+
+def _differentiable(x: Tensor, params: list[Tensor], state: list[Tensor], text: str) -> list[Tensor | None]:
+    """Returns x, the trained parameters and the leaves of the state, with None for integers."""
+    call = parse(text)
+    trained = [one for name, one in zip(call.names, params, strict=True) if name in call.trained]
+    return [one if one.is_floating_point() or one.is_complex() else None for one in (x, *trained, *state)]
+
+
+# ---- autograd ----
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
+    *given, text = inputs
+    x, params, state, lengths, key, after = given
+    plan = _plan((x, params, state, lengths, key, after), text)
+    ctx.save_for_backward(x, lengths, key, *params, *state, *(output[i] for i in plan.kept))
+    ctx.counts, ctx.after, ctx.text = (len(params), len(state)), after, text
+    ctx.y = output[0].shape, output[0].dtype, output[0].device
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    call = parse(ctx.text)
+    x, lengths, key, *rest = ctx.saved_tensors
+    n, m = ctx.counts
+    params, state, kept = rest[:n], rest[n : n + m], rest[n + m :]
+    shape, dtype, device = ctx.y
+    dy = torch.zeros(shape, dtype=dtype, device=device) if grads[0] is None else grads[0]
+    buffers = len(call.names) - len(call.trained) if key is not None else 0
+    last = len(grads) - buffers
+    dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
+    found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
+    dx, *more = (None if one is None else next(found) for one in _differentiable(x, params, state, ctx.text))
+    trained = dict(zip(call.trained, more, strict=False))
+    return dx, [trained.get(name) for name in call.names], more[len(trained) :], None, None, None, None
+
+
+def _refuse(ctx: Any, *grads: Any) -> None:
+    raise RuntimeError(
+        "rotrnn.torch: a gradient of a gradient was asked for (create_graph=True), which rotrnn does not have, "
+        "expected first derivatives only"
+    )
+
+
+torch.library.register_autograd("rotrnn::forward", _backward, setup_context=_save)
+torch.library.register_autograd("rotrnn::backward", _refuse)
+
+
+# ---- tensors and arrays ----
+
+
+def _plan(given: Given, text: str) -> Plan:
+    """Returns the plan of a forward from the shapes of its arguments alone; sizes that torch.compile holds open are
+    fixed."""
+    x, params, state, lengths, key, after = given
+    forms = (_shape(x), tuple(map(_shape, params)), tuple(map(_shape, state)))
+    optional = (None if one is None else _shape(one) for one in (lengths, key))
+    return parse(text).plan(Inputs(*forms, *optional, after, x.device.type))
+
+
+def _shape(tensor: Tensor) -> Shape:
+    return Shape(tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype])
+
+
+def _arrays(given: Given) -> Inputs:
+    x, params, state, lengths, key, after = given
+    optional = (None if one is None else _array(one) for one in (lengths, key))
+    return Inputs(_array(x), [*map(_array, params)], [*map(_array, state)], *optional, after, x.device.type)
+
+
+def _array(tensor: Tensor) -> Array:
+    """Returns a tensor as a C-contiguous array, of the same memory if it is contiguous."""
+    if tensor.device.type == "cpu":
+        return np.asarray(tensor.numpy(force=True), order="C")
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    array: Array = cuda.device().view(plain)
+    return array
+
+
+def _tensor(array: Array) -> Tensor:
+    """Returns an array as a tensor of the same memory."""
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+@contextlib.contextmanager
+def _on_device(x: Tensor) -> Iterator[None]:
+    """Within the block, CuPy works on the GPU of x and on PyTorch's current stream there, which orders its kernels
+    with PyTorch's own."""
+    if x.device.type == "cpu":
+        yield
+        return
+    cuda.device()
+    import cupy
+
+    stream = torch.cuda.current_stream(x.device)
+    with cupy.cuda.Device(stream.device_index), cupy.cuda.ExternalStream(stream.cuda_stream):
+        yield
