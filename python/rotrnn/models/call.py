@@ -28,7 +28,7 @@ from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStac
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Array, Context, Module, Params, State, StateArray, flatten, is_parameter, unflatten
 from rotrnn.nn.saved import Shape, Structure, flatten_saved, unflatten_saved
-from rotrnn.ops.boundary import rename
+from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.device import is_plain, is_writeable, named
 from rotrnn.ops.precisions import precision
 
@@ -73,6 +73,8 @@ class Plan(NamedTuple):
     structure: Structure
     sources: dict[str, int]
     """Where each array of `saved` is, by name: an index into x, parameters, state before x, and the kept outputs."""
+    checked: dict[str, tuple[int, int]]
+    """Names of the lengths among them, and what they are known to fit (`CheckedLengths`)."""
     kept: tuple[int, ...]
     """Indices of the outputs that backward needs."""
     forms: tuple[Form, ...]
@@ -138,7 +140,8 @@ class Call:
             outputs.add(leaf)
         for name in buffers:
             outputs.add(params[name])
-        plan = Plan(structure, *outputs.kept(places), tuple(map(_form, outputs.arrays)))
+        checked = {name: one.fits for name, one in arrays.items() if isinstance(one, CheckedLengths) and one.fits}
+        plan = Plan(structure, outputs.sources(places), checked, outputs.kept(places), tuple(map(_form, outputs.arrays)))
         self._plans[inputs.forms()] = plan
         if len(self._plans) > MOST_PLANS:
             del self._plans[next(iter(self._plans))]
@@ -183,7 +186,10 @@ class Call:
         state = (filled(self.form, dstate),) if given else ()
         backward = self.core.backward_all if isinstance(self.core, SequenceModel) else self.core.backward
         with precision(self.precision):
-            saved = unflatten_saved(plan.structure, {name: there[i] for name, i in plan.sources.items()})
+            arrays = {name: there[i] for name, i in plan.sources.items()}
+            for name, fits in plan.checked.items():
+                arrays[name] = CheckedLengths.of(arrays[name], *fits)
+            saved = unflatten_saved(plan.structure, arrays)
             dx, dparams, *dstate0 = backward(params, saved, dy, *state)
         outputs, flat = Outputs(dy, *(one for one in dstate if one is not None), *there), dict(flatten(dparams))
         before = leaves_of(self.form, dstate0[0]) if inputs.state else []
@@ -219,11 +225,14 @@ class Outputs:
             self.add(array)
         return self._places[id(array)]
 
-    def kept(self, places: dict[str, int]) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Returns these places as indices into the inputs and the outputs among them, and the indices of the latter."""
-        outputs = tuple(sorted({place - self._n for place in places.values() if place >= self._n}))
-        index = {self._n + one: self._n + i for i, one in enumerate(outputs)}
-        return {name: index.get(place, place) for name, place in places.items()}, outputs
+    def kept(self, places: dict[str, int]) -> tuple[int, ...]:
+        """Returns the indices of the outputs at these places."""
+        return tuple(sorted({place - self._n for place in places.values() if place >= self._n}))
+
+    def sources(self, places: dict[str, int]) -> dict[str, int]:
+        """Returns these places as indices into the inputs and the outputs that are `kept`."""
+        index = {self._n + one: self._n + i for i, one in enumerate(self.kept(places))}
+        return {name: index.get(place, place) for name, place in places.items()}
 
 
 def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:

@@ -115,7 +115,10 @@ class Module(_Tree):
             lengths = torch.as_tensor(lengths).to("cpu", torch.int64)
         before = [] if state is None else self._flat(state)
         key = torch.randint(2**32, (2,)) if self.training else None
-        outputs = ops.forward(x, params, before, lengths, key, return_state, self._text)
+        given = list(params)
+        for i in self._buffered:
+            given[i] = params[i].clone()  # autograd would take their next update for a change of what was saved
+        outputs = ops.forward(x, given, before, lengths, key, return_state, self._text)
         last = len(outputs) - len(self._buffered) * self.training
         if self.training:
             for i, new in zip(self._buffered, outputs[last:], strict=True):
