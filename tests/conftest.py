@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["pytorch"]
+"""Run by ``make test-torch``, where PyTorch is."""
+
 WHOLE = {
     "cuda/test_gpus_on_harness.py",
     "cuda/test_harness.py",

@@ -26,6 +26,7 @@ from rotrnn.models import files
 from rotrnn.models.call import describe, filled, leaves_of, parse
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import BUFFERS, Params, unflatten
+from rotrnn.nn.module import Module as Core
 from rotrnn.ops.boundary import rename
 from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.torch import ops
@@ -80,6 +81,11 @@ class Module(_Tree):
     def __init__(self, core: Any, params: Params | None = None, *, precision: str = "float32") -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Module: precision is {precision!r:.80}, expected one of {', '.join(PRECISIONS)}")
+        expected = "expected a layer, block, stack or model"
+        if not isinstance(core, Core):
+            raise TypeError(f"Module: core is a {type(core).__name__}, {expected}")
+        if not hasattr(core, "forward"):
+            raise TypeError(f"Module: core is a {type(core).__name__}, which runs in a ResidualStack, {expected}")
         try:
             text = describe(core, precision)
             call = parse(text)

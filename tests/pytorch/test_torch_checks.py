@@ -1,0 +1,114 @@
+"""PyTorch's own checks of every core: gradcheck, opcheck, and torch.compile without a graph break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+
+from cores import CORES, SMALL, differentiable, input_of, lengths_of, moved
+from rotrnn.models.call import filled, form_of, leaves_of, parse
+from rotrnn.torch import ops
+
+pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradcheck(name: str) -> None:
+    """By x, the parameters and the state, of a ragged batch.
+
+    Along random directions. Central differences of step 1e-6 err by its square and by rounding, 1e-16 / 1e-6; fixed
+    points, which stop at a residual of 1e-12, by 1e-12 / 1e-6. gradcheck allows 1e-5.
+    """
+    core = SMALL[name]
+    net, x, form = moved(core).train(), input_of(core).requires_grad_(), form_of(core)
+    leaves: list[Any] = []
+    if form is not None:
+        with torch.no_grad():
+            leaves = leaves_of(form, net(input_of(core, seed=9), return_state=True)[1])
+    params = dict(net.named_parameters())
+
+    def forward(x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(3)  # the same dropout
+        state = filled(form, rest[: len(leaves)]) if leaves else None
+        given = dict(zip(params, rest[len(leaves) :], strict=True))
+        found = functional_call(net, given, (x, lengths_of(core), state), {"return_state": bool(leaves)})
+        return (found[0], *differentiable(leaves_of(form, found[1]))) if leaves else found
+
+    for one in differentiable(leaves):
+        one.requires_grad_()
+    assert torch.autograd.gradcheck(forward, (x, *leaves, *params.values()), fast_mode=True)
+
+
+def given(name: str, train: bool) -> tuple[Any, ...]:
+    """The arguments of the op for a core."""
+    core = CORES[name]
+    net, x = moved(core, torch.float32).train(train), input_of(core, torch.float32)
+    tensors = dict(net.state_dict(keep_vars=True))
+    call = parse(net._text)
+    key = torch.tensor([3, 4]) if train else None
+    params = [tensors[name] for name in call.names]
+    return x.requires_grad_(x.is_floating_point()), params, [], lengths_of(core), key, call.form is not None, net._text
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("name", [name for name in CORES if name not in ("embedding",)])
+def test_opcheck(name: str, train: bool) -> None:
+    """Schema, autograd's registration, fake tensors, and tracing with sizes held open, which are then fixed."""
+    torch.library.opcheck(ops.forward, given(name, train))
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_opcheck_of_backward(name: str) -> None:
+    args = given(name, True)
+    with torch.no_grad():
+        outputs = ops.forward(*args)
+    call = parse(args[-1])
+    kept = [outputs[i] for i in ops._plan(args[:-1], args[-1]).kept]
+    x, params, *rest, text = args
+    plain = x.detach(), [one.detach() for one in params], *rest
+    torch.library.opcheck(ops.backward, (torch.ones_like(outputs[0]), [None] * len(call.leaves), *plain, kept, text))
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_compile_in_one_graph(name: str) -> None:
+    """The bits of the eager module, of outputs, states and gradients, in training."""
+    core = CORES[name]
+    net, x = moved(core, torch.float32).train(), input_of(core, torch.float32)
+    lengths, after = lengths_of(core) if x.ndim > 1 else None, form_of(core) is not None
+    torch.compiler.reset()
+    found = []
+    for one in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
+        net.zero_grad()
+        here = x.clone().requires_grad_(x.is_floating_point())
+        torch.manual_seed(4)
+        y = one(here, lengths, return_state=after)
+        outputs = [y[0], *differentiable(leaves_of(form_of(core), y[1]))] if after else [y]
+        torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
+        found.append([*outputs, here.grad, *(param.grad for param in net.parameters())])
+    for got, expected in zip(*found, strict=True):
+        assert (got is None) == (expected is None)
+        if got is not None:
+            np.testing.assert_array_equal(got.detach().numpy(), expected.detach().numpy(), strict=True)
+
+
+def test_compile_by_inductor_of_a_network_around_a_layer() -> None:
+    """The default backend, with PyTorch's own layers before and after, at two lengths; close, because inductor fuses
+    these: sums of up to 64 products in float32, whose sizes are near one."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), moved(CORES["rnn"].__class__(8, 4), torch.float32), torch.nn.GELU())
+    fast = torch.compile(net, fullgraph=True)
+    for T in (5, 9):
+        x = torch.randn(2, T, 3)
+        grads = []
+        for one in (net, fast):
+            net.zero_grad()
+            y = one(x)
+            y.square().sum().backward()
+            grads.append([y.detach(), *(param.grad for param in net.parameters())])
+        for got, expected in zip(*grads, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)

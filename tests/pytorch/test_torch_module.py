@@ -1,0 +1,284 @@
+"""What a user of the modules does: state dicts, training, saving, dropout, and mistakes with the message of each."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rotrnn
+import rotrnn.torch
+from cores import B, CORES, D, T, input_of, model, moved
+from rotrnn.models.call import Call
+from rotrnn.nn.layer import flatten
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_state_dict_has_the_names_of_the_package_and_goes_round(name: str) -> None:
+    core = CORES[name]
+    net = moved(core, torch.float32)
+    given = dict(flatten(core.init(np.random.default_rng(0))))
+    assert {name: tuple(one.shape) for name, one in net.state_dict().items()} == {
+        name: one.shape for name, one in given.items()
+    }
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    other = rotrnn.torch.Module(core)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    x = input_of(core, torch.float32)
+    assert torch.equal(other.eval()(x), net.eval()(x))
+
+
+def test_modules_by_the_name_of_their_settings() -> None:
+    net = rotrnn.torch.LRU(D, d_state=3)
+    assert isinstance(net, rotrnn.torch.Module)
+    assert net.core == rotrnn.LRU(D, d_state=3)
+    assert "LRU(d_model=4, d_state=3" in repr(net)
+    assert rotrnn.torch.LRU.__name__ == "LRU"
+    assert {kind.__name__ for kind in rotrnn.LAYERS.values()} <= set(dir(rotrnn.torch))
+    with pytest.raises(AttributeError, match=r"module 'rotrnn\.torch' has no attribute 'LRUU'"):
+        _ = rotrnn.torch.LRUU
+
+
+def test_parameters_are_drawn_by_torch_or_given() -> None:
+    torch.manual_seed(1)
+    first = rotrnn.torch.LRU(D, d_state=3)
+    second = rotrnn.torch.LRU(D, d_state=3)
+    torch.manual_seed(1)
+    again = rotrnn.torch.LRU(D, d_state=3)
+    assert torch.equal(first.B_re, again.B_re)
+    assert not torch.equal(first.B_re, second.B_re)
+    params = rotrnn.LRU(D, d_state=3).init(np.random.default_rng(0))
+    net = rotrnn.torch.LRU(D, d_state=3, params=params)
+    for name, one in net.params().items():
+        np.testing.assert_array_equal(one, params[name])
+        assert not np.shares_memory(one, params[name])
+        assert np.shares_memory(one, getattr(net, name).detach().numpy())
+
+
+def test_memory_is_shared_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x and parameters are the core's own arguments, and y is what it returned."""
+    seen: list[Any] = []
+    forward = Call.forward
+
+    def spied(self: Call, inputs: Any) -> Any:
+        outputs, plan = forward(self, inputs)
+        seen.append((inputs, outputs))
+        return outputs, plan
+
+    monkeypatch.setattr(Call, "forward", spied)
+    net, x = moved(rotrnn.LRU(D, 3), torch.float32), torch.randn(B, T, D)
+    y = net(x)
+    ((inputs, outputs),) = seen
+    assert inputs.x.__array_interface__["data"][0] == x.data_ptr()
+    assert inputs.params[0].__array_interface__["data"][0] == net.nu_log.data_ptr()
+    assert outputs[0].__array_interface__["data"][0] == y.data_ptr()
+
+
+def test_an_input_that_is_not_contiguous() -> None:
+    net, x = moved(rotrnn.Mamba(D, 3), torch.float64), torch.randn(D, T, B, dtype=torch.float64).permute(2, 1, 0)
+    plain = x.contiguous().requires_grad_()
+    x.requires_grad_()
+    results = []
+    for one in (x, plain):
+        net.zero_grad()
+        y = net(one)
+        y.square().sum().backward()
+        results.append([y, *(param.grad for param in net.parameters())])
+    assert all(map(torch.equal, *results))
+    assert torch.equal(x.grad, plain.grad)
+
+
+def test_adamw_trains_and_a_compiled_step_sees_new_parameters() -> None:
+    """A layer between two of PyTorch's learns to sum; eager and compiled training have the same losses, which a
+    parameter from before the last step would change."""
+    x = torch.randn(16, 12, 3, generator=torch.Generator().manual_seed(0))
+    target = x.cumsum(1)[..., :1]
+    histories = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        net = torch.nn.Sequential(torch.nn.Linear(3, 8), rotrnn.torch.LRU(8, d_state=8), torch.nn.Linear(8, 1))
+        run = torch.compile(net, fullgraph=True, backend="aot_eager") if compiled else net
+        optimiser = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(40):
+            loss = torch.nn.functional.mse_loss(run(x), target)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        histories.append(losses)
+    assert histories[0][-1] < histories[0][0] / 3
+    assert histories[0] == histories[1]
+
+
+def test_a_model_trained_here_is_saved_and_loaded(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = rotrnn.torch.Module(model("classifier", dropout=0.1)).train()
+    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    tokens, labels = torch.randint(6, (8, T)), torch.randint(6, (8,))
+    for _ in range(3):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(tokens), labels).backward()
+        optimiser.step()
+    net.eval()
+    net.save(tmp_path / "model.safetensors")
+    again = rotrnn.torch.load(tmp_path / "model.safetensors").eval()
+    assert again.core == net.core
+    assert torch.equal(again(tokens), net(tokens))
+    core, params = rotrnn.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(core.forward(params, tokens.numpy())[0], net(tokens).detach().numpy())
+    with pytest.raises(TypeError, match=r"Module\.save: the core is a LRU, expected a model"):
+        rotrnn.torch.LRU(D, d_state=3).save(tmp_path / "layer")
+
+
+def test_copies_and_pickles() -> None:
+    net, x = moved(CORES["block"], torch.float32).eval(), input_of(CORES["block"], torch.float32)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    for other in (copy.deepcopy(net), torch.load(file, weights_only=False)):
+        assert torch.equal(other(x), net(x))
+
+
+def test_dropout_is_drawn_by_torch_and_kept_for_backward() -> None:
+    net, x = rotrnn.torch.Dropout(0.5).train(), torch.ones(2, 50, D, requires_grad=True)
+    torch.manual_seed(0)
+    first, second = net(x), net(x)
+    torch.manual_seed(0)
+    assert torch.equal(net(x), first)
+    assert not torch.equal(first, second)
+    (dx,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(dx, first)
+    assert torch.equal(net.eval()(x), x)
+
+
+@pytest.mark.parametrize("changed", ["x", "a parameter", "a state"])
+def test_a_change_in_place_before_backward_is_found(changed: str) -> None:
+    net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D)
+    _, state = net(x, return_state=True)
+    state = state.detach()
+    y = net(x, state=state)
+    with torch.no_grad():
+        {"x": x, "a parameter": net.nu_log, "a state": state}[changed].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_y_may_be_changed_in_place() -> None:
+    """As by an activation; forward of this layer has saved no y."""
+    net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D)
+    y = net(x)
+    y.relu_()
+    y.sum().backward()
+    assert net.nu_log.grad.abs().sum() > 0
+
+
+def test_a_second_derivative_is_refused() -> None:
+    net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D, requires_grad=True)
+    (dx,) = torch.autograd.grad(net(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"rotrnn\.torch: a gradient of a gradient was asked for"):
+        dx.sum().backward()
+
+
+def test_backward_twice_and_checkpointing() -> None:
+    net, x = moved(CORES["block"], torch.float64).train(), input_of(CORES["block"]).requires_grad_()
+    y = net(x)
+    once = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    assert torch.equal(*once, *torch.autograd.grad(y.sum(), x))
+    torch.manual_seed(0)
+    plain = torch.autograd.grad(net(x).sum(), x)
+    torch.manual_seed(0)
+    again = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)
+    assert torch.equal(*plain, *torch.autograd.grad(again.sum(), x))
+
+
+def test_what_was_saved_is_freed() -> None:
+    net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D, requires_grad=True)
+    node = net(x).grad_fn
+    alive = weakref.ref(node)
+    del node
+    gc.collect()
+    assert alive() is None
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda net, x: net(x.numpy()), TypeError, r"LRU\.forward: x is a ndarray, expected a torch\.Tensor"),
+        (lambda net, x: net(x.double()), TypeError, r"x has dtype torch\.float64 and nu_log torch\.float32, expected one"),
+        (lambda net, x: net.half()(x.half()), TypeError, r"dtype is torch\.float16, expected torch\.float32 or"),
+        (lambda net, x: net(x.to("meta")), TypeError, r"LRU\.forward: x is on meta, expected a tensor on the CPU or"),
+        (lambda net, x: net.to("meta")(x), TypeError, r"x is on cpu and nu_log on meta, expected one device"),
+        (lambda net, x: net(x[..., :2]), ValueError, r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B=2, T=7, D=4\)"),
+        (lambda net, x: net(x, [7]), ValueError, r"LRU\.forward: lengths has shape \(1,\), expected \(B=2,\)"),
+        (lambda net, x: net(x, [7, 8]), ValueError, r"lengths\[1\] is 8, expected an integer from 0 to T=7"),
+        (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),
+        (lambda net, x: net(x, state=x), TypeError, r"LRU\.forward: state has dtype float32, expected complex64 or"),
+        (lambda net, x: net(x.long()), TypeError, r"LRU\.forward: x has dtype int64, expected float32 or float64"),
+    ],
+)
+def test_mistakes_in_a_call(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call(rotrnn.torch.LRU(D, d_state=3), torch.zeros(B, T, D))
+
+
+def test_mistakes_in_a_module() -> None:
+    with pytest.raises(ValueError, match="Module: precision is 'half', expected one of float32, tf32, bf16"):
+        rotrnn.torch.LRU(D, d_state=3, precision="half")
+    with pytest.raises(ValueError, match="LRU: parameter nu_log is missing"):
+        rotrnn.torch.LRU(D, d_state=3, params={})
+    with pytest.raises(TypeError, match="Module: core is a dict, expected a layer, block, stack or model"):
+        rotrnn.torch.Module({})
+    with pytest.raises(TypeError, match="Module: core is a FeedForwardBlock, which runs in a ResidualStack"):
+        rotrnn.torch.Module(CORES["transformer"].blocks[0])
+
+    class Own(rotrnn.LRU):
+        pass
+
+    with pytest.raises(ValueError, match="Module: could not load a Own again, expected a part of rotrnn or a layer in"):
+        rotrnn.torch.Module(Own(D, 3))
+    with pytest.raises(ValueError, match=r"Bidirectional\.forward: it has no state to return"):
+        rotrnn.torch.Module(CORES["bidirectional"])(torch.zeros(B, T, D), return_state=True)
+
+
+def test_a_precision_is_that_of_forward_and_backward() -> None:
+    """Also where another one is set around the calls."""
+    params = rotrnn.RNN(D, 5).init(np.random.default_rng(0))
+    x, results = torch.randn(B, T, D, generator=torch.Generator().manual_seed(0)), []
+    for around in ("float32", "tf32"):
+        net = rotrnn.torch.RNN(D, 5, params=params, precision="bf16")
+        with rotrnn.precision(around):
+            y = net(x)
+        y.sum().backward()
+        results.append([y, *(param.grad for param in net.parameters())])
+    assert all(map(torch.equal, *results))
+    with rotrnn.precision("bf16"):
+        expected, _ = net.core.forward(net.params(), x.numpy())
+    np.testing.assert_array_equal(results[0][0].detach().numpy(), expected)
+    assert not torch.equal(results[0][0], rotrnn.torch.RNN(D, 5, params=params)(x))
+
+
+def test_rotrnn_does_not_import_torch() -> None:
+    code = "import sys, rotrnn; rotrnn.LRU(2, 2); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torch_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import rotrnn.torch"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'" in run.stderr
