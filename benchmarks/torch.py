@@ -144,7 +144,12 @@ def table(results: dict[str, Any]) -> str:
     size = ", ".join(f"{letter} {first[letter]}" for letter in "BTD")
     where = f"{machine['cpu']}, {first['threads']} threads, {machine['simd']}, {size}, float32"
     body = [
-        [one["name"], duration(one["seconds"]), f"{one['limit']}, {duration(one['limit_seconds'])}", f"{one['ratio']:.3g}"]
+        [
+            one["name"],
+            duration(one["seconds"]),
+            f"{one['limit']}, {duration(one['limit_seconds'])}",
+            f"{one['ratio']:.3g}",
+        ]
         for one in found
     ]
     head = ["forward and backward", "time", "beside", "time / that"]

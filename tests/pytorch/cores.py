@@ -88,7 +88,11 @@ MODELS = {
     **{f"{head} of features": model(head, features=True) for head in HEADS if head != "language"},
 }
 CORES: dict[str, Any] = {**LAYERS_HERE, **PARTS, **BLOCKS, **MODELS}
-SMALL = {**LAYERS_HERE, **BLOCKS, **{f"{head} of features": model(head, features=True) for head in ("tagger", "retrieval")}}
+SMALL = {
+    **LAYERS_HERE,
+    **BLOCKS,
+    **{f"{head} of features": model(head, features=True) for head in ("tagger", "retrieval")},
+}
 """Cores with an input that has a gradient, without dropout where it is not the subject."""
 
 
@@ -141,7 +145,11 @@ def by_itself(
     dx, dparams, *rest = backward(params, saved, dy(y), *later)
     buffers = {name: one for name, one in flatten(params) if name in dict(net.named_buffers())}
     dbefore = leaves_of(form, rest[0]) if state is not None else []
-    return y, after, {"x": dx, **dict(flatten(dparams)), **buffers, **{f"state.{i}": one for i, one in enumerate(dbefore)}}
+    return (
+        y,
+        after,
+        {"x": dx, **dict(flatten(dparams)), **buffers, **{f"state.{i}": one for i, one in enumerate(dbefore)}},
+    )
 
 
 def same_bits(got: torch.Tensor, expected: np.ndarray, name: str) -> None:

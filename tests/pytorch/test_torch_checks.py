@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cores import CORES, SMALL, differentiable, input_of, lengths_of, moved
 from torch.func import functional_call
 
-from cores import CORES, SMALL, differentiable, input_of, lengths_of, moved
 from rotrnn.models.call import filled, form_of, leaves_of, parse
 from rotrnn.torch import ops
 
@@ -100,7 +100,9 @@ def test_compile_by_inductor_of_a_network_around_a_layer() -> None:
     these: sums of up to 64 products in float32, whose sizes are near one."""
     torch.manual_seed(0)
     torch.compiler.reset()
-    net = torch.nn.Sequential(torch.nn.Linear(3, 8), moved(CORES["rnn"].__class__(8, 4), torch.float32), torch.nn.GELU())
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 8), moved(CORES["rnn"].__class__(8, 4), torch.float32), torch.nn.GELU()
+    )
     fast = torch.compile(net, fullgraph=True)
     for T in (5, 9):
         x = torch.randn(2, T, 3)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cores import CORES, B, D, T, input_of, model, moved
 
 import rotrnn
 import rotrnn.torch
-from cores import B, CORES, D, T, input_of, model, moved
 from rotrnn.models.call import Call
 from rotrnn.nn.layer import flatten
 
@@ -220,11 +220,19 @@ def test_what_was_saved_is_freed() -> None:
     ("call", "kind", "message"),
     [
         (lambda net, x: net(x.numpy()), TypeError, r"LRU\.forward: x is a ndarray, expected a torch\.Tensor"),
-        (lambda net, x: net(x.double()), TypeError, r"x has dtype torch\.float64 and nu_log torch\.float32, expected one"),
+        (
+            lambda net, x: net(x.double()),
+            TypeError,
+            r"x has dtype torch\.float64 and nu_log torch\.float32, expected one",
+        ),
         (lambda net, x: net.half()(x.half()), TypeError, r"dtype is torch\.float16, expected torch\.float32 or"),
         (lambda net, x: net(x.to("meta")), TypeError, r"LRU\.forward: x is on meta, expected a tensor on the CPU or"),
-        (lambda net, x: net.to("meta")(x), TypeError, r"x is on cpu and nu_log on meta, expected one device"),
-        (lambda net, x: net(x[..., :2]), ValueError, r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B=2, T=7, D=4\)"),
+        (lambda net, x: net.to("meta")(x), TypeError, r"x is on cpu and nu_log on meta, expected one"),
+        (
+            lambda net, x: net(x[..., :2]),
+            ValueError,
+            r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B=2, T=7, D=4\)",
+        ),
         (lambda net, x: net(x, [7]), ValueError, r"LRU\.forward: lengths has shape \(1,\), expected \(B=2,\)"),
         (lambda net, x: net(x, [7, 8]), ValueError, r"lengths\[1\] is 8, expected an integer from 0 to T=7"),
         (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),

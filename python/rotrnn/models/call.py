@@ -13,11 +13,9 @@ array of `saved` is. It depends on shapes and dtypes alone (`rotrnn.nn.saved`), 
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +24,10 @@ from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.fixed_points.iteration import NotConverged
-from rotrnn.nn.layer import Array, Context, Module, Params, State, StateArray, flatten, is_parameter, unflatten
+from rotrnn.nn.layer import Array, Context, Module, State, flatten, is_parameter, unflatten
 from rotrnn.nn.saved import Shape, Structure, flatten_saved, unflatten_saved
 from rotrnn.ops.boundary import CheckedLengths
-from rotrnn.ops.device import is_plain, is_writeable, named
+from rotrnn.ops.device import full, is_plain, is_writeable, named
 from rotrnn.ops.precisions import precision
 
 MOST_PLANS = 1000
@@ -52,11 +50,15 @@ class Inputs(NamedTuple):
     device: str
     """ "cpu" or "cuda"."""
 
+    def map(self, function: Callable[[Any], Any]) -> Inputs:
+        """Returns these inputs with a function of each array in its place."""
+        lengths, key = (None if one is None else function(one) for one in (self.lengths, self.key))
+        params, state = (tuple(map(function, some)) for some in (self.params, self.state))
+        return Inputs(function(self.x), params, state, lengths, key, self.after, self.device)
+
     def forms(self) -> Inputs:
         """Returns the shapes and dtypes of arrays."""
-        x, params, state, lengths, key, after, device = self
-        optional = (None if one is None else _shape(one) for one in (lengths, key))
-        return Inputs(_shape(x), tuple(map(_shape, params)), tuple(map(_shape, state)), *optional, after, device)
+        return self.map(_shape)
 
 
 class Form(NamedTuple):
@@ -141,7 +143,9 @@ class Call:
         for name in buffers:
             outputs.add(params[name])
         checked = {name: one.fits for name, one in arrays.items() if isinstance(one, CheckedLengths) and one.fits}
-        plan = Plan(structure, outputs.sources(places), checked, outputs.kept(places), tuple(map(_form, outputs.arrays)))
+        plan = Plan(
+            structure, outputs.sources(places), checked, outputs.kept(places), tuple(map(_form, outputs.arrays))
+        )
         self._plans[inputs.forms()] = plan
         if len(self._plans) > MOST_PLANS:
             del self._plans[next(iter(self._plans))]
@@ -182,8 +186,13 @@ class Call:
         plan = self.plan(inputs.forms())
         there = [inputs.x, *inputs.params, *inputs.state, *kept]
         params = unflatten(dict(zip(self.names, inputs.params, strict=True)))
-        given = any(one is not None for one in dstate)
-        state = (filled(self.form, dstate),) if given else ()
+        state: tuple[State, ...] = ()
+        if any(one is not None for one in dstate):
+            buffers = len(self.names) - len(self.trained) if inputs.key is not None else 0
+            forms = plan.forms[len(plan.forms) - buffers - len(self.leaves) :]
+            pairs = zip(dstate, forms, strict=False)
+            whole = [full(form.shape, 0, form.dtype, like=dy) if one is None else one for one, form in pairs]
+            state = (filled(self.form, whole),)
         backward = self.core.backward_all if isinstance(self.core, SequenceModel) else self.core.backward
         with precision(self.precision):
             arrays = {name: there[i] for name, i in plan.sources.items()}

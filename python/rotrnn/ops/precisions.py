@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rotrnn import _cpu
@@ -50,6 +51,7 @@ class precision:
             module.use_precision(name)
 
 
+@functools.cache  # to look for a module that is not there takes longer than a small layer
 def _modules() -> list[Any]:
     """Returns the modules of kernels that there are; each keeps the precision of every thread."""
     try:

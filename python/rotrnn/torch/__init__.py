@@ -82,7 +82,8 @@ class Module(_Tree):
         if precision not in PRECISIONS:
             raise ValueError(f"Module: precision is {precision!r:.80}, expected one of {', '.join(PRECISIONS)}")
         expected = "expected a layer, block, stack or model"
-        if not isinstance(core, Core):
+        kind: Any = type(core)
+        if not issubclass(kind, Core):
             raise TypeError(f"Module: core is a {type(core).__name__}, {expected}")
         if not hasattr(core, "forward"):
             raise TypeError(f"Module: core is a {type(core).__name__}, which runs in a ResidualStack, {expected}")
@@ -102,9 +103,7 @@ class Module(_Tree):
         self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
         self._form, self._leaves = call.form, len(call.leaves)
 
-    def forward(
-        self, x: torch.Tensor, lengths: Any = None, state: Any = None, *, return_state: bool = False
-    ) -> Any:
+    def forward(self, x: torch.Tensor, lengths: Any = None, state: Any = None, *, return_state: bool = False) -> Any:
         """Returns y, or (y, the state after x) with `return_state`.
 
         Parameters
@@ -158,11 +157,11 @@ class Module(_Tree):
     def _name(self) -> str:
         return type(self.core).__name__
 
-    def _at(self, path: list[str]) -> torch.Tensor:
+    def _at(self, path: list[str]) -> Any:
         found: Any = self
         for name in path:
             found = getattr(found, name)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _check(self, x: Any, params: list[torch.Tensor]) -> None:
         """Checks types, dtypes and devices; the core checks shapes and values."""
@@ -173,7 +172,7 @@ class Module(_Tree):
         for path, one in zip(self._paths, params, strict=True):
             if one.device != x.device:
                 raise TypeError(
-                    f"{self._name}.forward: x is on {x.device} and {'.'.join(path)} on {one.device}, expected one device"
+                    f"{self._name}.forward: x is on {x.device} and {'.'.join(path)} on {one.device}, expected one"
                 )
             if x.is_floating_point() and one.dtype != x.dtype:
                 raise TypeError(

@@ -23,7 +23,7 @@ from rotrnn.models.call import Inputs, Plan, parse
 from rotrnn.nn.saved import Shape
 from rotrnn.ops.device import Array
 
-DTYPES = {
+DTYPES: dict[Any, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
     torch.complex64: np.dtype(np.complex64),
@@ -44,7 +44,7 @@ def forward(
     text: str,
 ) -> list[Tensor]:  # fmt: skip
     with _on_device(x):
-        outputs, _ = parse(text).forward(_arrays((x, params, state, lengths, key, after)))
+        outputs, _ = parse(text).forward(_inputs((x, params, state, lengths, key, after)).map(_array))
         return [_tensor(one) for one in outputs]
 
 
@@ -54,9 +54,7 @@ def _(
     text: str,
 ) -> list[Tensor]:  # fmt: skip
     plan = _plan((x, params, state, lengths, key, after), text)
-    return [
-        torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms
-    ]
+    return [torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms]
 
 
 @torch.library.custom_op(
@@ -70,11 +68,11 @@ def backward(
 ) -> list[Tensor]:  # fmt: skip
     with _on_device(x):
         later = [None if one is None else _array(one) for one in dstate]
-        inputs = _arrays((x, params, state, lengths, key, after))
+        inputs = _inputs((x, params, state, lengths, key, after)).map(_array)
         grads = parse(text).backward(inputs, [_array(one) for one in kept], _array(dy), later)
         found = [grads.dx, *grads.dparams, *grads.dstate]
         pairs = zip(found, _differentiable(x, params, state, text), strict=True)
-        return [_tensor(grad) for grad, wanted in pairs if wanted is not None]
+        return [_tensor(grad) for grad, wanted in pairs if grad is not None and wanted is not None]
 
 
 @backward.register_fake
@@ -140,20 +138,15 @@ torch.library.register_autograd("rotrnn::backward", _refuse)
 def _plan(given: Given, text: str) -> Plan:
     """Returns the plan of a forward from the shapes of its arguments alone; sizes that torch.compile holds open are
     fixed."""
-    x, params, state, lengths, key, after = given
-    forms = (_shape(x), tuple(map(_shape, params)), tuple(map(_shape, state)))
-    optional = (None if one is None else _shape(one) for one in (lengths, key))
-    return parse(text).plan(Inputs(*forms, *optional, after, x.device.type))
+    return parse(text).plan(_inputs(given).map(_shape))
+
+
+def _inputs(given: Given) -> Inputs:
+    return Inputs(*given, given[0].device.type)
 
 
 def _shape(tensor: Tensor) -> Shape:
     return Shape(tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype])
-
-
-def _arrays(given: Given) -> Inputs:
-    x, params, state, lengths, key, after = given
-    optional = (None if one is None else _array(one) for one in (lengths, key))
-    return Inputs(_array(x), [*map(_array, params)], [*map(_array, state)], *optional, after, x.device.type)
 
 
 def _array(tensor: Tensor) -> Array:
