@@ -47,10 +47,10 @@ def input_of(size: Size, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return x.requires_grad_()
 
 
-def both(function: Function, params: list[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+def both(function: Function, params: list[torch.Tensor], x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
     """A forward and a backward: y, and the gradients of x and of the parameters."""
     y = function(x)
-    return [y.detach(), *torch.autograd.grad(y, [x, *params], torch.ones_like(y))]
+    return [y.detach(), *torch.autograd.grad(y, [x, *params], dy)]
 
 
 def own(net: rotrnn.torch.Module, x: torch.Tensor) -> Callable[[], object]:
@@ -109,8 +109,9 @@ def difference(name: str, size: Size) -> dict[str, float]:
     """The largest difference of an output or gradient from the peer's, relative to the largest number of it."""
     _, peer, more = PEERS[name]
     net, x = module_of(name, size[2], **more).double(), input_of(size, torch.float64)
-    ours = both(net, list(net.parameters()), x)
-    theirs = both(*peer(dict(net.named_parameters())), x)
+    dy = torch.ones_like(x)
+    ours = both(net, list(net.parameters()), x, dy)
+    theirs = both(*peer(dict(net.named_parameters())), x, dy)
     most = max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(ours, theirs, strict=True))
     bound = float(np.finfo(np.float64).eps) * size[1] * 4 * size[2]
     if most > bound:
@@ -123,16 +124,18 @@ def difference(name: str, size: Size) -> dict[str, float]:
 
 def rows(names: list[str], size: Size, window: float) -> Iterator[dict[str, Any]]:
     x = input_of(size)
+    dy = torch.ones_like(x)
     for name in names:
         net = module_of(name, size[2]).train()
-        module = partial(both, net, list(net.parameters()), x)
+        module = partial(both, net, list(net.parameters()), x, dy)
         seconds, limit = seconds_in_turn([module, own(net, x)], window=window)
         yield row(f"{name}, module", seconds, limit, limit="the layer itself", layer=name, **sizes(size))
     for name in [one for one in PEERS if one in names]:
         title, peer, more = PEERS[name]
         net = module_of(name, size[2], **more)
-        theirs = partial(both, *peer(dict(net.named_parameters())), x)
-        seconds, limit = seconds_in_turn([partial(both, net, list(net.parameters()), x), theirs], window=window)
+        ours = partial(both, net, list(net.parameters()), x, dy)
+        theirs = partial(both, *peer(dict(net.named_parameters())), x, dy)
+        seconds, limit = seconds_in_turn([ours, theirs], window=window)
         exact = difference(name, (2, min(size[1], 64), min(size[2], 16)))
         yield row(f"{name} beside {title}", seconds, limit, limit=title, layer=name, **sizes(size), **exact)
 
