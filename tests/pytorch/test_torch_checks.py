@@ -106,8 +106,8 @@ def test_compile_by_inductor_of_a_network_around_a_layer() -> None:
         torch.nn.Linear(3, 8), moved(CORES["rnn"].__class__(8, 4), torch.float32), torch.nn.GELU()
     )
     fast = torch.compile(net, fullgraph=True)
-    for T in (5, 9):
-        x = torch.randn(2, T, 3)
+    for steps in (5, 9):
+        x = torch.randn(2, steps, 3)
         grads = []
         for one in (net, fast):
             net.zero_grad()
