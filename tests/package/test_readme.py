@@ -69,6 +69,7 @@ def test_every_python_example_is_run() -> None:
         "guide.md",
         "own-layers.md",
         "processes.md",  # tests/training/test_split.py
+        "pytorch.md",  # tests/pytorch/test_torch_docs.py
     }
 
 
