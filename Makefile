@@ -32,13 +32,14 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: test-torch lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean docs notebooks
+.PHONY: test-jax test-torch lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean docs notebooks
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
 	@echo "make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "make test        the test suite"
 	@echo "make test-torch  the modules of PyTorch (docs/pytorch.md), with PyTorch in build/torch; TORCH=torch==2.13.*"
+	@echo "make test-jax    the functions for JAX (docs/jax.md), with JAX in build/jax; JAX=jax==0.10.*"
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
 	@echo "make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "make notebooks   run the notebooks of examples/ and store their outputs in them"
@@ -97,6 +98,16 @@ test-torch: .venv/installed build/torch/installed
 build/torch/installed: | .venv/bin/python
 	@echo "installing PyTorch into build/torch"
 	@$(PIP) --upgrade --target build/torch '$(TORCH)'
+	@touch $@
+
+# JAX is large, so its tests are left out of `make test`. It is put beside the packages of .venv
+JAX ?= jax
+test-jax: .venv/installed build/jax/installed
+	PYTHONPATH=build/jax $(PYTEST) tests/with_jax
+
+build/jax/installed: | .venv/bin/python
+	@echo "installing JAX into build/jax"
+	@$(PIP) --upgrade --target build/jax '$(JAX)'
 	@touch $@
 
 cuda: .venv/installed

@@ -293,6 +293,18 @@ static PyObject *release_memory(PyObject *module, PyObject *ignored) {
     return PyLong_FromSize_t(pool_release());
 }
 
+/* Sets the mode of arithmetic of this thread, and returns the one before; None is the usual mode. Kernels set it
+ * themselves: this is for code around them, in threads of libraries that flush denormal numbers. */
+static PyObject *use_float_mode(PyObject *module, PyObject *argument) {
+    (void)module;
+    if (argument == Py_None) return PyLong_FromUnsignedLongLong(float_mode_usual());
+    const unsigned long long mode = PyLong_AsUnsignedLongLong(argument);
+    if (PyErr_Occurred()) return NULL;
+    const float_mode before = float_mode_now(), mask = FLOAT_MODE_BITS;
+    float_mode_set((before & ~mask) | (mode & mask));
+    return PyLong_FromUnsignedLongLong(before);
+}
+
 static PyMethodDef METHODS[] = {
     {"empty", (PyCFunction)(void (*)(void))empty, METH_FASTCALL,
      "empty(shape, dtype): numpy.empty in memory that is kept for reuse when the array is gone."},
@@ -305,6 +317,9 @@ static PyMethodDef METHODS[] = {
     {"bf16_by", bf16_by_in_use, METH_NOARGS, "bf16_by(): by what the next product of bfloat16 is computed."},
     {"precision", precision_in_use, METH_NOARGS, PRECISION_DOC},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
+    {"use_float_mode", use_float_mode, METH_O,
+     "use_float_mode(mode): set the calling thread's mode of arithmetic, None for gradual underflow and rounding to "
+     "nearest; returns the mode before."},
     {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
     {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
     {NULL, NULL, 0, NULL},

@@ -67,6 +67,7 @@ def test_every_python_example_is_run() -> None:
         "README.md",
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
+        "jax.md",  # tests/with_jax/test_jax_page.py
         "own-layers.md",
         "processes.md",  # tests/training/test_split.py
         "pytorch.md",  # tests/pytorch/test_torch_docs.py

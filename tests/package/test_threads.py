@@ -267,6 +267,25 @@ print("same")
     assert run(code, OMP_NUM_THREADS="2") == "same\n"
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the bits of an x86")
+def test_the_mode_of_code_around_kernels() -> None:
+    """That of the calling thread, for callers in threads of libraries that flush subnormal numbers."""
+    flush, other, small = 0x8040, 0x3F, np.full(1, 1e-310)
+    before = _cpu.use_float_mode(None)
+    try:
+        usual = _cpu.use_float_mode(flush | other)
+        flushed = small * 0.5
+        assert _cpu.use_float_mode(None) & ~other == usual & ~other | flush
+        assert not flushed.any()
+        assert (small * 0.5).all()
+    finally:
+        _cpu.use_float_mode(before)
+    with pytest.raises(TypeError):
+        _cpu.use_float_mode("flush")  # type: ignore[arg-type]
+    with pytest.raises(OverflowError):
+        _cpu.use_float_mode(-1)
+
+
 def test_threads_that_begin_in_a_stream_do_not_keep_its_mode() -> None:
     """Streams count subnormal numbers as zero; kernels do not, on whichever thread."""
     code = """

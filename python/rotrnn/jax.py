@@ -1,0 +1,426 @@
+"""Layers, blocks and models as functions for JAX: of parameters and input, in `jit`, `grad` and `vmap`.
+
+    lru = rotrnn.jax.function(rotrnn.LRU(d_model=8, d_state=16))
+    y = lru(params, x)                                   # params: a dict of arrays, as from layer.init
+    grads = jax.grad(lambda params: (lru(params, x) ** 2).sum())(params)
+
+The compiled program calls Python (`jax.experimental.buffer_callback`, a handler of XLA's foreign function interface).
+There the layer's own forward reads XLA's buffers as NumPy arrays, without a copy, and its results are written to XLA's
+once. When a gradient is wanted, forward has one more output, bytes with all arrays that it made for backward
+(`rotrnn.models.call`), and the layer's own backward reads these; forward is not computed again.
+
+Shapes come first: while JAX traces, forward runs once on zeros, and errors about shapes, dtypes and names are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rotrnn import _cpu
+from rotrnn.models.call import Call, Gradients, Inputs, Plan, filled
+from rotrnn.nn.layer import Array, Module, Params, State, flatten, unflatten
+
+try:
+    import jax
+    from jax.custom_derivatives import SymbolicZero
+    from jax.experimental.buffer_callback import buffer_callback
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
+    from jax.tree_util import tree_flatten, tree_leaves, tree_map, tree_structure
+except ImportError as error:
+    raise ImportError(f"rotrnn.jax needs JAX 0.6.2 or later; pip install 'rotrnn[jax]' ({error})") from error
+
+__all__ = ["function", "with_buffers"]
+
+ALIGNMENT = 64
+"""Each of the arrays that forward keeps for backward begins at a multiple of so many bytes."""
+
+
+def function(
+    module: Module, *, train: bool = False, return_state: bool = False, return_buffers: bool = False
+) -> Callable[..., Any]:
+    """Returns a layer, block, stack or model as a function for JAX.
+
+    ::
+
+        f(params, x, state=None, *, lengths=None, seed=0, step=0)
+
+    It returns y, or a tuple of y and what else is asked for here. `params` is a nested dict of arrays, as from
+    ``module.init``, and `state` the state before x. `lengths`, and in training mode `seed` and `step`, are as in
+    `rotrnn.Context`, and may be traced.
+
+    Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
+    mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
+    other, so that each has the bits of a call of its own; sequences that are to run together belong in the batch axis
+    of x. Everything runs on one device, the CPU.
+
+    Parameters
+    ----------
+    module : Module
+        The layer, block, stack or model.
+    train : bool
+        Training mode: use batch statistics and dropout.
+    return_state : bool
+        Also return the state after x.
+    return_buffers : bool
+        Also return the running statistics after the call, which training mode updates: a dict for `with_buffers`.
+
+    Returns
+    -------
+    callable
+        It is compiled (`jax.jit`) for each combination of shapes and dtypes, and computes in the precision that is set
+        where `function` is called (`rotrnn.precision`).
+
+    Raises
+    ------
+    TypeError, ValueError
+        Here for wrong settings; when f is called as ``module.forward``, and for arrays of 64 bits while JAX is set to
+        32.
+    NotImplementedError
+        For a second derivative, several devices, and a device that is not the CPU.
+    ValueError or jax.errors.JaxRuntimeError
+        With the text of the layer's error, if values are wrong, which are not known before the program runs: lengths
+        beyond T, parameters that are not finite.
+    """
+    if not isinstance(module, Module):
+        kind = type(module).__name__
+        raise TypeError(f"rotrnn.jax.function: module is a {kind}, expected a layer, block, stack or model")
+    for name, value in (("train", train), ("return_state", return_state), ("return_buffers", return_buffers)):
+        if not isinstance(value, bool):
+            raise TypeError(f"rotrnn.jax.function: {name} is {value!r}, expected True or False")
+    adapter = _Adapter(module, train, return_state)
+    if return_state:
+        adapter.check_state_form()
+    if return_buffers != bool(train and adapter.buffers):
+        what = ", ".join(adapter.buffers) or "none"
+        raise ValueError(
+            f"{adapter.title}: return_buffers is {return_buffers}, expected {not return_buffers}: running statistics "
+            f"are updated in training mode, and these are {what}"
+        )
+    compiled = jax.jit(adapter.differentiable())
+
+    def apply(params: Params, x: Any, state: State = None, *, lengths: Any = None, seed: Any = 0, step: Any = 0) -> Any:
+        given = adapter.arguments(params, x, state, lengths, (seed, step) if train else None)
+        y, after, buffers = compiled(given)
+        more = [filled(adapter.call.form, after)] if return_state else []
+        if return_buffers:
+            more.append(unflatten(dict(zip(adapter.buffers, buffers, strict=True))))
+        return (y, *more) if more else y
+
+    apply.__name__ = apply.__qualname__ = type(module).__name__
+    apply.__doc__ = f"{module!r:.200} as a function for JAX (`rotrnn.jax.function`)."
+    return apply
+
+
+def with_buffers(params: Params, buffers: Params) -> Params:
+    """Returns params with the running statistics that a function with ``return_buffers=True`` returned."""
+    return {
+        name: with_buffers(value, buffers.get(name, {})) if isinstance(value, dict) else buffers.get(name, value)
+        for name, value in params.items()
+    }
+
+
+class _Given(NamedTuple):
+    """The arrays of a call; or their gradients, None where there is none."""
+
+    x: Any
+    params: list[Any]
+    """In the order of `Call.names`."""
+    state: list[Any]
+    """The leaves of the state before x, or nothing."""
+    lengths: Any
+    key: Any
+    """Seed and step, in training."""
+
+
+class _Made(NamedTuple):
+    """The outputs of a call."""
+
+    y: Any
+    after: list[Any]
+    """The leaves of the state after x, if wanted."""
+    buffers: list[Any]
+    """The running statistics after the call, in training."""
+
+
+class _Adapter:
+    """A module as a function of `_Given`: first of NumPy arrays, then of JAX's."""
+
+    def __init__(self, module: Module, train: bool, after: bool) -> None:
+        self.module, self.train, self.after = module, train, after
+        self.call = Call(module, _cpu.precision())
+        self.title = f"rotrnn.jax: {type(module).__name__}"
+        self.buffers = [name for name in self.call.names if name not in self.call.trained]
+
+    def arguments(self, params: Params, x: Any, state: State, lengths: Any, key: Any) -> _Given:
+        """Returns the arrays of a call. Checks names and kinds, and that JAX will not round them in silence."""
+        if not isinstance(params, dict):
+            kind = type(params).__name__
+            raise TypeError(f"{self.title}: params is a {kind}, expected a dict of arrays (the arguments: params, x)")
+        flat = dict(flatten(params))
+        for name, value in [("x", x), *((f"params.{name}", value) for name, value in flat.items())]:
+            self._check_array(name, value)
+        if flat.keys() != set(self.call.names):
+            self._check_params(flat)
+        leaves = []
+        if state is not None:
+            self.check_state_form()
+            form = tree_structure(filled(self.call.form, range(len(self.call.leaves))))
+            if tree_structure(state) != form:
+                got = tree_structure(state)
+                raise TypeError(
+                    f"{self.title}: state has the structure {got}, expected {form} as after an earlier call"
+                )
+            leaves = tree_leaves(state)
+            for leaf in leaves:
+                self._check_array("state", leaf)
+        return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, key)
+
+    def check_state_form(self) -> None:
+        """Checks that there is a state, and one of fixed size: shapes may not depend on the number of steps so far."""
+        if not self.call.leaves:
+            raise ValueError(f"{self.title}: a state is asked for or given, expected none: it has none to go on from")
+        if any(None in one.shape for one in self.call.leaves):
+            raise ValueError(
+                f"{self.title}: its state grows with every step, expected one of fixed size, as in a window"
+            )
+
+    def _check_array(self, name: str, value: Any) -> None:
+        if not hasattr(value, "dtype"):
+            raise TypeError(f"{self.title}: {name} is a {type(value).__name__}, expected an array")
+        self._check_width(name, value.dtype)
+
+    def _check_width(self, name: str, dtype: Any) -> None:
+        if dtype.kind in "fc" and dtype != jax.dtypes.canonicalize_dtype(dtype):
+            raise TypeError(
+                f"{self.title}: {name} has dtype {dtype}, but JAX is set to 32 bits, expected "
+                'jax.config.update("jax_enable_x64", True) before'
+            )
+
+    def _check_params(self, flat: dict[str, Any]) -> None:
+        """Raises the module's error if names, shapes or dtypes are wrong."""
+        zeros = {name: np.broadcast_to(np.zeros((), one.dtype), one.shape) for name, one in flat.items()}
+        self.module.arrays(unflatten(zeros))
+
+    # ---- on NumPy arrays ----
+
+    def inputs(self, given: _Given) -> Inputs:
+        """Returns what `Call` takes."""
+        key = np.array([int(one) for one in given.key]) if self.train else None
+        return Inputs(given.x, given.params, given.state, given.lengths, key, self.after, "cpu")
+
+    def sorted(self, outputs: Sequence[Any]) -> _Made:
+        """Returns outputs of a `Call`, or their forms, by name."""
+        last = len(outputs) - len(self.buffers) * self.train
+        first = last - len(self.call.leaves) * self.after
+        return _Made(outputs[0], list(outputs[first:last]), list(outputs[last:]))
+
+    def forward(self, results: tuple[_Made, Array | None], given: _Given) -> None:
+        """Runs forward, and writes the outputs and, if wanted, the bytes that backward needs to `results`."""
+        outputs, plan = self.call.forward(self.inputs(given))
+        for result, one in zip(tree_leaves(results[0]), tree_leaves(self.sorted(outputs)), strict=True):
+            _write(result, one)
+        if results[1] is not None:
+            for i, view in _views(plan, results[1])[0].items():
+                _write(view, outputs[i])
+
+    def backward(self, results: Gradients, given: _Given, y: Array, held: Array, dy: Array, dstate: list[Any]) -> None:
+        """Runs backward, and writes gradients to `results`."""
+        inputs = self.inputs(given)
+        plan = self.call.plan(inputs.forms())
+        views = {**_views(plan, held)[0], 0: y}
+        grads = self.call.backward(inputs, [views[i] for i in plan.kept], dy, dstate)
+        for result, one in zip(_with_none(results), _with_none(grads), strict=True):
+            if result is not None:
+                _write(result, np.zeros_like(result) if one is None else one)
+
+    # ---- for JAX ----
+
+    def plan(self, given: _Given) -> Plan:
+        """Returns how outputs are arranged, of a forward on zeros. Its errors are those of forward."""
+        self._check_params(dict(zip(self.call.names, given.params, strict=True)))
+        key = np.zeros(2, np.int64) if self.train else None
+        plan = self.call.plan(self.inputs(given._replace(key=(0, 0)))._replace(key=key).forms())
+        for one in self.sorted(plan.forms).after:
+            self._check_width("the state after x", one.dtype)
+        return plan
+
+    def differentiable(self) -> Callable[[_Given], _Made]:
+        """Returns the function, with its gradient."""
+
+        @jax.custom_vjp
+        def run(given: _Given) -> _Made:
+            return self._call_forward(self.plan(given), given, keep=False)[0]
+
+        def forward(primals: _Given) -> tuple[_Made, Any]:
+            given = tree_map(lambda one: one.value, primals)
+            made, held = self._call_forward(self.plan(given), given, keep=True)
+            return made, (given, made.y, held)
+
+        def backward(residual: Any, cotangents: _Made) -> tuple[_Given]:
+            given, y, held = residual
+            dstate = [_without_zeros(one) for one in cotangents.after]
+            grads = self._call_backward(given, y, held, _dense(cotangents.y), dstate)
+            found = dict(zip(self.call.trained, grads.dparams, strict=True))
+            dparams = [found.get(name) for name in self.call.names]
+            return (_Given(grads.dx, dparams, grads.dstate, None, None),)
+
+        run.defvjp(forward, backward, symbolic_zeros=True)
+        return run  # type: ignore[no-any-return]
+
+    def _call_forward(self, plan: Plan, given: _Given, keep: bool) -> tuple[_Made, Any]:
+        """Returns the outputs and, with `keep`, the bytes that backward needs; else None."""
+        made = tree_map(_shape_for_jax, self.sorted(plan.forms), is_leaf=_is_form)
+        held = jax.ShapeDtypeStruct((_views(plan)[1],), np.uint8) if keep else None
+
+        def callback(results: Any, given: Any) -> None:
+            for into, (one,) in _each(results, (given,), made.y):
+                self.forward(into, one)
+
+        outputs: tuple[_Made, Any] = self._on_buffers(callback, (made, held))(given)
+        return outputs
+
+    def _call_backward(self, given: _Given, y: Any, held: Any, dy: Any, dstate: list[Any]) -> Gradients:
+        """Returns the gradients of what was given."""
+
+        def form(array: Any) -> Any:
+            return _shape_for_jax(array) if array.dtype.kind in "fc" else None
+
+        pairs = zip(self.call.names, given.params, strict=True)
+        params = [form(one) for name, one in pairs if name not in self.buffers]
+        forms = Gradients(form(given.x), params, [form(one) for one in given.state])
+
+        def callback(results: Any, *arrays: Any) -> None:
+            for into, one in _each(results, arrays, tree_leaves(forms)[0]):
+                self.backward(into, *one)
+
+        call = self._on_buffers(callback, forms)
+        grads: Gradients = tree_map(_conjugate, call(given, y, held, dy, tree_map(_conjugate, dstate)))
+        return grads
+
+    def _on_buffers(self, callback: Callable[..., None], forms: Any) -> Callable[..., Any]:
+        """Returns a function of trees of arrays for which XLA calls `callback`, with NumPy views of its memory."""
+
+        def on_views(_: Any, results: Any, *given: Any) -> None:
+            mode = _cpu.use_float_mode(None)  # in XLA's threads, subnormal numbers are zero
+            try:
+                callback(tree_map(np.asarray, results), *tree_map(np.asarray, given))
+            finally:
+                _cpu.use_float_mode(mode)
+
+        @jax.custom_jvp
+        def call(*given: Any) -> Any:
+            leaves, tree = tree_flatten(given)
+            leaves[0] = _on_one_cpu.bind(leaves[0], title=self.title)
+            return buffer_callback(on_views, forms, vmap_method="expand_dims")(*tree.unflatten(leaves))
+
+        @call.defjvp
+        def refuse(*_: Any) -> None:
+            raise NotImplementedError(
+                f"{self.title}: a second derivative is asked for, expected first derivatives, in reverse mode"
+            )
+
+        return call  # type: ignore[no-any-return]
+
+
+# ---- arrays ----
+
+
+def _views(plan: Plan, held: Array | None = None) -> tuple[dict[int, Array], int]:
+    """Returns the outputs that backward needs, without y, as views of the bytes `held`, and the number of bytes."""
+    views, size = {}, 0
+    for i in plan.kept:
+        if i > 0:
+            shape, _, dtype = plan.forms[i]
+            if held is not None:
+                views[i] = np.ndarray(shape, dtype, held.data, size)
+            size += -(-int(np.prod(shape)) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return views, max(size, ALIGNMENT)
+
+
+def _write(result: Array, value: Array) -> None:
+    """Copies a value of the same shape. JAX may have an integer in 32 bits, which then must hold it."""
+    if result.shape != value.shape:
+        raise ValueError(f"rotrnn.jax: an array has shape {value.shape}, expected {result.shape}")
+    result[...] = value
+    if result.dtype.kind in "iu" and result.dtype != value.dtype and (result != value).any():
+        raise OverflowError(f"rotrnn.jax: {value.max()} does not fit JAX's {result.dtype}, expected jax_enable_x64")
+
+
+def _each(results: Any, given: tuple[Any, ...], first: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yields results and given arrays of each element that `vmap` added axes for. `first` is the first of the results
+    without these axes; an array that all elements share has axes of size 1."""
+    shape = tree_leaves(results)[0].shape
+    for index in np.ndindex(shape[: len(shape) - len(first.shape)]):
+
+        def pick(array: Array, index: tuple[int, ...] = index) -> Array:
+            places = (min(i, size - 1) for i, size in zip(index, array.shape, strict=False))
+            view: Array = array[(*places, ...)]
+            return view
+
+        yield tree_map(pick, results), tree_map(pick, given)
+
+
+# ---- forms and gradients of JAX ----
+
+
+def _is_form(value: Any) -> bool:
+    return hasattr(value, "dtype")
+
+
+def _with_none(tree: Any) -> list[Any]:
+    return tree_leaves(tree, is_leaf=lambda one: one is None)  # type: ignore[no-any-return]
+
+
+def _shape_for_jax(array: Any) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _dense(cotangent: Any) -> Any:
+    """Returns the gradient of an output as an array."""
+    is_zero = isinstance(cotangent, SymbolicZero)
+    return jax.numpy.zeros(cotangent.shape, cotangent.dtype) if is_zero else cotangent
+
+
+def _without_zeros(cotangent: Any) -> Any:
+    """Returns the gradient of a state's array, None if it is known to be zero, or that of an integer."""
+    is_zero = isinstance(cotangent, SymbolicZero) or cotangent.dtype == jax.dtypes.float0
+    return None if is_zero else cotangent
+
+
+def _conjugate(gradient: Any) -> Any:
+    """JAX's gradient of a complex number a + ib, dL/da - i dL/db, is the conjugate of ours."""
+    return gradient.conj() if gradient.dtype.kind == "c" else gradient
+
+
+# ---- one device ----
+
+
+def _lower_on_one_cpu(context: Any, x: Any, *, title: str) -> list[Any]:
+    """Refuses programs for other platforms, and for several devices."""
+    platforms, axes = context.module_context.platforms, context.module_context.axis_context
+    if tuple(platforms) != ("cpu",):
+        got = ", ".join(platforms)
+        raise NotImplementedError(
+            f"{title}: the arrays are on {got}, expected jax.device_put(x, jax.devices('cpu')[0])"
+        )
+    if hasattr(axes, "mesh"):  # within shard_map
+        devices = axes.mesh.size
+    elif hasattr(axes, "axis_env"):  # within pmap
+        devices = axes.axis_env.nreps
+    else:
+        devices = axes.num_devices or 1
+    if devices > 1:
+        raise NotImplementedError(f"{title}: the arrays are sharded or replicated over {devices} devices, expected one")
+    return [x]
+
+
+_on_one_cpu = Primitive("rotrnn_on_one_cpu")
+"""The identity, of an array on one device, the CPU."""
+_on_one_cpu.def_impl(lambda x, title: x)
+_on_one_cpu.def_abstract_eval(lambda x, title: x)
+batching.defvectorized(_on_one_cpu)
+mlir.register_lowering(_on_one_cpu, _lower_on_one_cpu)

@@ -1,0 +1,550 @@
+"""rotrnn.jax: functions of every layer, block and model have the bits of the module's own forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import rotrnn
+import rotrnn.jax
+from rotrnn import Context
+from rotrnn.models.build import HEADS, ModelSettings, build_model
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
+from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.feed_forward import FeedForward
+from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
+from rotrnn.nn.blocks.pool import LastPool, MeanPool
+from rotrnn.nn.layer import astype, flatten, flatten_state, is_parameter
+from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.stored_history import StoredHistory
+from rotrnn.nn.registry import LAYERS, LRU, LSTM, Mamba
+
+B, T, D = 2, 5, 4
+LENGTHS = np.array([5, 3])
+IMPLICIT = {"d_state": 2, "gradient": "implicit", "tol": 1e-13, "max_iterations": 2000}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rotrnn": {"d_state": 8, "heads": 2},
+    "attention": {"heads": 2},
+    "fixed_point": IMPLICIT,
+    "bedouin": IMPLICIT,
+    "fpmamba": IMPLICIT,
+    "rope_memory": {"d_state": 4, "length": 8},
+    "wrope_memory": {"d_state": 4, "length": 8, "window": 4},
+}
+"""Settings of layers that need others than four states; fixed points with the gradient that differences have."""
+
+REGISTRY: dict[str, Any] = {name: kind(D, **SETTINGS.get(name, {"d_state": 4})) for name, kind in LAYERS.items()}
+CORES: dict[str, Any] = {
+    **REGISTRY,
+    "lru in a window": LRU(D, 3, window=3),
+    "bidirectional": Bidirectional(D, Mamba(D, 2)),
+    "stored history": StoredHistory(D, LRU(D, 4), length=8),
+    "dense": Dense(D, 3),
+    "embedding": Embedding(6, D),
+    "batch norm": BatchNorm(D),
+    "feed-forward": FeedForward(D),
+    "activation": Activation(Dropout(0.0)),
+    "mean pool": MeanPool(),
+    "last pool": LastPool(),
+    "block": ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D, "full", 0.3)),
+    "postnorm block": ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D), prenorm=False),
+    "stack": ResidualStack(
+        (
+            ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D)),
+            FeedForwardBlock(ResidualBlock(LayerNorm(D), LSTM(D, 4), Dropout(0.0)), LayerNorm(D), FeedForward(D)),
+        )
+    ),
+    **{
+        f"{head} model": build_model(
+            ModelSettings("lru", D, 2, dropout=0.1, final_norm=True), {"d_state": 3}, head=head, vocab=6, n_classes=6
+        )
+        for head in HEADS
+    },
+    "model of features": build_model(ModelSettings("lru", D, 1), {"d_state": 3}, n_features=3, n_classes=6),
+}
+FIXED_STATE = [name for name in REGISTRY if name != "attention"]
+"""Layers whose state does not grow; `test_a_state_that_grows_is_refused` has the others."""
+every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    """Sets JAX to 64 bits; `narrow` sets it to 32."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture
+def narrow(_x64: None) -> None:
+    jax.config.update("jax_enable_x64", False)
+
+
+def input_of(core: Any, rng: np.random.Generator) -> Any:
+    """Token ids or numbers."""
+    shape = (B, 2, T) if getattr(core, "time_axis", 1) == 2 else (B, T)
+    if isinstance(getattr(core, "encoder", core), Embedding):
+        return rng.integers(0, 6, shape)
+    return rng.standard_normal((*shape, core.encoder.d_in if isinstance(core, SequenceModel) else D))
+
+
+def params_of(core: Any, rng: np.random.Generator) -> Any:
+    """Parameters in float64, moved from their initial values, because zeros would hide gradients."""
+    if not core.has_parameters:
+        return {}
+
+    def moved(params: Any) -> Any:
+        return {
+            name: moved(one) if isinstance(one, dict) else one + 0.05 * np.abs(rng.standard_normal(one.shape))
+            for name, one in params.items()
+        }
+
+    return moved(astype(core.init(rng), np.float64))
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    """Same structure and bits."""
+    got, expected = jax.tree.flatten(got), jax.tree.flatten(expected)
+    assert got[1] == expected[1]
+    for one, other in zip(got[0], expected[0], strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def numbers(params: Any) -> Any:
+    """The parameters without buffers, which have no gradient."""
+    return {name: one for name, one in flatten(params) if is_parameter(name)}
+
+
+def gradient(f: Any, dy: Any, params: Any, x: Any, **more: Any) -> Any:
+    """The gradients of sum(dy y) in params, by name, and x (None for token ids)."""
+
+    def loss(params: Any, x: Any) -> Any:
+        y = f(params, x, **more)
+        return (dy * (y[0] if isinstance(y, tuple) else y)).sum()
+
+    if x.dtype.kind == "i":
+        return numbers(jax.grad(loss)(params, x)), None
+    dparams, dx = jax.grad(loss, (0, 1))(params, x)
+    return numbers(dparams), dx
+
+
+def own(core: Any, dy: Any, params: Any, x: Any, ctx: Context) -> Any:
+    """y and the same gradients by the module itself."""
+    y, saved = core.forward(params, x, ctx)
+    backward = core.backward_all if isinstance(core, SequenceModel) else core.backward
+    dx, dparams, *_ = backward(params, saved, dy(y) if callable(dy) else dy)
+    return y, (dict(flatten(dparams)), dx)
+
+
+# ---- bits ----
+
+
+@every_core
+def test_compiled_or_not_it_has_the_bits_of_the_module(core: Any) -> None:
+    rng = np.random.default_rng(0)
+    params, x = params_of(core, rng), input_of(core, rng)
+    f = rotrnn.jax.function(core)
+    dy = rng.standard_normal(core.forward(params, x)[0].shape)
+    y, grads = own(core, dy, params, x, Context())
+    for call in (f, jax.jit(f)):
+        assert_same(np.asarray(call(params, x)), y)
+        assert_same(jax.tree.map(np.asarray, gradient(call, dy, params, x)), grads)
+
+
+@pytest.mark.parametrize("name", ["lru", "mamba", "attention", "bedouin", "block", "stack", "classifier model"])
+def test_ragged_training(name: str) -> None:
+    """With lengths, and traced seed and step; padding holds NaN."""
+    core, rng = CORES[name], np.random.default_rng(1)
+    params, x = params_of(core, rng), input_of(core, rng)
+    if x.dtype.kind == "f":
+        x[1, 3:] = np.nan
+    has_buffers = any(not is_parameter(one) for one, _ in flatten(params))
+    f = jax.jit(rotrnn.jax.function(core, train=True, return_buffers=has_buffers))
+    more = {"lengths": LENGTHS, "seed": 3, "step": np.int32(7)}
+    mine = jax.tree.map(np.copy, params)  # forward updates its buffers
+    dy = rng.standard_normal(core.forward(params, x, Context(LENGTHS))[0].shape)
+    y, grads = own(core, dy, mine, x, Context(LENGTHS, True, 3, 7))
+    made = f(params, x, **more)
+    assert_same(np.asarray(made[0] if has_buffers else made), y)
+    assert_same(jax.tree.map(np.asarray, gradient(f, dy, params, x, **more)), grads)
+    if has_buffers:
+        after = jax.tree.map(np.asarray, rotrnn.jax.with_buffers(params, made[1]))
+        assert_same(after, mine)
+        assert any((a != b).any() for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(params), strict=True))
+
+
+@pytest.mark.parametrize("name", [*FIXED_STATE, "stack", "language model"])
+def test_sequences_in_pieces(name: str) -> None:
+    """The state after one piece goes into the next, within one compiled program; gradients go back through it."""
+    core, rng = CORES[name], np.random.default_rng(2)
+    params, x = params_of(core, rng), input_of(core, rng)
+    f = rotrnn.jax.function(core, return_state=True)
+
+    def run(params: Any, a: Any, b: Any) -> Any:
+        y, state = f(params, a)
+        z, state = f(params, b, state)
+        return y, z, state
+
+    first, last = x[:, :3], x[:, 3:]
+    y, saved = core.forward(params, first)
+    state = saved.blocks.state if isinstance(core, SequenceModel) else saved.state
+    z, saved2 = core.forward(params, last, Context(), state)
+    made = jax.jit(run)(params, first, last)
+    assert_same([np.asarray(one) for one in made[:2]], [y, z])
+    state2 = saved2.blocks.state if isinstance(core, SequenceModel) else saved2.state
+    leaves = [np.asarray(one) for one in jax.tree.leaves(made[2])]
+    assert_same(leaves, [one for _, one in flatten_state(state2)])
+
+    dz = rng.standard_normal(z.shape)
+    backward = core.backward_all if isinstance(core, SequenceModel) else core.backward
+    _, dparams2, dstate = backward(params, saved2, dz)
+    _, dparams, _ = backward(params, saved, np.zeros(y.shape), dstate)
+    expected = {key: one + dict(flatten(dparams))[key] for key, one in flatten(dparams2)}
+    got = numbers(jax.jit(jax.grad(lambda params: (run(params, first, last)[1] * dz).sum()))(params))
+    assert got.keys() == expected.keys()
+    for key in expected:  # one addition, by XLA and by NumPy
+        np.testing.assert_allclose(got[key], expected[key], rtol=1e-15, atol=0, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["lru", "s4d", "fixed_point", "attention"])
+def test_single_precision_with_jax_in_32_bits(narrow: None, name: str) -> None:
+    """What forward keeps may have 64 bits all the same (lengths, positions, sums)."""
+    core, rng = REGISTRY[name], np.random.default_rng(3)
+    params, x = astype(params_of(core, rng), np.float32), input_of(core, rng).astype(np.float32)
+    dy = rng.standard_normal(x.shape).astype(np.float32)
+    f = jax.jit(rotrnn.jax.function(core))
+    y, grads = own(core, dy, params, x, Context(LENGTHS))
+    assert_same(np.asarray(f(params, x, lengths=LENGTHS)), y)
+    assert_same(jax.tree.map(np.asarray, gradient(f, dy, params, x, lengths=LENGTHS)), grads)
+
+
+def test_positions_of_a_state_in_32_bits(narrow: None) -> None:
+    core, rng = REGISTRY["wrope_memory"], np.random.default_rng(4)
+    params, x = core.init(rng), input_of(core, rng).astype(np.float32)
+    f = rotrnn.jax.function(core, return_state=True)
+    _, state = f(params, x)
+    _, saved = core.forward(params, x)
+    again, _ = f(params, x, state)
+    np.testing.assert_array_equal(again, core.forward(params, x, Context(), saved.state)[0])
+
+
+def test_subnormal_numbers_are_not_flushed() -> None:
+    """XLA's threads count them as zero; the parts of a layer that NumPy computes must not."""
+    core = REGISTRY["lru"]
+    params = astype(core.init(np.random.default_rng(0)), np.float64)
+    params = {**params, "B_re": np.full_like(params["B_re"], 1e-310), "B_im": np.full_like(params["B_im"], 2e-310)}
+    x = np.ones((1, 3, D))
+    dy = np.full((1, 3, D), 1e-3)
+    y, grads = own(core, dy, params, x, Context())
+    f = jax.jit(rotrnn.jax.function(core))
+    assert_same(np.asarray(f(params, x)), y)
+    assert_same(jax.tree.map(np.asarray, gradient(f, dy, params, x)), grads)
+
+
+def test_a_function_has_the_precision_in_which_it_was_made() -> None:
+    core, rng = LRU(64, 64), np.random.default_rng(5)
+    params, x = core.init(rng), rng.standard_normal((2, 9, 64), dtype=np.float32)
+    with rotrnn.precision("bf16"):
+        f = rotrnn.jax.function(core)
+        y, grads = own(core, x, params, x, Context())
+    assert (core.forward(params, x)[0] != y).any()
+    assert_same(np.asarray(jax.jit(f)(params, x)), y)
+    assert_same(jax.tree.map(np.asarray, gradient(f, x, params, x)), grads)
+
+
+# ---- gradients and transformations ----
+
+
+@pytest.mark.parametrize("name", [name for name in CORES if name != "embedding"])
+def test_gradients_by_differences(name: str) -> None:
+    """Differences over 2e-5 err by 1e-10 of third derivatives (1e6 for FPMamba, with its norm in the loop), and by some
+    1e-13 of rounding or of a fixed point's tolerance, divided by 1e-5. The gradient of an embedding is that of the
+    models that have one."""
+    core, rng = CORES[name], np.random.default_rng(6)
+    params, x = params_of(core, rng), input_of(core, rng)
+    buffers = {key: one for key, one in flatten(params) if not is_parameter(key)}
+    trained = numbers(params)
+
+    def f(trained: Any, *x_or_none: Any) -> Any:
+        y = rotrnn.jax.function(core)(rotrnn.unflatten({**trained, **buffers}), *(x_or_none or (x,)))
+        return y
+
+    check_grads(f, (trained,) if x.dtype.kind == "i" else (trained, x), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
+
+
+@pytest.mark.parametrize("name", FIXED_STATE)
+def test_gradients_of_states_by_differences(name: str) -> None:
+    """In the state before x, of y and of the state after it; complex states too."""
+    core, rng = REGISTRY[name], np.random.default_rng(7)
+    params, x = params_of(core, rng), input_of(core, rng)
+    f = rotrnn.jax.function(core, return_state=True)
+    _, state = f(params, x)
+    leaves, tree = jax.tree.flatten(state)
+    real = [i for i, one in enumerate(leaves) if one.dtype.kind in "fc"]
+    rest = {i: one for i, one in enumerate(leaves) if i not in real}
+
+    def g(x: Any, given: Any) -> Any:
+        every = dict(zip(real, given, strict=True)) | rest
+        y, after = f(params, x, tree.unflatten([every[i] for i in range(len(leaves))]))
+        return y, [one for one in jax.tree.leaves(after) if one.dtype.kind in "fc"]
+
+    check_grads(g, (x, [leaves[i] for i in real]), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lru", "attention", "embedding", "block", "classifier model"])
+def test_vmap_is_one_call_after_the_other(name: str) -> None:
+    """Of x, of params, of both, and nested; with and without gradients."""
+    core, rng = CORES[name], np.random.default_rng(8)
+    several = [params_of(core, rng) for _ in range(2)]
+    xs = np.stack([input_of(core, rng) for _ in range(3)])
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *several)
+    f = rotrnn.jax.function(core)
+    each = [[np.asarray(f(params, x)) for x in xs] for params in several]
+    dy = rng.standard_normal(each[0][0].shape)
+    g = partial(gradient, f, dy)
+    grads = [[jax.tree.map(np.asarray, g(params, x)) for x in xs] for params in several]
+    for one, result in ((f, each), (g, grads)):
+        over_x = jax.vmap(one, (None, 0))
+        nested = jax.jit(jax.vmap(over_x, (0, None)))(stacked, xs)
+        for i, params in enumerate(several):
+            along = over_x(params, xs)
+            for j in range(3):
+                assert_same(jax.tree.map(lambda a, j=j: np.asarray(a[j]), along), result[i][j])
+                assert_same(jax.tree.map(lambda a, i=i, j=j: np.asarray(a[i, j]), nested), result[i][j])
+        both = jax.vmap(one)(stacked, xs[:2])
+        for i in range(2):
+            assert_same(jax.tree.map(lambda a, i=i: np.asarray(a[i]), both), result[i][i])
+    total = jax.grad(lambda params: (jax.vmap(f, (None, 0))(params, xs) * dy).sum())(several[0])
+    for name, value in numbers(total).items():  # the sum of three, in any order
+        parts = np.stack([one[0][name] for one in grads[0]])
+        np.testing.assert_allclose(value, parts.sum(0), rtol=1e-14, atol=1e-14 * np.abs(parts).max())
+
+
+def test_other_transformations() -> None:
+    """scan over pieces, remat, and a second function around it."""
+    core, rng = REGISTRY["lru"], np.random.default_rng(9)
+    params, x = params_of(core, rng), input_of(core, rng)
+    f = rotrnn.jax.function(core, return_state=True)
+    _, zero = f(params, x[:, :0])
+
+    def by_steps(params: Any, x: Any) -> Any:
+        def step(state: Any, x_t: Any) -> Any:
+            y, state = f(params, x_t[:, None], state)
+            return state, y[:, 0]
+
+        return jax.lax.scan(step, zero, x.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+    whole = rotrnn.jax.function(core)
+    np.testing.assert_allclose(by_steps(params, x), whole(params, x), atol=1e-13)
+    loss = {
+        name: jax.jit(jax.grad(lambda params, h=h: jnp.tanh(h(params, x)).sum()))(params)
+        for name, h in {"scan": by_steps, "remat": jax.checkpoint(whole), "whole": whole}.items()
+    }
+    for name, value in loss["whole"].items():
+        np.testing.assert_array_equal(loss["remat"][name], value)
+        np.testing.assert_allclose(loss["scan"][name], value, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Counted(LRU):
+    """LRU that counts its calls."""
+
+    calls: ClassVar[dict[str, int]] = {"forward": 0, "backward": 0}
+
+    def forward(self, params: Any, x: Any, ctx: Any = None, state: Any = None) -> Any:
+        self.calls["forward"] += 1
+        return super().forward(params, x, ctx, state)
+
+    def backward(self, params: Any, saved: Any, dy: Any, dstate: Any = None) -> Any:
+        self.calls["backward"] += 1
+        return super().backward(params, saved, dy, dstate)
+
+
+def test_forward_runs_once_and_a_loss_goes_down() -> None:
+    """value_and_grad within a compiled training step. The first call also runs forward on zeros."""
+    core, rng = Counted(D, 4), np.random.default_rng(10)
+    params = core.init(rng)
+    x = rng.standard_normal((8, 20, D), dtype=np.float32)
+    target = np.cumsum(x, 1) / 4
+    f = rotrnn.jax.function(core)
+
+    @jax.jit
+    def step(params: Any) -> Any:
+        loss, grads = jax.value_and_grad(lambda params: ((f(params, x) - target) ** 2).mean())(params)
+        return loss, jax.tree.map(lambda a, g: a - 0.05 * g, params, grads)
+
+    losses = []
+    for i in range(30):
+        loss, params = step(params)
+        losses.append(float(loss))
+        assert Counted.calls == {"forward": i + 2, "backward": i + 1}
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_many_calls_at_once() -> None:
+    """Independent layers in one program, programs that are not waited for, and several Python threads."""
+    core, rng = LRU(32, 32), np.random.default_rng(11)
+    params, x = core.init(rng), rng.standard_normal((4, 64, 32), dtype=np.float32)
+    f = rotrnn.jax.function(core)
+    wide = jax.jit(lambda x: sum(f(params, jnp.tanh(x @ x.swapaxes(1, 2)) @ x * i) for i in range(8)))
+    grad = jax.jit(jax.grad(lambda x: (wide(x) ** 2).sum()))
+    expected = np.asarray(wide(x)), np.asarray(grad(x))
+    with ThreadPoolExecutor(4) as pool:
+        flying = [pool.submit(lambda: (wide(x), grad(x))) for _ in range(12)]
+        made = [one.result(timeout=300) for one in flying]
+    for y, dx in [*made, *[(wide(x), grad(x)) for _ in range(12)]]:
+        np.testing.assert_array_equal(y, expected[0])
+        np.testing.assert_array_equal(dx, expected[1])
+
+
+# ---- errors ----
+
+LAYER = REGISTRY["lru"]
+PARAMS = astype(LAYER.init(np.random.default_rng(0)), np.float64)
+X = np.ones((B, T, D))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda f: f(X, PARAMS), TypeError, "rotrnn.jax: LRU: params is a .*, expected a dict of arrays"),
+        (lambda f: f(PARAMS, X.astype(np.float16)), TypeError, "LRU.forward: x has dtype float16, expected float32 or"),
+        (lambda f: f(PARAMS, X[0]), ValueError, r"LRU.forward: x has shape \(5, 4\), expected \(B, T, D\)"),
+        (lambda f: f({**PARAMS, "nu": X}, X), ValueError, "LRU: params has 'nu', which is no parameter"),
+        (lambda f: f({"nu_log": X}, X), ValueError, "LRU: parameter nu_log has shape|LRU: parameter .* is missing"),
+        (lambda f: f({**PARAMS, "D": X}, X), ValueError, r"LRU: parameter D has shape \(2, 5, 4\), expected \(4,\)"),
+        (lambda f: f(PARAMS, X, (X,)), TypeError, "rotrnn.jax: LRU: state has the structure .*, expected PyTreeDef"),
+        (
+            lambda f: f(PARAMS, X, X),
+            TypeError,
+            "LRU.forward: state has dtype float64, expected complex64 or complex128",
+        ),
+    ],
+)
+def test_wrong_arguments(call: Any, kind: type[Exception], message: str, compiled: bool) -> None:
+    f = rotrnn.jax.function(LAYER)
+    with pytest.raises(kind, match=message):
+        call(jax.jit(f) if compiled else f)
+
+
+def test_what_is_no_array() -> None:
+    f = rotrnn.jax.function(LAYER)
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: x is a list, expected an array"):
+        f(PARAMS, X.tolist())
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: params.D is a float, expected an array"):
+        f({**PARAMS, "D": 1.0}, X)
+
+
+def test_wrong_values_are_found_when_the_program_runs() -> None:
+    f = rotrnn.jax.function(LAYER)
+    with pytest.raises(
+        (ValueError, jax.errors.JaxRuntimeError), match=r"lengths\[0\] is 9, expected an integer from 0"
+    ):
+        f(PARAMS, X, lengths=np.array([9, 1])).block_until_ready()
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"LRU: parameter D is nan at \(0,\), expected"):
+        f({**PARAMS, "D": np.full(D, np.nan)}, X).block_until_ready()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        ({"train": 1}, TypeError, "rotrnn.jax.function: train is 1, expected True or False"),
+        ({"train": True}, ValueError, "return_buffers is False, expected True.*norm.running_mean"),
+        ({"return_buffers": True}, ValueError, "return_buffers is True, expected False"),
+    ],
+)
+def test_wrong_settings(settings: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        rotrnn.jax.function(CORES["block"], **settings)
+
+
+def test_what_is_no_module_or_has_no_state() -> None:
+    with pytest.raises(
+        TypeError, match=r"rotrnn.jax.function: module is a dict, expected a layer, block, stack or model"
+    ):
+        rotrnn.jax.function(PARAMS)
+    with pytest.raises(ValueError, match=r"rotrnn.jax: Bidirectional: a state is asked for or given, expected none"):
+        rotrnn.jax.function(CORES["bidirectional"], return_state=True)
+
+
+@pytest.mark.parametrize("name", ["attention", "stored history"])
+def test_a_state_that_grows_is_refused(name: str) -> None:
+    core = CORES[name]
+    with pytest.raises(
+        ValueError, match=r"its state grows with every step, expected one of fixed size, as in a window"
+    ):
+        rotrnn.jax.function(core, return_state=True)
+    params = astype(core.init(np.random.default_rng(0)), np.float64)
+    with pytest.raises(
+        ValueError, match=r"its state grows with every step, expected one of fixed size, as in a window"
+    ):
+        rotrnn.jax.function(core)(params, X, core.forward(params, X)[1].state)
+
+
+@pytest.mark.parametrize("name", ["x", "params.nu_log"])
+def test_double_precision_needs_jax_in_64_bits(narrow: None, name: str) -> None:
+    """JAX would round to single precision in silence."""
+    params = PARAMS if name != "x" else astype(PARAMS, np.float32)
+    x = X if name == "x" else X.astype(np.float32)
+    with pytest.raises(
+        TypeError, match=f"LRU: {name} has dtype float64, but JAX is set to 32 bits, expected jax.config"
+    ):
+        rotrnn.jax.function(LAYER)(params, x)
+
+
+def test_a_state_in_double_precision_needs_jax_in_64_bits(narrow: None) -> None:
+    core = REGISTRY["rope_memory"]
+    params = core.init(np.random.default_rng(0))
+    with pytest.raises(TypeError, match=r"RopeMemory: the state after x has dtype .*, but JAX is set to 32 bits"):
+        rotrnn.jax.function(core, return_state=True)(params, X.astype(np.float32))
+
+
+def test_second_derivatives_are_refused() -> None:
+    f = rotrnn.jax.function(LAYER)
+
+    def loss(x: Any) -> Any:
+        return (f(PARAMS, x) ** 2).sum()
+
+    for second in (jax.hessian(loss), jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())):
+        with pytest.raises(
+            NotImplementedError, match=r"rotrnn.jax: LRU: a second derivative is asked for, expected first"
+        ):
+            second(X)
+    with pytest.raises(TypeError, match=r"forward-mode"):  # JAX's own words
+        jax.jvp(loss, (X,), (X,))
+
+
+def test_several_devices_are_refused() -> None:
+    f = rotrnn.jax.function(LAYER)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("batch",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    sharded = jax.device_put(X, sharding)
+    expected = "rotrnn.jax: LRU: the arrays are sharded or replicated over 2 devices, expected one"
+    for call in (
+        lambda: f(PARAMS, sharded),
+        lambda: jax.jit(f)(PARAMS, sharded),
+        lambda: jax.jit(lambda x: f(PARAMS, jax.lax.with_sharding_constraint(x, sharding)))(X),
+        lambda: jax.grad(lambda x: f(PARAMS, x).sum())(sharded),
+        lambda: jax.pmap(lambda x: f(PARAMS, x[None]))(X),
+    ):
+        with pytest.raises(NotImplementedError, match=expected):
+            call()
+
+
+def test_other_platforms_are_refused() -> None:
+    """Seen when the program is lowered, which needs no device of that platform."""
+    f = jax.jit(rotrnn.jax.function(LAYER))
+    with pytest.raises(NotImplementedError, match=r"rotrnn.jax: LRU: the arrays are on cuda, expected jax.device_put"):
+        f.trace(PARAMS, X).lower(lowering_platforms=("cuda",))

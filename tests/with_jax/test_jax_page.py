@@ -1,0 +1,16 @@
+"""docs/jax.md: its example runs as printed; its assertions are in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_lowers_its_loss() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jax.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert len(names["losses"]) == 30
