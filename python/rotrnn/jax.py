@@ -251,8 +251,7 @@ class _Adapter:
     def differentiable(self) -> Callable[[_Given], _Made]:
         """Returns the function, with its gradient."""
 
-        @jax.custom_vjp
-        def run(given: _Given) -> _Made:
+        def alone(given: _Given) -> _Made:
             return self._call_forward(self.plan(given), given, keep=False)[0]
 
         def forward(primals: _Given) -> tuple[_Made, Any]:
@@ -268,6 +267,7 @@ class _Adapter:
             dparams = [found.get(name) for name in self.call.names]
             return (_Given(grads.dx, dparams, grads.dstate, None, None),)
 
+        run = jax.custom_vjp(alone)
         run.defvjp(forward, backward, symbolic_zeros=True)
         return run  # type: ignore[no-any-return]
 
@@ -311,19 +311,19 @@ class _Adapter:
             finally:
                 _cpu.use_float_mode(mode)
 
-        @jax.custom_jvp
         def call(*given: Any) -> Any:
             leaves, tree = tree_flatten(given)
             leaves[0] = _on_one_cpu.bind(leaves[0], title=self.title)
             return buffer_callback(on_views, forms, vmap_method="expand_dims")(*tree.unflatten(leaves))
 
-        @call.defjvp
         def refuse(*_: Any) -> None:
             raise NotImplementedError(
                 f"{self.title}: a second derivative is asked for, expected first derivatives, in reverse mode"
             )
 
-        return call  # type: ignore[no-any-return]
+        once = jax.custom_jvp(call)
+        once.defjvp(refuse)
+        return once  # type: ignore[no-any-return]
 
 
 # ---- arrays ----
