@@ -409,10 +409,10 @@ def _lower_on_one_cpu(context: Any, x: Any, *, title: str) -> list[Any]:
         )
     if hasattr(axes, "mesh"):  # within shard_map
         devices = axes.mesh.size
-    elif hasattr(axes, "axis_env"):  # within pmap
-        devices = axes.axis_env.nreps
-    else:
+    elif hasattr(axes, "num_devices"):
         devices = axes.num_devices or 1
+    else:  # within pmap
+        devices = axes.axis_env.nreps
     if devices > 1:
         raise NotImplementedError(f"{title}: the arrays are sharded or replicated over {devices} devices, expected one")
     return [x]
