@@ -425,10 +425,21 @@ static void build_head(builder *b, const part *head) {
     p->head[1] = stored(b, vector_of(b, head, "bias", p->outputs), p->outputs);
 }
 
+/* Whether the model is of one of these kinds, which end with NULL. */
+static bool is_one_of(const part *model, const char *const *kinds) {
+    while (*kinds && !is_kind(model, *kinds)) kinds++;
+    return *kinds;
+}
+
+/* Kinds of models that pool, and those with an output for each step. A stream gives the head's outputs as they are: what
+   they mean, as the quantiles of a regression, is up to the caller. */
+static const char *const POOLING[] = {"SequenceClassifier", "MultiLabelClassifier", "Regressor", NULL};
+static const char *const STEPWISE[] = {"Tagger", "BitTagger", "LanguageModel", "StepRegressor", NULL};
+
 static void build_model(builder *b, const part *model) {
     program *const p = b->program;
-    const bool classifier = is_kind(model, "SequenceClassifier");
-    if (!classifier && !is_kind(model, "Tagger") && !is_kind(model, "BitTagger") && !is_kind(model, "LanguageModel")) {
+    const bool pools = is_one_of(model, POOLING);
+    if (!pools && !is_one_of(model, STEPWISE)) {
         failed(b->error, ROTRNN_UNSUPPORTED, "the model is a %.40s, which the library does not support yet",
                kind_of(model));
         return;
@@ -445,8 +456,10 @@ static void build_model(builder *b, const part *model) {
         p->last = take_rows(b, p->width);
         build_norm(b, &norm, p->last, p->x);
     }
-    if (classifier) build_pool(b, model);
+    if (pools) build_pool(b, model);
     build_head(b, &head);
+    (void)json_member(model->settings, "objective");
+    (void)json_member(model->settings, "quantiles");
 }
 
 bool build(builder *b) {

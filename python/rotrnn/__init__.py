@@ -14,7 +14,8 @@ from rotrnn import _cpu, nn, ops
 from rotrnn import cuda as cuda
 from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
 from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
+from rotrnn.models.regressor import Regressor, StepRegressor
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.stream import Stream
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
@@ -26,6 +27,7 @@ from rotrnn.training.optimiser import AdamW
 from rotrnn.training.schedule import learning_rate
 
 if TYPE_CHECKING:
+    from rotrnn import estimators as estimators
     from rotrnn import models as models
     from rotrnn import plots as plots
     from rotrnn import tasks as tasks
@@ -55,7 +57,7 @@ def release_memory() -> int:
     return _cpu.release_memory()
 
 
-_MODULES = ("models", "nn", "ops", "plots", "tasks", "training")
+_MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "training")
 _LATE = {"load": "rotrnn.models.files", "load_recipe": "rotrnn.training.recipe", "train": "rotrnn.training.loop"}
 """Imported when first asked for: tasks, checkpoints and progress bars are not needed by a layer."""
 
@@ -65,9 +67,12 @@ __all__ = [
     "ConvergenceError",
     "LanguageModel",
     "ModelSettings",
+    "MultiLabelClassifier",
     "NotConverged",
+    "Regressor",
     "Retrieval",
     "SequenceClassifier",
+    "StepRegressor",
     "Stream",
     "Tagger",
     "build_model",

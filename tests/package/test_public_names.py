@@ -10,9 +10,12 @@ import pytest
 
 import rotrnn
 
-MODULES = "models nn ops plots tasks training"
+MODULES = "estimators models nn ops plots tasks training"
 
-MODELS = "BitTagger LanguageModel ModelSettings Retrieval SequenceClassifier Stream Tagger build_model"
+MODELS = """
+BitTagger LanguageModel ModelSettings MultiLabelClassifier Regressor Retrieval SequenceClassifier StepRegressor Stream
+Tagger build_model
+"""
 TRAINING = "AdamW ConvergenceError NotConverged learning_rate load load_recipe precision release_memory train"
 
 NN = """

@@ -10,8 +10,9 @@ from typing import Any
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.model import SequenceModel
+from rotrnn.models.regressor import Regressor, StepRegressor, check_objective
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.blocks.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
@@ -46,7 +47,8 @@ class ModelSettings:
     `block` is one of `BLOCKS`. `glu` is the gate of a gated block: "full", "half1" or "half2" (see `rotrnn.nn.Gate`),
     or "gelu" for no gate. With ``prenorm=False`` the norm follows the residual sum. `final_norm` adds a norm after the
     last block. `norm_momentum` is the momentum of batch norm: the share that its running averages keep in each step.
-    `norm_eps` is added to the variance by either norm; the default is 1e-5.
+    `norm_eps` is added to the variance by either norm; the default is 1e-5. Of a regression, `objective` is "mse" (the
+    default), "mae" or "quantile", which needs `quantiles`, increasing numbers between 0 and 1 (`rotrnn.Regressor`).
     """
 
     layer: str
@@ -62,6 +64,8 @@ class ModelSettings:
     final_norm: bool = False
     norm_momentum: float = 0.9
     norm_eps: float | None = None
+    objective: str | None = None
+    quantiles: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -84,8 +88,15 @@ class ModelSettings:
                 raise ValueError(f"model.{key}: got {share}, expected a number in [0, 1)")
         if self.norm_eps is not None and not self.norm_eps > 0:
             raise ValueError(f"model.norm_eps: got {self.norm_eps}, expected a positive number")
+        if self.objective is not None or self.quantiles is not None:
+            check_objective("model", **self.regression)
         if self.block == "transformer" and not self.prenorm:
             raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
+
+    @property
+    def regression(self) -> dict[str, Any]:
+        """What the heads of a regression are made with."""
+        return {"objective": self.objective or "mse", "quantiles": self.quantiles or ()}
 
     def make_norm(self) -> BatchNorm | LayerNorm:
         """Returns the norm of a block."""
@@ -150,7 +161,8 @@ def build_model(
     """Returns a model for sequences of `vocab` token ids, or of `n_features` per step.
 
     `layer` is the recurrent layer of every block, or its settings as in the [layer] section. `head` is one of `HEADS`.
-    For the head "bits", `n_classes` is the number of bits per step.
+    For the heads "bits" and "multilabel", `n_classes` is the number of bits per step or sequence; for the heads
+    "regressor" and "step_regressor", the number of targets.
 
     Raises
     ------
@@ -174,6 +186,9 @@ def build_model(
             args.integer(name, size, 1)
     if head == "language" and n_classes != vocab:
         raise ValueError(f"build_model: n_classes is {n_classes}, expected vocab={vocab} with head 'language'")
+    if head not in REGRESSIONS and (settings.objective is not None or settings.quantiles is not None):
+        expected = f"expected none with head '{head}'"
+        raise ValueError(f"build_model: the settings have an objective or quantiles, {expected}")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
     if one.d_model != D:
@@ -228,6 +243,24 @@ def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: Residu
     return LanguageModel(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
 
 
+def _multilabel(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    return MultiLabelClassifier(
+        encoder, stack, POOLS[settings.pool](), Dense(settings.d_model, n), **_tail(settings)
+    )  # fmt: skip
+
+
+def _regressor(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    own = settings.regression
+    head = Dense(settings.d_model, n * (len(own["quantiles"]) or 1))
+    return Regressor(encoder, stack, POOLS[settings.pool](), head, **own, **_tail(settings))
+
+
+def _step_regressor(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    own = settings.regression
+    head = Dense(settings.d_model, n * (len(own["quantiles"]) or 1))
+    return StepRegressor(encoder, stack, head, **own, **_tail(settings))
+
+
 def _retrieval(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     D = settings.d_model
     pool = POOLS[settings.pool]()
@@ -240,5 +273,10 @@ HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int]
     "bits": _bits,
     "language": _language,
     "retrieval": _retrieval,
+    "multilabel": _multilabel,
+    "regressor": _regressor,
+    "step_regressor": _step_regressor,
 }
 """Models by the name of their head."""
+REGRESSIONS = ("regressor", "step_regressor")
+"""Heads whose labels are numbers."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rotrnn.models.model import SequenceModel
+import numpy as np
+
+from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, StateForm, trusted
+from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.pointwise import binary_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,36 @@ class SequenceClassifier(SequenceModel):
         """Returns logits (B, C) of the sequences read so far."""
         pooled, state = self.pool.extend(state, x, lengths)
         return self.head.forward(params["head"], pooled, TRUSTED)[0], state
+
+
+@dataclass(frozen=True)
+class MultiLabelClassifier(SequenceClassifier):
+    """A `SequenceClassifier` with K independent bits per sequence: logits (B, K), labels (B, K) with values 0, 1 and
+    `IGNORED`.
+
+    A logit is the log-odds of a one. The loss is `binary_cross_entropy`, the mean over the bits that count;
+    `class_weights` (K,) weigh the ones of each bit.
+    """
+
+    def answers(self, logits: Array) -> Array:
+        """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
+        return np.where(np.isnan(logits), IGNORED, logits > 0)
+
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
+        """Returns the `Loss` of logits (B, K) for labels (B, K)."""
+        args = Boundary(f"{type(self).__name__}.loss")
+        labels = args.integers("labels", labels, "B K")
+        logits = args.array("logits", logits, "B K")
+        try:
+            mean, dlogits = binary_cross_entropy(
+                logits[:, None], labels[:, None], ignored=IGNORED, weights=self.class_weights
+            )
+        except ValueError as error:
+            rename(error, "binary_cross_entropy:", f"{args.op}:")
+            raise
+        counted = labels != IGNORED
+        return Loss(mean, dlogits[:, 0], counted, counted & (self.answers(logits) == labels))
+
+    def count(self, labels: Array, lengths: Array | None = None) -> int:
+        labels = Boundary(f"{type(self).__name__}.count").integers("labels", labels, "B K")
+        return int(np.count_nonzero(labels != IGNORED))

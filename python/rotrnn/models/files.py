@@ -11,14 +11,15 @@ The arrays have the names of the flattened parameters, "blocks.0.layer.nu_log". 
 from __future__ import annotations
 
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.files import check_file
 from rotrnn._support.text import alike, nearest
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.model import SequenceModel
+from rotrnn.models.regressor import Regressor, StepRegressor
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
@@ -34,7 +35,8 @@ from rotrnn.nn.registry import LAYERS
 
 FORMAT = 1
 PARTS = (
-    *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, ResidualStack, ResidualBlock, FeedForwardBlock),
+    *(SequenceClassifier, MultiLabelClassifier, Regressor, StepRegressor),
+    *(Tagger, BitTagger, LanguageModel, Retrieval, ResidualStack, ResidualBlock, FeedForwardBlock),
     *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
     *(*NORMS.values(), *POOLS.values()),
 )
@@ -94,7 +96,12 @@ def described(part: Any) -> Any:
     name = kind.__name__
     if kinds().get(name) is not kind:
         raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
-    return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if one.init}}
+    return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if _kept(one)}}
+
+
+def _kept(one: Field[Any]) -> bool:
+    """Returns whether files have a field. Those that are of training alone do not show in the part's repr either."""
+    return one.init and one.repr
 
 
 def made(value: Any, where: str) -> Any:
@@ -107,7 +114,7 @@ def made(value: Any, where: str) -> Any:
     if not isinstance(name, str) or name not in classes:
         likely = alike(name, classes) if isinstance(name, str) else ""
         raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(classes)}{likely}")
-    known = [one.name for one in fields(classes[name]) if one.init]  # type: ignore[arg-type]  # all are dataclasses
+    known = [one.name for one in fields(classes[name]) if _kept(one)]  # type: ignore[arg-type]  # all are dataclasses
     settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key != "kind"}
     for key in settings:
         if key not in known:

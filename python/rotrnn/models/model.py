@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -39,16 +40,18 @@ IGNORED = -1
 
 
 class Loss(NamedTuple):
-    """Mean cross-entropy over the labels that count, its gradient, and two masks.
+    """Mean loss over the labels that count, its gradient, and two masks.
 
     `counted` marks the labels that count, `right` those of them that are predicted correctly. The masks are (B, 1), or
-    have the shape of a tagger's labels: (B, T), for bits (B, T, bits).
+    have the shape of a tagger's labels: (B, T), for bits (B, T, bits). No prediction of a regression is right or wrong:
+    `right` is None, and `reference` is the mean loss of predicting zero for every target.
     """
 
     mean: float
     dlogits: Array
     counted: Array
-    right: Array
+    right: Array | None
+    reference: float = math.nan
 
     @property
     def total(self) -> int:
@@ -79,9 +82,16 @@ class SequenceModel(Module, ABC):
     encoder: Dense | Embedding
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
+    class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
+    """Weights of the loss, a number for each class (`rotrnn.cross_entropy`); for bits, of the ones of each. They are of
+    training alone: files of models do not have them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        *_, last = self.heads.values()
+        if self.class_weights is not None and len(self.class_weights) != last.d_out:
+            name, weights = type(self).__name__, len(self.class_weights)
+            raise ValueError(f"{name}: class_weights has {weights} numbers, expected {last.d_out}, one for each class")
         if self.norm is not None:
             check_parts(self, self.stack.d_model, {"norm": self.norm})
 
@@ -119,7 +129,7 @@ class SequenceModel(Module, ABC):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, C) for labels (B,)."""
         try:
-            mean, dlogits = cross_entropy(logits, labels)
+            mean, dlogits = cross_entropy(logits, labels, weights=self.class_weights)
         except (TypeError, ValueError) as error:
             rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
             raise

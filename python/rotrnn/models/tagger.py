@@ -50,7 +50,8 @@ class Tagger(SequenceModel):
         labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
         try:
-            mean, dlogits = self.entropy(logits, np.where(counted, labels, IGNORED), ignored=IGNORED)
+            given = np.where(counted, labels, IGNORED)
+            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, weights=self.class_weights)
         except ValueError as error:
             rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
             raise

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, empty_like, full
+from rotrnn.ops.device import HOST, beside, empty_like, full
 from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
@@ -921,13 +921,32 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
     return counted, count
 
 
+def _weights(args: Boundary, weights: npt.ArrayLike | None, form: str, logits: Array) -> Array | None:
+    """Returns checked weights beside the logits, in their dtype."""
+    if weights is None:
+        return None
+    given = Boundary(args.op).array("weights", weights, form)
+    if given.shape != logits.shape[-1:] or logits.ndim < 2:
+        expected = f"({logits.shape[-1]},)" if logits.ndim > 1 else "none with logits (n,)"
+        raise ValueError(f"{args.op}: weights has shape {given.shape}, expected {expected}")
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise ValueError(f"{args.op}: weights has {given.min()}, expected finite numbers of at least 0")
+    return beside(given.astype(logits.dtype), logits)
+
+
 def cross_entropy(
-    logits: npt.ArrayLike, labels: npt.ArrayLike, *, ignored: int | None = None
-) -> tuple[float, Array]:  # fmt: skip
+    logits: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    ignored: int | None = None,
+    weights: npt.ArrayLike | None = None,
+) -> tuple[float, Array]:
     """Mean cross-entropy loss with softmax, and its gradient.
 
     ``loss = mean_b (log sum_c exp(z_bc) - z_b,label)``, relative to the largest logit and so without overflow;
-    ``dlogits = (softmax(z) - onehot(label)) / n``, where the mean is over the n labels that are not `ignored`.
+    ``dlogits = (softmax(z) - onehot(label)) / n``, where the mean is over the n labels that are not `ignored`. With
+    weights, the term of each label is multiplied by the weight of its class, and n is still their number: so means over
+    parts of a batch, weighted by their numbers of labels, are the mean over all of it.
 
     Parameters
     ----------
@@ -935,6 +954,8 @@ def cross_entropy(
     labels : (B,) or (B, T), int64 or int32 in [0, C)
     ignored : int, optional
         A label that does not count (PyTorch's ``ignore_index``): its logits may be NaN, and its gradient is zero.
+    weights : (C,), optional
+        A finite weight of each class, at least 0.
 
     Returns
     -------
@@ -949,6 +970,7 @@ def cross_entropy(
     """
     args = Boundary("cross_entropy")
     (alogits,) = args.common(args.array("logits", logits, "B C", "B T C"))
+    of_class = _weights(args, weights, "C", alogits)
     *lead, C = alogits.shape
     alabels = args.integers("labels", labels, "B" if len(lead) == 1 else "B T")
     counted, count = _counted(args, alabels, C, ignored)
@@ -962,13 +984,20 @@ def cross_entropy(
         B=losses.size,
         C=C,
     )
+    if of_class is not None:
+        weight = of_class[alabels if counted is None else np.where(counted, alabels, 0)]
+        losses, dlogits = losses * weight, dlogits * weight[..., None]
     mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits
 
 
 def binary_cross_entropy(
-    logits: npt.ArrayLike, labels: npt.ArrayLike, *, ignored: int | None = None
-) -> tuple[float, Array]:  # fmt: skip
+    logits: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    ignored: int | None = None,
+    weights: npt.ArrayLike | None = None,
+) -> tuple[float, Array]:
     """Mean cross-entropy loss of independent bits, which are 1 with probability ``s(z)``, and its gradient.
 
     With x = -z for label 1 and x = z for label 0, ``loss = mean(log(1 + e^x))``, without overflow;
@@ -981,6 +1010,9 @@ def binary_cross_entropy(
     labels : like `logits`, integers 0 and 1
     ignored : int, optional
         As in `cross_entropy`.
+    weights : (K,), optional
+        With logits (B, T, K): what the terms of the labels 1 of each bit are multiplied by (PyTorch's ``pos_weight``),
+        finite and at least 0. n does not change.
 
     Returns
     -------
@@ -1001,6 +1033,10 @@ def binary_cross_entropy(
     x = np.where(one, -z, z)
     on = sigmoid(x)
     losses, dlogits = softplus(x), np.where(one, -on, on)
+    of_ones = _weights(args, weights, "K", z)
+    if of_ones is not None:
+        weight = np.where(one, of_ones, z.dtype.type(1))
+        losses, dlogits = losses * weight, dlogits * weight
     if counted is not None:
         zero = z.dtype.type(0)
         losses, dlogits = np.where(counted, losses, zero), np.where(counted, dlogits, zero)

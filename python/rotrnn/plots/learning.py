@@ -45,7 +45,7 @@ def learning_curves(
     Parameters
     ----------
     train, validation : dict
-        "loss" (nats), "accuracy" and "sequence_accuracy" (0 to 1), each a `Series`.
+        "loss" (nats), "accuracy" and "sequence_accuracy" (0 to 1), each a `Series`; of a regression "loss" and "skill".
     baseline : float, optional
         Accuracy of always predicting the most frequent class.
     test : (step, accuracy), optional
@@ -63,6 +63,7 @@ def learning_curves(
         (left, "loss", 1.0, ORANGE, split),
         (right, "accuracy", 100.0, ORANGE, split),
         (right, "sequence_accuracy", 100.0, GREEN, f"{split}, whole sequences"),
+        (right, "skill", 100.0, ORANGE, split),
     ):
         if quantity in train:
             steps, values = train[quantity]
@@ -73,8 +74,10 @@ def learning_curves(
             axes.plot(steps, factor * values, color=colour, marker=marker(steps), markersize=3.5, label=label)
         axes.set_xlabel("training step")
         axes.set_xlim(left=0)
-    left.set(title="Loss", ylabel="cross-entropy (nats)")
-    right.set(title="Accuracy", ylabel="accuracy (%)")
+    regression = "skill" in validation
+    left.set(title="Loss", ylabel="loss" if regression else "cross-entropy (nats)")
+    name = "skill" if regression else "accuracy"
+    right.set(title=name.capitalize(), ylabel=f"{name} (%)")
     if baseline is not None:
         label = f"most frequent class ({100 * baseline:.1f} %)"
         right.axhline(100 * baseline, color=GREY, linestyle="--", linewidth=1.2, label=label)

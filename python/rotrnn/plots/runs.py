@@ -87,13 +87,13 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
 
     counts = baseline = None
-    if run.checkpoint("best").exists():
+    if run.checkpoint("best").exists() and not task.is_regression:
         counts = evaluation.confusion(model, run.load_params("best"), task, task.test, batch=size, dtype=dtype)
         baseline = counts.sum(1).max() / counts.sum()
     train, val = (
         {
             name: series
-            for name in ("loss", "accuracy", "sequence_accuracy")
+            for name in ("loss", "accuracy", "sequence_accuracy", "skill")
             if (series := series_of(records, prefix + name))
         }
         for prefix in ("", "val_")

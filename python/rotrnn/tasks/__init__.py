@@ -1,10 +1,12 @@
 """Data sets and data generators, by the name used in a recipe's ``[task]`` section. They do not depend on any model."""
 
 from rotrnn.tasks.aan import AAN
+from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.brackets import Brackets
 from rotrnn.tasks.cifar import CIFAR
 from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
+from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.mnist import MNIST
@@ -12,8 +14,10 @@ from rotrnn.tasks.pathfinder import Pathfinder
 from rotrnn.tasks.recall import Recall
 from rotrnn.tasks.regular import Regular
 from rotrnn.tasks.released import Released
+from rotrnn.tasks.series import Series
 from rotrnn.tasks.speech_commands import SpeechCommands
 from rotrnn.tasks.string_copy import Copy
+from rotrnn.tasks.table import Table
 from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
 from rotrnn.tasks.word_problem import WordProblem
 
@@ -32,6 +36,10 @@ TASKS: dict[str, type[Settings]] = {
     "regular": Regular,
     "recall": Recall,
     "pathfinder": Pathfinder,
+    "arrays": Arrays,
+    "table": Table,
+    "folder": Folder,
+    "series": Series,
 }
 
 __all__ = [
@@ -40,21 +48,26 @@ __all__ = [
     "IMDB",
     "MNIST",
     "TASKS",
+    "Arrays",
     "Batch",
     "Brackets",
     "Copy",
     "DelayedCopy",
     "Digits",
+    "Folder",
     "ListOps",
     "Pathfinder",
     "Recall",
     "Regular",
     "Released",
+    "Series",
     "Settings",
     "Shape",
     "SpeechCommands",
     "Split",
+    "Table",
     "Task",
     "WordProblem",
     "describe",
+    "save_arrays",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import wave
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
+from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
@@ -222,22 +222,11 @@ def _divided(clips: dict[str, Path], lists: dict[str, Path]) -> dict[str, list[s
 def read_wav(path: str | os.PathLike[str]) -> npt.NDArray[np.int16]:
     """Reads the samples of a published clip, at most 16,000. ValueError if the file has another format, is truncated or
     is damaged."""
-    try:
-        with wave.open(str(path), "rb") as file:
-            kind = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
-            n = file.getnframes()  # a number of the header, whatever the file's size
-            content = file.readframes(min(n, SAMPLES))
-    except (wave.Error, EOFError, RuntimeError, struct.error) as error:  # the last two if a chunk's size is damaged
-        raise ValueError(
-            f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
-        ) from error
-    if kind != (1, 16, RATE):
-        channels, bits, rate = kind
+    channels, bits, rate, n, content = read_recording(path, SAMPLES)
+    if (channels, bits, rate) != (1, 16, RATE):
         raise ValueError(f"{path}: has {channels} channel(s) of {bits} bits at {rate} Hz, expected 1 of 16 at {RATE}")
     if n > SAMPLES:
         raise ValueError(f"{path}: has {n} samples, expected at most {SAMPLES}")
-    if len(content) != 2 * n:
-        raise ValueError(f"{path}: is truncated, with {len(content)} bytes of audio, expected {2 * n}")
     return np.frombuffer(content, "<i2").astype(np.int16)
 
 

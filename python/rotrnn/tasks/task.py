@@ -23,11 +23,12 @@ class Batch(NamedTuple):
     `inputs` are token ids (B, T) int64, or features (B, T, F) in the requested dtype. `labels` are (B,) int64.
     `lengths` (B,) int64 are the valid steps of each sequence, or None if all T steps are valid. For a tagger, labels
     are (B, T), with -1 where they do not count, padding included. For bits, labels are (B, T, bits) with values 0, 1
-    and -1. For pairs, inputs are (B, 2, T, ...) and lengths (B, 2).
+    and -1; for several labels of a sequence, (B, bits). For pairs, inputs are (B, 2, T, ...) and lengths (B, 2). For a
+    regression, labels are numbers (B, targets), or (B, T, targets) for each step; those that are NaN do not count.
     """
 
     inputs: npt.NDArray[Any]
-    labels: Index
+    labels: npt.NDArray[Any]
     lengths: Index | None
 
 
@@ -126,7 +127,11 @@ class Split(ABC):
         return np.full(len(index), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
 
 
-METRICS = ("accuracy", "sequence_accuracy")
+METRICS = ("accuracy", "sequence_accuracy", "skill")
+BITS = ("bits", "multilabel")
+"""Heads whose labels are bits."""
+REGRESSIONS = ("regressor", "step_regressor")
+"""Heads whose labels are numbers."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,13 @@ class Task:
         If it is the same object as `test`, the data set has no validation split. Results that were selected by it are
         then marked as selected on the test split.
     n_classes : int
-        Number of classes; for bits, the number of bits per step.
+        Number of classes; for bits, the number of bits per step or sequence; of a regression, the number of targets.
     head : str
         Kind of model (a key of `rotrnn.models.build.HEADS`) that the labels are for.
     metric : str
         The metric that selects parameters and that tables show: "accuracy", the share of right labels, or
-        "sequence_accuracy", the share of sequences of which every label that counts is right.
+        "sequence_accuracy", the share of sequences of which every label that counts is right. Of a regression it is
+        "skill", 1 - loss / (loss of predicting zero for every target): targets are to be centred by their mean.
     curve : str, optional
         If set, evaluation also reports accuracies by length. "length": of the sequences of each length
         (`Split.curve_lengths`). "prefix", for taggers that run forward in time only: of the first t labels of every
@@ -182,7 +188,12 @@ class Task:
     @property
     def n_values(self) -> int:
         """The number of values that a label that counts can have."""
-        return 2 if self.head == "bits" else self.n_classes
+        return 2 if self.head in BITS else self.n_classes
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers."""
+        return self.head in REGRESSIONS
 
     @property
     def selected_on(self) -> str:
@@ -241,6 +252,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MAX_COUNTED = 2**17  # statistics of a split use at most so many examples, evenly spaced
 MAX_COUNTED_FRESH = 2**12  # the same for a fresh split, whose examples have to be generated
 MAX_LABELS_SHOWN = 16
+ROWS = 256
+"""Examples that statistics read at a time."""
 
 
 def describe(task: Task) -> str:
@@ -249,21 +262,26 @@ def describe(task: Task) -> str:
     The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
     """
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) per step"
-    classes = f"{task.n_classes} bits per step" if task.head == "bits" else f"{task.n_classes} classes"
-    head = "" if task.head in ("classifier", "bits") else f", {task.head}"
+    kinds = {"bits": "bits per step", "multilabel": "bits", "regressor": "targets", "step_regressor": "targets per step"}
+    classes = f"{task.n_classes} {kinds.get(task.head, 'classes')}"
+    head = "" if task.head == "classifier" or task.head in kinds else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
     lines = [f"{task.name}: {classes}, {width}{head}"]
     if task.val is task.test:
         lines.append("there is no validation split: val is test")
-    lines.append(
-        f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + "  majority baseline"
-    )
+    last = "targets: mean, standard deviation" if task.is_regression else "majority baseline"
+    lines.append(f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + f"  {last}")
     for name, (labels, lengths) in spread.items():
         split = _splits(task)[name]
         size = "fresh" if split.fresh else len(split)
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
+        if task.is_regression:
+            lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{labels.mean():>14.4g}{labels.std():>11.4g}")
+            continue
         baseline = _share_of_majority(spread["train"][0], labels)
         lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
+    if task.is_regression:
+        return "\n".join(lines)
     if task.n_values <= MAX_LABELS_SHOWN:
         shown = np.arange(task.n_values)
     else:
@@ -288,6 +306,24 @@ def majority_baseline(task: Task, split: Split, above: int | None = None) -> flo
     return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split, above)[0])
 
 
+def balanced_weights(task: Task) -> tuple[float, ...]:
+    """Returns n / (C n_c) for each class c of C, of which n_c of n training labels are; for each of several bits, the
+    number of zeros by that of ones. A class or bit that is not there has the weight 1."""
+    if task.is_regression:
+        raise ValueError(f"class_weights: {task.name} is a regression, expected a task with classes")
+    index = _counted_examples(task.train)
+    parts = [task.train.labels_and_lengths(index[i : i + ROWS])[0] for i in range(0, len(index), ROWS)]
+    labels = np.concatenate([part.ravel() for part in parts])
+    if task.head in BITS:
+        bits = labels.reshape(-1, task.n_classes)
+        ones, zeros = (bits == 1).sum(0), (bits == 0).sum(0)
+        weights = np.where(ones * zeros > 0, zeros / np.maximum(ones, 1), 1.0)
+    else:
+        counts = np.bincount(labels[labels >= 0], minlength=task.n_classes)
+        weights = np.where(counts > 0, counts.sum() / (task.n_classes * np.maximum(counts, 1)), 1.0)
+    return tuple(weights.tolist())
+
+
 def _share_of_majority(train: Index, labels: Index) -> float:
     return float(np.mean(labels == _by_frequency(train)[0]))
 
@@ -308,11 +344,16 @@ def _counted_examples(split: Split) -> Index:
     return np.arange(n) if n <= most else np.arange(most) * n // most
 
 
-def _labels_and_lengths(split: Split, above: int | None = None, rows: int = 256) -> tuple[Index, Index]:
-    """Returns the labels that count (`IGNORED` is -1) and the lengths of the counted examples, or of those longer than
+def _labels_and_lengths(split: Split, above: int | None = None) -> tuple[Index, Index]:
+    """Returns the labels that count and the lengths of the counted examples, or of those longer than
     `above`, read in batches."""
     index = _counted_examples(split)
-    parts = [split.labels_and_lengths(index[i : i + rows]) for i in range(0, len(index), rows)]
+    parts = [split.labels_and_lengths(index[i : i + ROWS]) for i in range(0, len(index), ROWS)]
     if above is not None:
         parts = [(labels[lengths > above], lengths[lengths > above]) for labels, lengths in parts]
-    return np.concatenate([labels[labels >= 0] for labels, _ in parts]), np.concatenate([one for _, one in parts])
+    return np.concatenate([_that_count(labels) for labels, _ in parts]), np.concatenate([one for _, one in parts])
+
+
+def _that_count(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the labels that are not `IGNORED`, which is -1, and the targets that are not NaN."""
+    return labels[~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0]

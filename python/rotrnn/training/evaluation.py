@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
 """Results of an evaluation, as JSON values; see `Tally.found`."""
+LARGEST = sys.float_info.max
 COUNTS = ("n", "scaled_above", "curve")
 """Results that are not scores."""
 
@@ -38,14 +41,17 @@ def scaled(accuracy: float, chance: float) -> float:
 
 @dataclass
 class Tally:
-    """Sums over sequences. The sums over the parts of a split add up to those over the whole split. `curve`, `bos`,
-    `chance` and `scaled_above` are those of the task."""
+    """Sums over sequences. The sums over the parts of a split add up to those over the whole split. `metric`, `curve`,
+    `bos`, `chance` and `scaled_above` are those of the task."""
+
+    metric: str = "accuracy"
 
     curve: str | None = None
     bos: bool = False
     chance: float | None = None
     scaled_above: int | None = None
     loss: float = 0.0
+    reference: float = 0.0
     right: int = 0
     labels: int = 0
     right_sequences: int = 0
@@ -54,11 +60,16 @@ class Tally:
 
     def add(self, found: Loss, lengths: npt.NDArray[np.int64]) -> None:
         """Adds the results of a batch; `lengths` (B,) are the lengths for a curve over "length"."""
+        self.loss += found.mean * found.total
+        if found.right is None:
+            self.reference += found.reference * found.total
+            self.labels += found.total
+            self.sequences += len(found.counted)
+            return
         # numbers per step, (B, T): a step with bits has several labels
         counted, right = (array.reshape(*array.shape[:2], -1).sum(2) for array in (found.counted, found.right))
         labels, rights = counted.sum(1), right.sum(1)
         whole = rights == labels
-        self.loss += found.mean * found.total
         self.right += int(rights.sum())
         self.labels += int(labels.sum())
         self.right_sequences += int(whole.sum())
@@ -80,12 +91,13 @@ class Tally:
     def sums(self) -> list[Any]:
         """Returns all sums as JSON values."""
         by_length = [[length, dict(one)] for length, one in self.by_length.items()]
-        return [self.loss, self.right, self.labels, self.right_sequences, self.sequences, by_length]
+        return [self.loss, self.reference, self.right, self.labels, self.right_sequences, self.sequences, by_length]
 
     def add_sums(self, sums: list[Any]) -> None:
         """Adds the `sums` of another part."""
-        loss, right, labels, right_sequences, sequences, by_length = sums
+        loss, reference, right, labels, right_sequences, sequences, by_length = sums
         self.loss += loss
+        self.reference += reference
         self.right += right
         self.labels += labels
         self.right_sequences += right_sequences
@@ -96,7 +108,15 @@ class Tally:
     def found(self) -> Found:
         """Returns "loss" (nats per label), "accuracy" of labels, "sequence_accuracy" and the number "n" of sequences;
         with a chance also "scaled_accuracy", of the sequences longer than "scaled_above" if that is set and there are
-        any; with a curve also "curve", the lists "length", "n", "accuracy" and "sequence_accuracy"."""
+        any; with a curve also "curve", the lists "length", "n", "accuracy" and "sequence_accuracy".
+
+        Of a regression, it is "loss" (per target), "skill" and "n": the skill is 1 - loss / (loss of predicting zero
+        for every target), at most 1, and the lowest number if the loss is not finite.
+        """
+        if self.metric == "skill":
+            loss = self.loss / self.labels
+            skill = 1 - self.loss / max(self.reference, sys.float_info.min)
+            return {"loss": loss, "skill": max(skill, -LARGEST) if math.isfinite(loss) else -LARGEST, "n": self.sequences}
         found: Found = {
             "loss": self.loss / self.labels,
             "accuracy": self.right / self.labels,
@@ -132,11 +152,12 @@ def evaluate(
     dtype: npt.DTypeLike,
     world: World = ALONE,
 ) -> Found:
-    """Returns loss and accuracies over a whole split of a task, in evaluation mode, `batch` sequences at a time.
+    """Returns loss and accuracies, or the skill, over a whole split of a task, in evaluation mode, `batch` sequences at
+    a time.
 
     With several processes, each evaluates some of the batches, and all return the results of the whole split.
     """
-    of_task = task.curve, task.bos, task.chance, task.scaled_above
+    of_task = task.metric, task.curve, task.bos, task.chance, task.scaled_above
     tally = Tally(*of_task)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
@@ -153,8 +174,10 @@ def confusion(
 ) -> npt.NDArray[np.int64]:
     """Returns the confusion matrix (C, C) of a whole split: entry (i, j) counts labels of class i answered by j.
 
-    Only labels that count are included. Bits have the two classes 0 and 1. A label whose answer is NaN is in no column.
+    Only labels that count are included; ValueError for a regression. Bits have the two classes 0 and 1. A label whose answer is NaN is in no column.
     """
+    if task.is_regression:
+        raise ValueError(f"confusion: {task.name} is a regression, expected a task with classes")
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)

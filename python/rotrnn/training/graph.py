@@ -136,7 +136,7 @@ class Work:
             if name not in grads:
                 raise NotRecordable(f"{name} has no gradient")
             self.vectors.grads[part] = grads[name].reshape(-1)
-        self.metrics[0], self.metrics[1] = loss, found.right.sum()
+        self.metrics[0], self.metrics[1] = loss, np.nan if found.right is None else found.right.sum()
         if self.world.size > 1:
             self.world.add(self.vectors.grads)
             self.world.add(self.metrics[:2])
@@ -209,7 +209,8 @@ class Recorder:
         counts = self.world.tell(own)
         if not all(map(all, counts)):
             return False  # a process has nothing to learn from
-        batch = padded(batch, self.model.time_axis, self.world)
+        stepwise = "T" in self.model.output_forms[0]
+        batch = padded(batch, self.model.time_axis, stepwise, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False
@@ -276,10 +277,10 @@ class Recorder:
         return one
 
 
-def padded(batch: Batch, time: int, world: World) -> Batch:
+def padded(batch: Batch, time: int, stepwise: bool, world: World) -> Batch:
     """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a
-    power of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels of steps
-    do not count."""
+    power of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels, if they
+    are `stepwise`, do not count."""
     if batch.lengths is None:
         return batch
     T = max(world.tell(batch.inputs.shape[time]))
@@ -289,5 +290,5 @@ def padded(batch: Batch, time: int, world: World) -> Batch:
     def longer(array: Array, axis: int, value: int) -> Array:
         return np.pad(array, [(0, more * (axis == one)) for one in range(array.ndim)], constant_values=value)
 
-    labels = batch.labels if batch.labels.ndim == 1 else longer(batch.labels, 1, IGNORED)
+    labels = longer(batch.labels, 1, IGNORED) if stepwise else batch.labels
     return batch._replace(inputs=longer(batch.inputs, time, 0), labels=labels)

@@ -252,7 +252,7 @@ class Trainer:
             while True:
                 try:
                     stop = any(self.world.tell(interrupt.asked))
-                    if stop or state.step == self.steps:
+                    if stop or state.step == self.steps or self.no_better(state):
                         break
                     seen = self.stepper.advance(state)
                     evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
@@ -266,7 +266,8 @@ class Trainer:
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
                 records = list(seen)
                 for one in seen:
-                    bar.set_postfix(loss=f"{one['loss']:.4f}", accuracy=f"{one['accuracy']:.3f}", refresh=False)
+                    shown = {key: f"{one[key]:.4g}" for key in ("loss", "accuracy") if key in one}
+                    bar.set_postfix(shown, refresh=False)
                     bar.update()
                 if evaluated:
                     found, seconds = timed(lambda: self.evaluate(state))
@@ -309,6 +310,12 @@ class Trainer:
     def say(self, text: str) -> None:
         if self.progress:
             tqdm.write(text)
+
+    def no_better(self, state: State) -> bool:
+        """Returns whether so many evaluations as `training.patience` brought nothing better. It follows from the state
+        alone, so that a run that is resumed ends at the same step."""
+        patience, every = self.training.patience, self.training.eval_every
+        return patience is not None and state.step - state.best_step >= patience * every
 
     def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
@@ -388,7 +395,7 @@ class Trainer:
                 check_parameters(f"{here}; parameter", state.params, self.group_of)
                 if self.world.first:  # of a fixed point that has diverged, say: training may still find back
                     warnings.warn(f"step {state.step}: {here}, every parameter is finite", RuntimeWarning, stacklevel=2)
-            if (score := found[self.task.metric]) >= state.best_score:
+            if (score := found[self.task.metric]) >= state.best_score or not state.best_step:
                 state.best_step, state.best_score = state.step, score
                 if self.world.first:
                     self.checkpoints.write("best", state)

@@ -27,6 +27,7 @@ from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
+from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.modules import load, locate
 from rotrnn.training.optimiser import AdamW
 
@@ -62,6 +63,13 @@ class Training:
         How much memory the blocks may take to keep what backward would make again: a number of bytes, "least" for none,
         or "auto" for a share of what is available when the run begins (`rotrnn.training.memory`). It changes no result,
         and so a run may go on with another.
+    patience : int, optional
+        Number of evaluations in a row that bring nothing better, after which training stops. The schedule of the
+        learning rate stays that of all `steps`. Without it, all steps are taken.
+    class_weights : "balanced" or list of float, optional
+        Weights of the classes in the loss (`rotrnn.cross_entropy`), one for each class, or for bits of the ones of
+        each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c of C, and for bits the
+        number of zeros by that of ones.
     """
 
     batch: int
@@ -73,6 +81,8 @@ class Training:
     dtype: str = "float32"
     precision: str = "float32"
     memory: str | int = "auto"
+    patience: int | None = None
+    class_weights: str | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for key, low, high in (
@@ -82,6 +92,7 @@ class Training:
             ("checkpoint_every", 0, 2**31),
             ("accumulate", 1, self.batch),
             ("seed", 0, 2**63 - 1),
+            *([("patience", 1, 2**31)] if self.patience is not None else []),
         ):
             if not low <= getattr(self, key) <= high:
                 raise ValueError(f"{key} is {getattr(self, key)}, expected an integer from {low} to {high}")
@@ -90,6 +101,11 @@ class Training:
             raise ValueError(
                 f"memory is {self.memory!r}, expected 'auto', 'least' or a number of bytes, an integer from 0"
             )
+        weights = self.class_weights
+        if isinstance(weights, str) and weights != "balanced":
+            raise ValueError(f"class_weights is {weights!r}, expected 'balanced' or a list of numbers")
+        if isinstance(weights, tuple) and not all(one >= 0 for one in weights):
+            raise ValueError(f"class_weights is {weights}, expected numbers of at least 0")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
         if self.precision not in PRECISIONS:
@@ -135,8 +151,8 @@ class Recipe:
     modules: tuple[str, ...] = ()
 
     def build(self, task: Task | Shape) -> SequenceModel:
-        """Returns the model for a loaded task, or for the shape of a task."""
-        return build_model(
+        """Returns the model for a loaded task, or for the shape of a task, of which no weights are counted."""
+        model = build_model(
             self.model,
             self.layer,
             head=task.head,
@@ -144,6 +160,10 @@ class Recipe:
             vocab=task.vocab,
             n_features=task.n_features,
         )
+        weights = self.training.class_weights
+        if isinstance(weights, str):
+            weights = balanced_weights(task) if isinstance(task, Task) else None
+        return dataclasses.replace(model, class_weights=weights) if weights is not None else model
 
     def tables(self) -> dict[str, Table]:
         """Returns the sections in the form that `read_recipe` takes, with all defaults filled in."""
@@ -301,7 +321,7 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             _unset_small(tables, "sweep")
         dropped = _merge(tables, "model", own["model"]) if "model" in own else []
         if "task" in own:
-            _merge(tables, "task", own["task"])
+            _merge(tables, "task", _placed(own["task"], near))
         if "import" in own:
             modules = [*tables.get("import", []), *locate(own["import"], near)]
             tables["import"] = list(dict.fromkeys(modules))
@@ -316,6 +336,13 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
         described.append("small.layer.")
     warn_of_dropped(name, [{"model.layer": [one for one in dropped if not one.startswith(tuple(described))]}])
     return tables
+
+
+def _placed(task: Any, near: Path | None) -> Any:
+    """Returns a [task] section with its `path`, if it has one, relative to the folder of the recipe's file."""
+    if near is None or not isinstance(task, dict) or not isinstance(path := task.get("path"), str) or not path:
+        return task
+    return {**task, "path": os.path.abspath(near / path)}
 
 
 def _whole(name: str | os.PathLike[str]) -> str | Path | None:

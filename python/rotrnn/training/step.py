@@ -96,7 +96,7 @@ class Stepper:
                 recorder.launched.clear()
                 raise
             state.step = now
-            metrics: dict[str, Any] = {"loss": found["loss"], "accuracy": found["right"] / one.labels}
+            metrics = scores(found["loss"], found["right"] / one.labels)
             metrics |= {"layers": one.layers} if one.layers else {}
             records.append(self.record(one.step, metrics, found["grad_norm"], found["seconds"]))
         return records
@@ -122,7 +122,7 @@ class Stepper:
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
         total: dict[str, Array] = {}
-        own_loss, own_right = 0.0, 0
+        own_loss = own_right = 0.0
         own_reports: dict[str, float] = {}
         after = []
         for k, (part, count) in enumerate(zip(parts, counts, strict=True)):
@@ -147,7 +147,7 @@ class Stepper:
                 found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths)
                 dlogits = found.dlogits * logits.dtype.type(share)
                 own_loss += found.mean * count
-                own_right += int(np.count_nonzero(found.right))
+                own_right += math.nan if found.right is None else int(np.count_nonzero(found.right))
             for name, value in self.model.report(saved).items():
                 own_reports[name] = own_reports.get(name, 0.0) + share * value
             for name, grad in flatten(self.model.backward(state.params, saved, dlogits, ctx.gather)):
@@ -165,7 +165,7 @@ class Stepper:
             fine = f"the loss is {loss}, every parameter is finite"
             check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
             raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
-        metrics: dict[str, Any] = {"loss": loss / labels, "accuracy": right / labels}
+        metrics = scores(loss / labels, right / labels)
         return metrics | ({"layers": reports} if reports else {}), unflatten(total), self.joined(state.carried, after)
 
     def joined(self, carried: Carried, parts: list[Carried]) -> Carried:
@@ -180,6 +180,11 @@ class Stepper:
                 shares = [self.device.asarray(np.concatenate(every))]
             whole[name] = np.concatenate(shares) if leaf.size else leaf
         return unflatten_state(whole)
+
+
+def scores(loss: float, accuracy: float) -> dict[str, Any]:
+    """Returns what a record says of a batch; a regression has no accuracy, which is NaN then."""
+    return {"loss": loss} if math.isnan(accuracy) else {"loss": loss, "accuracy": accuracy}
 
 
 def begun(carried: Carried, rows: Index, new: npt.NDArray[np.bool_]) -> Carried:

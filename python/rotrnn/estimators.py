@@ -1,0 +1,629 @@
+"""Estimators with scikit-learn's conventions: `SequenceClassifier`, `SequenceRegressor` and `Forecaster`.
+
+They train as recipes do (`rotrnn.train`), and scikit-learn need not be installed. What is fitted ends in "_": `model_` and
+`params_` take and give numbers as they were given to `fit`, since the scales of training are part of the parameters:
+``est.model_.save(path, est.params_)`` and `rotrnn.load` carry them elsewhere, and `est.model_.stream(est.params_)` reads
+them step by step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.files import atomic_file
+from rotrnn.models.build import ModelSettings, make_layer
+from rotrnn.models.model import SequenceModel
+from rotrnn.models.regressor import Regression
+from rotrnn.nn.layer import Params, Recurrent, astype
+from rotrnn.nn.registry import LAYERS
+from rotrnn.tasks import Split, Task
+from rotrnn.tasks.arrays import Arrays, save_arrays
+from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, joined
+from rotrnn.tasks.series import Form, Series
+from rotrnn.training.evaluation import logits_of
+from rotrnn.training.loop import train
+from rotrnn.training.optimiser import AdamW
+from rotrnn.training.recipe import Recipe, Training, pick
+from rotrnn.training.run import Run
+
+Numbers = npt.NDArray[Any]
+X = npt.ArrayLike | Sequence[npt.ArrayLike]
+
+DEFAULTS = {"length": 64}
+"""Settings of layers that have no default, besides `d_state`, which is the width."""
+BATCH = 256
+"""Sequences of a prediction at a time."""
+
+__all__ = ["Forecaster", "SequenceClassifier", "SequenceRegressor"]
+
+
+class Estimator:
+    """What the estimators share: settings, and training by a recipe.
+
+    Parameters
+    ----------
+    layer : str or layer
+        Recurrent layer of each block: a name in `rotrnn.LAYERS`, or a layer, whose `d_model` is then the width.
+    layer_settings : dict, optional
+        Settings of a layer given by name. `d_state` is the width if they do not say.
+    width, depth : int
+        Width and number of blocks.
+    dropout : float
+        Chance that a number within a block is set to zero in training.
+    epochs : int
+        Number of times that training sees each sequence (or window), at most.
+    batch_size : int
+        Sequences per update; fewer if there are fewer.
+    learning_rate, weight_decay : float
+        Of AdamW, with a cosine schedule.
+    validation_fraction : float
+        Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept.
+    patience : int, optional
+        Training stops when so many evaluations in a row, one an epoch, brought nothing better. None: it does not.
+    seed : int
+        Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
+    folder : path, optional
+        New folder that keeps the run, with its log, checkpoints and data: `rotrnn plot FOLDER` draws it.
+    verbose : bool
+        Print evaluations and show progress.
+    device : str
+        "cpu" or "cuda", as of `rotrnn.train`.
+    """
+
+    def __init__(
+        self,
+        layer: str | Recurrent = "lru",
+        *,
+        layer_settings: dict[str, Any] | None = None,
+        width: int = 64,
+        depth: int = 2,
+        dropout: float = 0.0,
+        epochs: int = 100,
+        batch_size: int = 32,
+        learning_rate: float = 4e-3,
+        weight_decay: float = 0.01,
+        validation_fraction: float = 0.1,
+        patience: int | None = 20,
+        seed: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self.layer = layer
+        self.layer_settings = layer_settings
+        self.width = width
+        self.depth = depth
+        self.dropout = dropout
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.seed = seed
+        self.folder = folder
+        self.verbose = verbose
+        self.device = device
+
+    # ---- scikit-learn's conventions ----
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        """Returns the names of all parameters: those of the class, then those that all estimators have."""
+        names = {name: None for kind in cls.__mro__[:-1] if "__init__" in vars(kind) for name in _arguments(kind)}
+        return list(names)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns all settings by name. `deep` has no effect: no setting is an estimator."""
+        return {name: getattr(self, name) for name in self._names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Changes settings by name. ValueError if there is none of that name."""
+        for name, value in params.items():
+            if name not in self._names():
+                known = ", ".join(self._names())
+                raise ValueError(f"{type(self).__name__}.set_params: unknown setting {name!r}, expected one of {known}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        fresh = type(self)()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != getattr(fresh, name)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "params_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn, which calls this, wants to know."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=True, three_d_array=True)
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=inputs)
+
+    def _check_fitted(self, call: str) -> None:
+        if self.__sklearn_is_fitted__():
+            return
+        message = f"{type(self).__name__}.{call}: is not fitted yet, call fit first"
+        try:
+            from sklearn.exceptions import NotFittedError
+        except ImportError:
+            raise ValueError(message) from None
+        raise NotFittedError(message)
+
+    # ---- training ----
+
+    def _recipe(self, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
+        """Returns the recipe of these settings for a task."""
+        layer = self._layer()
+        batch = min(self.batch_size, len(loaded.train))
+        epoch = max(len(loaded.train) // batch, 1)
+        name = next((name for name, kind in LAYERS.items() if type(layer) is kind), type(layer).__name__)
+        settings = ModelSettings(
+            name, layer.d_model, self.depth, norm="layer", dropout=self.dropout, final_norm=True, **model
+        )
+        training = Training(
+            batch=batch,
+            steps=self.epochs * epoch,
+            eval_every=epoch if loaded.val is not loaded.train else self.epochs * epoch,
+            seed=self.seed,
+            patience=self.patience if loaded.val is not loaded.train else None,
+            class_weights=class_weights,
+        )
+        optimiser = AdamW(lr=self.learning_rate, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0)
+        return Recipe(task, settings, layer, optimiser, training)
+
+    def _layer(self) -> Recurrent:
+        if isinstance(self.layer, Recurrent):
+            if self.layer_settings:
+                raise ValueError("layer_settings: expected none with a layer that is given as an object")
+            return self.layer
+        kind = pick("layer", self.layer, LAYERS)
+        missing = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+        given = {key: value for key, value in {"d_state": self.width, **DEFAULTS}.items() if key in missing}
+        return make_layer(self.layer, self.width, {**given, **(self.layer_settings or {})})
+
+    def _place(self) -> AbstractContextManager[str | os.PathLike[str]]:
+        """Returns the folder of the run, which is removed at the end of the block if none was asked for."""
+        return tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
+
+    def _train(self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale) -> None:
+        """Trains, and sets what is fitted. Scales become part of the encoder and of the head."""
+        self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
+        run = Run(Path(folder))
+        self.model_: SequenceModel = recipe.build(loaded)
+        params = run.load_params("last" if loaded.val is loaded.train else "best")
+        self.params_ = scaled(self.model_, params, inputs, outputs)
+        self.n_iter_ = self.result_["steps"]
+
+    def _outputs(self, call: str, x: X) -> Numbers:
+        """Returns the model's outputs for sequences."""
+        self._check_fitted(call)
+        values, lengths = sequences(f"{type(self).__name__}.{call}", x)
+        if values.shape[1] != self.n_features_in_:
+            expected = f"is expecting {self.n_features_in_} features as input"
+            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step)")
+        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
+        split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
+        parts = [split.batch(np.arange(i, min(i + BATCH, len(data)))) for i in range(0, len(data), BATCH)]
+        return np.concatenate([logits_of(self.model_, self.params_, one) for one in parts])
+
+    def _fit(self, x: X, y: npt.ArrayLike, kind: str, class_weights: Any = None, **model: Any) -> None:
+        """Fits sequences and labels that are checked."""
+        values, lengths = sequences(f"{type(self).__name__}.fit", x)
+        labels = np.asarray(y)
+        if len(labels) != len(lengths):
+            got = f"y has {len(labels)} labels"
+            raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
+        self.n_features_in_ = values.shape[1]
+        held = self.validation_fraction if round(self.validation_fraction * len(lengths)) else 0.0
+        with self._place() as folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(folder, "data.npz")
+            starts = np.cumsum(lengths)[:-1]
+            save_arrays(path, np.split(values, starts), labels)
+            task = Arrays(str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.seed)
+            loaded = task.load()
+            own = loaded.train
+            assert isinstance(own, SequenceSplit)
+            outputs = own.targets or Scale.none(loaded.n_classes)
+            recipe = self._recipe(task, loaded, class_weights, **model)
+            self._train(recipe, folder, loaded, own.inputs, outputs)
+
+
+def _arguments(kind: type) -> list[str]:
+    named = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    return [one.name for one in named if one.name != "self" and one.kind is not one.VAR_KEYWORD]
+
+
+def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) -> Params:
+    """Returns the parameters of a model that does with numbers as they are what it did with scaled ones.
+
+    Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with means m
+    and r and deviations s and t of inputs and outputs.
+    """
+    encoder, head = dict(params["encoder"]), dict(params["head"])
+    w = encoder["w"] / inputs.std
+    encoder["bias"], encoder["w"] = encoder["bias"] - w @ inputs.mean, w
+    levels = model.levels if isinstance(model, Regression) else 1
+    mean, std = np.repeat(outputs.mean, levels), np.repeat(outputs.std, levels)
+    head["w"], head["bias"] = head["w"] * std[:, None], head["bias"] * std + mean
+    return astype({**params, "encoder": encoder, "head": head}, np.float32)
+
+
+def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
+    """Returns sequences one after the other, (steps, F) float64, and their lengths, from an array (n, T) or (n, T, F),
+    or from a list of arrays (T_i,) or (T_i, F).
+
+    Raises
+    ------
+    TypeError, ValueError
+        x is sparse, complex, empty, not of numbers, not finite, or of another form.
+    """
+    if hasattr(x, "tocsr"):
+        raise TypeError(f"{call}: X is a sparse array or matrix, expected a dense one, or a list of arrays")
+    given: Any = x
+    ragged = not hasattr(x, "__array__") and len({np.shape(one) for one in given}) > 1
+    if getattr(x, "dtype", None) == object and np.ndim(given) == 1:
+        ragged = any(np.ndim(one) for one in given)
+    array = None if ragged else np.asarray(given)
+    if array is not None and array.ndim not in (2, 3):
+        raise ValueError(
+            f"{call}: Expected 2D array, (n, time), or 3D array, (n, time, features), got {array.ndim}D array instead. "
+            "Reshape your data: x.reshape(1, -1) is one sequence"
+        )
+    if array is not None:
+        n, T = array.shape[:2]
+        if not n:
+            raise ValueError(f"{call}: Found array with 0 sample(s) (shape={array.shape}) while a minimum of 1 is required.")
+        if not array.size:
+            what = f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+            raise ValueError(f"{call}: Found array with {what}")
+        values, lengths = array.reshape(n * T, -1), np.full(n, T)
+    else:
+        values, lengths = joined(given, f"{call}: X")
+        if not lengths.all():
+            raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
+    if values.dtype.kind == "c":
+        raise ValueError(f"{call}: Complex data not supported, X has dtype {values.dtype}")
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        what = "NaN" if np.isnan(values).any() else "infinity"
+        step, feature = np.argwhere(~np.isfinite(values))[0]
+        row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
+        at = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
+        raise ValueError(f"{call}: Input X contains {what}: {at}")
+    return values, lengths
+
+
+def _targets(call: str, y: Any) -> Numbers:
+    """Returns y as an array. ValueError if it is None, complex, or not finite."""
+    if y is None:
+        raise ValueError(f"{call}: requires y to be passed, but the target y is None")
+    array = np.asarray(y)
+    if array.dtype.kind == "c":
+        raise ValueError(f"{call}: Complex data not supported, y has dtype {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{call}: Input y contains {'NaN' if np.isnan(array).any() else 'infinity'}.")
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{call}: y has shape {array.shape}, expected (n,) or (n, K)")
+    return array
+
+
+class SequenceClassifier(Estimator):
+    """A class for each sequence, or several bits.
+
+    `fit` takes x, an array (n, time) or (n, time, features) or a list of n arrays (time_i,) or (time_i, features), and
+    y (n,), classes of any kind, or (n, K) with values 0 and 1 for K labels that do not exclude one another.
+
+    Parameters
+    ----------
+    class_weight : "balanced" or dict, optional
+        Weights of the classes in the loss: class -> weight (1 for others), or n / (C n_c) for the n_c of n sequences
+        that are of class c of C. For several labels, "balanced" or a list with a weight of the ones of each.
+    layer, ...
+        As of `Estimator`.
+
+    Attributes
+    ----------
+    classes_ : (C,) array
+        The classes; for several labels [0, 1].
+    model_, params_
+        A `rotrnn.SequenceClassifier` or `rotrnn.MultiLabelClassifier`, and its parameters, for numbers as they are.
+    """
+
+    _estimator_type = "classifier"
+
+    def __init__(self, layer: str | Recurrent = "lru", *, class_weight: Any = None, **settings: Any) -> None:
+        super().__init__(layer, **settings)
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=True)
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, x: X, y: npt.ArrayLike) -> Self:
+        """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone."""
+        call = f"{type(self).__name__}.fit"
+        labels = _targets(call, y)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        self._several = labels.ndim == 2
+        if self._several:
+            if not np.isin(labels, (0, 1)).all():
+                raise ValueError(f"{call}: y (n, K) has {labels[~np.isin(labels, (0, 1))][0]}, expected 0 and 1")
+            self.classes_ = np.array([0, 1])
+        else:
+            if labels.dtype.kind == "f" and (labels != np.floor(labels)).any():
+                raise ValueError(f"{call}: Unknown label type: continuous. y has numbers that are no integers")
+            self.classes_, labels = np.unique(labels, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
+        kind = "multilabel" if self._several else "classification"
+        self._fit(x, labels.astype(np.int64), kind, self._weights(call))
+        return self
+
+    def _weights(self, call: str) -> Any:
+        """Returns `class_weight` in the form of a recipe."""
+        given = self.class_weight
+        if not isinstance(given, dict):
+            return given if given is None or isinstance(given, str) else tuple(map(float, given))
+        if unknown := [one for one in given if one not in self.classes_]:
+            raise ValueError(f"{call}: class_weight has {unknown[0]!r}, expected one of {self.classes_.tolist()}")
+        return tuple(float(given.get(one, 1.0)) for one in self.classes_.tolist())
+
+    def predict_log_proba(self, x: X) -> Numbers:
+        """Returns the logarithms of `predict_proba`."""
+        z = self._outputs("predict_log_proba", x).astype(np.float64)
+        if self._several:
+            return -np.logaddexp(0, -z)
+        z -= z.max(1, keepdims=True)
+        return np.asarray(z - np.log(np.exp(z).sum(1, keepdims=True)))
+
+    def predict_proba(self, x: X) -> Numbers:
+        """Returns probabilities (n, C) of the classes; for several labels (n, K), of the ones."""
+        return np.asarray(np.exp(self.predict_log_proba(x)))
+
+    def predict(self, x: X) -> Numbers:
+        """Returns the most probable class (n,) of each sequence; for several labels (n, K) of 0 and 1."""
+        z = self._outputs("predict", x)
+        return (z > 0).astype(np.int64) if self._several else np.asarray(self.classes_[z.argmax(1)])
+
+    def score(self, x: X, y: npt.ArrayLike) -> float:
+        """Returns the share of sequences of which every label is right."""
+        right = self.predict(x) == np.asarray(y).reshape(len(np.asarray(y)), *([-1] if self._several else []))
+        return float(np.mean(right.all(1) if self._several else right))
+
+
+class SequenceRegressor(Estimator):
+    """Numbers for each sequence.
+
+    `fit` takes x, an array (n, time) or (n, time, features) or a list of n arrays (time_i,) or (time_i, features), and
+    y (n,) or (n, K).
+
+    Parameters
+    ----------
+    objective : "mse", "mae" or "quantile"
+        Loss of the scaled targets: squared or absolute error, or that of `quantiles` (`rotrnn.Regressor`).
+    quantiles : tuple of float, optional
+        Increasing numbers between 0 and 1.
+    layer, ...
+        As of `Estimator`.
+
+    Attributes
+    ----------
+    model_, params_
+        A `rotrnn.Regressor` and its parameters, for numbers as they are.
+    """
+
+    _estimator_type = "regressor"
+
+    def __init__(
+        self,
+        layer: str | Recurrent = "lru",
+        *,
+        objective: str = "mse",
+        quantiles: tuple[float, ...] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(layer, **settings)
+        self.objective = objective
+        self.quantiles = quantiles
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, x: X, y: npt.ArrayLike) -> Self:
+        """Fits to sequences and their targets. ValueError if they are of another form."""
+        targets = _targets(f"{type(self).__name__}.fit", y)
+        self._flat = targets.ndim == 1
+        self._fit(x, targets.astype(np.float64), "regression", objective=self.objective, quantiles=self.quantiles)
+        return self
+
+    def predict_quantiles(self, x: X) -> Numbers:
+        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another objective
+        Q is 1."""
+        found = self._outputs("predict_quantiles", x)
+        found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
+        return found[:, 0] if self._flat else found
+
+    def predict(self, x: X) -> Numbers:
+        """Returns predictions (n, K), or (n,) after targets (n,); of several quantiles, the one nearest to the
+        median."""
+        self._check_fitted("predict")
+        return np.asarray(self.predict_quantiles(x)[..., middle(self.quantiles)])
+
+    def score(self, x: X, y: npt.ArrayLike) -> float:
+        """Returns the coefficient of determination R^2, the mean over the targets."""
+        targets = np.asarray(y, np.float64)
+        error = ((targets - self.predict(x)) ** 2).sum(0)
+        spread = ((targets - targets.mean(0)) ** 2).sum(0)
+        return float(np.mean(1 - error / np.where(spread > 0, spread, 1)))
+
+
+def middle(quantiles: Sequence[float] | None) -> int:
+    """Returns the index of the quantile nearest to the median; 0 without any."""
+    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5)))
+
+
+class Forecaster(Estimator):
+    """The next numbers of a time series of one or several variables.
+
+    `fit` takes a series y, (n,) or (n, V). The model reads it step by step and predicts, at every step, the next
+    `horizon` steps at once (directly), as corrections of the forecast that repeats the last `period` steps
+    (`rotrnn.tasks.series.Form`). `predict` reads the series in a stream and takes what the model says at its end; for
+    more steps than `horizon`, the stream reads the forecasts in turn (recursively).
+
+    Parameters
+    ----------
+    horizon : int
+        Number of steps that are predicted at once, and trained for.
+    period : int
+        What is corrected: 1 the forecast of the last number, 12 of monthly numbers that of the last year; 0: none, for
+        a series that stays around its mean.
+    levels : bool
+        Read the numbers beside their changes over a period. Without them a trend may go on beyond what was seen.
+    window : int
+        Steps of the pieces of the series that training reads; 0: half of it, at most 256.
+    objective, quantiles
+        As of `SequenceRegressor`.
+    layer, ...
+        As of `Estimator`; `validation_fraction` is the last part of the series.
+
+    Attributes
+    ----------
+    model_, params_
+        A `rotrnn.StepRegressor` and its parameters, which read and predict what `form_` says, as it is.
+    series_ : (n, V)
+        The series.
+    """
+
+    def __init__(
+        self,
+        layer: str | Recurrent = "lru",
+        *,
+        horizon: int = 1,
+        period: int = 1,
+        levels: bool = True,
+        window: int = 0,
+        objective: str = "mse",
+        quantiles: tuple[float, ...] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(layer, **settings)
+        self.horizon = horizon
+        self.period = period
+        self.levels = levels
+        self.window = window
+        self.objective = objective
+        self.quantiles = quantiles
+
+    def fit(self, y: npt.ArrayLike) -> Self:
+        """Fits to a series (n,) or (n, V). ValueError if it is too short, or not of finite numbers."""
+        series = self._series("fit", y)
+        self._flat = np.ndim(y) == 1
+        held = round(self.validation_fraction * len(series))
+        with self._place() as folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(folder, "data.npz")
+            with atomic_file(path) as file:
+                np.savez(file, y=series)
+            task = Series(
+                str(path), horizon=self.horizon, period=self.period, levels=self.levels, window=self.window,
+                val_fraction=self.validation_fraction if held else 0.0, test_fraction=0.0,
+            )  # fmt: skip
+            loaded = task.load()
+            own: Any = loaded.train
+            recipe = self._recipe(task, loaded, objective=self.objective, quantiles=self.quantiles)
+            self._train(recipe, folder, loaded, own.inputs, own.targets)
+        self.form_, self.series_ = task.form, series
+        return self
+
+    def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
+        """Returns a series (n, V), checked."""
+        where = f"{type(self).__name__}.{call}"
+        array = _targets(where, y).astype(np.float64)
+        if call != "fit" and array.reshape(len(array), -1).shape[1] != self.series_.shape[1]:
+            expected = f"(n, {self.series_.shape[1]}) as of the series that was fitted"
+            raise ValueError(f"{where}: the series has shape {array.shape}, expected {expected}")
+        return array.reshape(len(array), -1)
+
+    def _shaped(self, forecasts: Numbers, quantiles: bool) -> Numbers:
+        """Returns forecasts (..., V, Q) as they were asked for, without V if the series was (n,)."""
+        found = forecasts if quantiles else forecasts[..., middle(self.quantiles)]
+        at = -2 if quantiles else -1
+        return np.asarray(found.take(0, at) if self._flat else found)
+
+    def predict(self, steps: int | None = None, *, after: npt.ArrayLike | None = None, quantiles: bool = False) -> Numbers:
+        """Returns the forecast (steps,), or (steps, V), of what follows the series.
+
+        Parameters
+        ----------
+        steps : int, optional
+            Number of steps; `horizon` if not given. More than that are forecast from forecasts.
+        after : series, optional
+            Another series of the same variables to go on from, such as the fitted one with newer numbers at its end.
+        quantiles : bool
+            Return all quantiles, (..., Q). Those beyond `horizon` are after forecasts of the middle one: their spread
+            is then too small.
+        """
+        self._check_fitted("predict")
+        y = self.series_ if after is None else self._series("predict", after)
+        steps, (H, V) = self.horizon if steps is None else int(steps), (self.horizon, y.shape[1])
+        if steps < 1:
+            raise ValueError(f"Forecaster.predict: steps is {steps}, expected a positive integer")
+        stream, read, found = self.model_.stream(self.params_), 0, []
+        while H * len(found) < steps:
+            inputs = self.form_.inputs(y)[read:].astype(np.float32)
+            said = stream.push(inputs[None])[0, -1].astype(np.float64).reshape(H, V, -1)
+            found.append(self.form_.naive(y, np.array([len(y) - 1]), H)[0, ..., None] + said)
+            read, y = len(y), np.concatenate([y, found[-1][..., middle(self.quantiles)]])
+        return self._shaped(np.concatenate(found)[:steps], quantiles)
+
+    def backtest(self, y: npt.ArrayLike, *, quantiles: bool = False) -> tuple[Numbers, Numbers]:
+        """Returns forecasts of a series y (m,) or (m, V) that follows the fitted one, from every step, and the naive ones.
+
+        Returns
+        -------
+        forecasts, naive : (m, horizon) or (m, horizon, V)
+            In row i what is forecast of y[i], y[i + 1], ... when all before y[i] is known; naive is what `period`
+            repeats. With `quantiles`, forecasts have a last axis Q.
+        """
+        self._check_fitted("backtest")
+        later = self._series("backtest", y)
+        whole = np.concatenate([self.series_, later])
+        origins = np.arange(len(self.series_) - 1, len(whole) - 1)
+        said = self.model_.stream(self.params_).push(self.form_.inputs(whole).astype(np.float32)[None])[0, origins]
+        naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
+        base = naive if self.period else np.zeros_like(naive)
+        found = base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1)
+        return self._shaped(found, quantiles), self._shaped(naive[..., None], quantiles=False)
+
+    def score(self, y: npt.ArrayLike) -> float:
+        """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
+        forecast), over all steps and all of the horizon. 0 is as good as naive, 1 is perfect."""
+        later = np.asarray(y, np.float64)
+        forecasts, naive = self.backtest(later)
+        at = np.arange(len(later))[:, None] + np.arange(self.horizon)
+        there, truth = at < len(later), later[np.minimum(at, len(later) - 1)]
+        errors = [np.abs(one - truth)[there].mean() for one in (forecasts, naive)]
+        return float(1 - errors[0] / errors[1]) if errors[1] else 0.0

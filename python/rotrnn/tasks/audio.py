@@ -1,0 +1,52 @@
+"""WAV files by the standard library."""
+
+from __future__ import annotations
+
+import os
+import struct
+import wave
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Recording(NamedTuple):
+    """What a WAV file says of itself, and its first frames as bytes."""
+
+    channels: int
+    bits: int
+    rate: int
+    frames: int
+    content: bytes
+
+    @property
+    def samples(self) -> npt.NDArray[np.float32]:
+        """Samples (frames, channels) from -1 to 1."""
+        width = self.bits // 8
+        raw = np.frombuffer(self.content, np.uint8).reshape(-1, width)
+        if width == 1:  # unsigned
+            return (raw.astype(np.float32) / 128 - 1).reshape(-1, self.channels)
+        wide = np.zeros((len(raw), 4), np.uint8)
+        wide[:, 4 - width :] = raw  # the sign comes with the highest byte
+        samples: npt.NDArray[Any] = wide.view("<i4") / np.float32(2**31)
+        return samples.astype(np.float32).reshape(-1, self.channels)
+
+
+def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Recording:
+    """Reads a WAV file of 8, 16, 24 or 32 bits, and `most` of its frames at most. ValueError if the file has another
+    format, is truncated or is damaged."""
+    try:
+        with wave.open(str(path), "rb") as file:
+            channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
+            n = file.getnframes()  # a number of the header, whatever the file's size
+            read = n if most is None else min(n, most)
+            content = file.readframes(read)
+    except (wave.Error, EOFError, RuntimeError, struct.error) as error:  # the last two if a chunk's size is damaged
+        raise ValueError(
+            f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
+        ) from error
+    expected = read * width * channels
+    if len(content) != expected:
+        raise ValueError(f"{path}: is truncated, with {len(content)} bytes of audio, expected {expected}")
+    return Recording(channels, 8 * width, rate, n, content)

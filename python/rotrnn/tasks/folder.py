@@ -1,0 +1,105 @@
+"""Your own recordings or images as a task: a folder with a folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rotrnn.tasks.audio import read_recording
+from rotrnn.tasks.own import Numbers, OwnData, Sequences
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
+AUDIO = (".wav",)
+
+
+@dataclass(frozen=True)
+class Folder(OwnData):
+    """Files in folders, of which each has the name of a class: ``path/CLASS/FILE``; see `rotrnn.tasks.own.OwnData`.
+
+    Recordings (.wav, of 8, 16, 24 or 32 bits) are sequences of samples from -1 to 1, one feature per channel. Images
+    (.png, .jpg and others, read by Pillow) are sequences of pixels in raster order from 0 to 1, one feature per channel
+    (grey, or three). All files are read into memory; they may have different lengths.
+
+    Parameters
+    ----------
+    rate : int
+        Sampling rate in Hz that recordings must have; 0: that of the first file.
+    grey : bool
+        Read images in grey. Without it, in grey or in colour as the first one is.
+    """
+
+    rate: int = 0
+    grey: bool = False
+
+    files: ClassVar[str] = "a folder with a folder of .wav files or images for each class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "classification" or self.per_step:
+            got = f"kind is {self.kind!r} and per_step {self.per_step}"
+            raise ValueError(f"Folder: {got}, expected 'classification' and False: folders are classes")
+        if self.rate < 0:
+            raise ValueError(f"Folder: rate is {self.rate}, expected a number of Hz, or 0")
+
+    def read(self) -> Sequences:
+        """Returns the sequences of all files, classes and files in the order of their names."""
+        root = Path(self.path)
+        if not root.is_dir():
+            raise ValueError(f"Folder: path is {root}, a file, expected {self.files}")
+        classes = sorted(one.name for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
+        paths = [(path, label) for label, name in enumerate(classes) for path in sorted((root / name).iterdir())]
+        paths = [(path, label) for path, label in paths if path.suffix.lower() in (*AUDIO, *IMAGES)]
+        if not paths:
+            raise ValueError(f"{root}: has no folder with .wav files or images, expected one for each class")
+        audio = paths[0][0].suffix.lower() in AUDIO
+        if other := [path for path, _ in paths if (path.suffix.lower() in AUDIO) != audio]:
+            raise ValueError(f"{other[0]}: expected {'a recording' if audio else 'an image'} as {paths[0][0]}")
+        read = self._recordings() if audio else self._images()
+        arrays = [read(path) for path, _ in paths]
+        if wrong := [i for i, one in enumerate(arrays) if one.shape[1] != arrays[0].shape[1]]:
+            got, expected = arrays[wrong[0]].shape[1], f"{arrays[0].shape[1]} as {paths[0][0]}"
+            raise ValueError(f"{paths[wrong[0]][0]}: has {got} channel(s), expected {expected}")
+        lengths, labels = [len(one) for one in arrays], [label for _, label in paths]
+        if not all(lengths):
+            raise ValueError(f"{paths[lengths.index(0)][0]}: is empty, expected at least one sample")
+        values = np.concatenate(arrays)
+        return Sequences(values, np.array(lengths), np.array(labels, np.int64), classes=tuple(classes))
+
+    def _recordings(self) -> Callable[[Path], Numbers]:
+        rate = self.rate
+
+        def read(path: Path) -> Numbers:
+            nonlocal rate
+            one = read_recording(path)
+            rate = rate or one.rate
+            if one.rate != rate:
+                expected = "as the setting rate" if self.rate else "as the first file"
+                raise ValueError(f"{path}: has {one.rate} Hz, expected {rate} {expected}")
+            return one.samples
+
+        return read
+
+    def _images(self) -> Callable[[Path], Numbers]:
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise ImportError(
+                "Folder: image files need Pillow, which is not installed; pip install 'rotrnn[data]'"
+            ) from error
+        mode = "L" if self.grey else ""
+
+        def read(path: Path) -> Numbers:
+            nonlocal mode
+            try:
+                with Image.open(path) as image:
+                    mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")
+                    pixels: Any = np.asarray(image.convert(mode))
+            except (OSError, SyntaxError, ValueError) as error:
+                raise ValueError(f"{path}: is not an image, or is damaged ({error})") from error
+            return pixels.reshape(pixels.shape[0] * pixels.shape[1], -1) / np.float32(255)
+
+        return read

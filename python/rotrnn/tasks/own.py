@@ -1,0 +1,291 @@
+"""What tasks of your own data share: sequences in memory, their split into three parts, and the scale of their numbers.
+
+`rotrnn.tasks.arrays`, `table` and `folder` read files; what they return is a `Sequences`, and the rest is here.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.files import atomic_file
+from rotrnn._support.settings import settle
+from rotrnn._support.text import alike
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
+
+Numbers = npt.NDArray[Any]
+
+HEADS = {
+    "classification": ("classifier", "tagger"),
+    "multilabel": ("multilabel", "bits"),
+    "regression": ("regressor", "step_regressor"),
+}
+"""Kind of labels -> head of the model with a label for each sequence, and with one for each step."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """n labelled sequences of any lengths, one after the other.
+
+    Parameters
+    ----------
+    values : (steps of all sequences, F) floats
+    lengths : (n,) int64
+    labels : array
+        A row for each sequence, or for each step if `per_step`: class numbers (...,) int64, bits (..., K) int64, or
+        targets (..., K) float64, of which those that are NaN do not count.
+    classes : tuple of str, optional
+        Names of the classes.
+    """
+
+    values: Numbers
+    lengths: Index
+    labels: Numbers
+    per_step: bool = False
+    classes: tuple[str, ...] | None = None
+    first: Index = field(init=False)
+    """Where each sequence begins."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", np.cumsum(self.lengths) - self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def steps(self, rows: Index) -> tuple[Index, npt.NDArray[np.bool_]]:
+        """Returns the places (B, T) of the steps of some sequences, up to the longest, and which of them are there."""
+        sizes = self.lengths[rows]
+        t = np.arange(int(sizes.max(initial=0)))
+        there = t < sizes[:, None]
+        return np.where(there, self.first[rows][:, None] + t, 0), there
+
+    def scale_of(self, array: Numbers, rows: Index) -> Scale:
+        """Returns the scale of an array with a row for each step, or for each sequence, over some sequences."""
+        if len(array) != len(self):
+            of_row = np.zeros(len(self), bool)
+            of_row[rows] = True
+            return Scale.of(array[np.repeat(of_row, self.lengths)])
+        return Scale.of(array[rows])
+
+
+class Scale(NamedTuple):
+    """Mean and standard deviation (F,) of each feature; the latter is 1 for a feature that is constant."""
+
+    mean: Numbers
+    std: Numbers
+
+    @classmethod
+    def of(cls, array: Numbers) -> Scale:
+        """Returns that of the rows of an array (n, F), where NaN does not count."""
+        counted = ~np.isnan(array)
+        n = np.maximum(counted.sum(0), 1)
+        mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
+        std = np.sqrt((np.where(counted, array - mean, 0) ** 2).sum(0) / n)
+        return cls(mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0))
+
+    @classmethod
+    def none(cls, features: int) -> Scale:
+        """Returns the scale that changes nothing."""
+        return cls(np.zeros(features), np.ones(features))
+
+    def __call__(self, array: Numbers) -> Numbers:
+        return np.asarray((array - self.mean) / self.std)
+
+
+@dataclass(frozen=True)
+class SequenceSplit(Split):
+    """Some sequences, `rows`, of all; features, and targets of a regression, are scaled when a batch is drawn."""
+
+    data: Sequences
+    rows: Index
+    inputs: Scale
+    targets: Scale | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """Returns the sequences at `index`, with features, and targets of a regression, in `dtype`."""
+        data, rows = self.data, self.rows[index]
+        at, there = data.steps(rows)
+        x = self.inputs(data.values[at])
+        x[~there] = 0
+        labels = data.labels[at if data.per_step else rows]
+        if self.targets is not None:
+            labels = self.targets(labels).astype(dtype)
+        if data.per_step:
+            labels[~there] = -1
+        lengths = None if there.all() else data.lengths[rows]
+        return Batch(x.astype(dtype), labels, lengths)
+
+    def labels_and_lengths(self, index: Index) -> tuple[Numbers, Index]:
+        """Returns the labels that count, flat if there is one for each step, and the lengths."""
+        data, rows = self.data, self.rows[index]
+        labels = data.labels[rows]
+        if data.per_step:
+            at, there = data.steps(rows)
+            labels = data.labels[at][there]
+        return labels if self.targets is None else self.targets(labels), data.lengths[rows]
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Settings of a task of your own data.
+
+    Parameters
+    ----------
+    path : str
+        The file or folder. In a recipe's file, it is relative to that file; else to the working directory.
+    kind : str
+        What is to be predicted: "classification" (a class), "multilabel" (several bits) or "regression" (numbers).
+    per_step : bool
+        Whether there is a label for each step, not for each sequence.
+    val_fraction, test_fraction : float
+        Shares of the sequences for validation and test, drawn by `seed`; the others are for training. Without a share
+        for the test, it is the validation split; without both, the training split serves for all.
+    scale : bool
+        Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training.
+    """
+
+    path: str = ""
+    kind: str = "classification"
+    per_step: bool = False
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+    seed: int = 0
+    scale: bool = True
+
+    split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed")
+    files: ClassVar[str]
+    """What `path` is, in words."""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        name = type(self).__name__
+        if self.kind not in HEADS:
+            expected = f"expected one of {', '.join(HEADS)}{alike(self.kind, HEADS)}"
+            raise ValueError(f"{name}: kind is {self.kind!r}, {expected}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"{name}: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
+        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
+            shares = f"val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}"
+            raise ValueError(f"{name}: {shares}, expected numbers of at least 0 whose sum is below 1")
+        if self.path:
+            object.__setattr__(self, "path", os.path.abspath(self.path))
+
+    @abstractmethod
+    def read(self) -> Sequences:
+        """Returns the sequences of the files."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the task, for which its data are read."""
+        task = self.load()
+        return Shape(task.n_classes, None, task.n_features, task.head)
+
+    def load(self) -> Task:
+        """Returns the task. ValueError, with file, row and column, if the data are not as the settings say."""
+        data = self.checked()
+        n = len(data)
+        test, val = round(self.test_fraction * n), round(self.val_fraction * n)
+        if test + val >= n:
+            parts = f"{test} for the test and {val} for validation"
+            raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
+        order = shuffled(n, self.seed, 0)
+        train = order[test + val :]
+        numbers = self.kind == "regression"
+        inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
+        if self.scale:
+            inputs = data.scale_of(data.values, train)
+            targets = data.scale_of(data.labels, train) if numbers else None
+
+        def split(rows: Index) -> SequenceSplit:
+            return SequenceSplit(data, rows, inputs, targets)
+
+        training = split(train)
+        validation = split(order[test : test + val]) if val else None
+        testing = split(order[:test]) if test else validation or training
+        return Task(
+            type(self).__name__.lower(),
+            training,
+            validation or testing,
+            testing,
+            n_classes=len(data.classes) if data.classes is not None else data.labels.shape[-1],
+            vocab=None,
+            n_features=data.values.shape[1],
+            head=HEADS[self.kind][self.per_step],
+            metric="skill" if numbers else "accuracy",
+            labels=data.classes,
+        )
+
+    def checked(self) -> Sequences:
+        """Returns what `read` does. ValueError without a path, sequences or steps."""
+        name = type(self).__name__
+        if not self.path:
+            raise ValueError(f"{name}: path is '', expected {self.files}")
+        if not Path(self.path).exists():
+            raise FileNotFoundError(f"{name}: path is {self.path}, which does not exist; expected {self.files}")
+        data = self.read()
+        if not len(data):
+            raise ValueError(f"{self.path}: has no sequence")
+        if (empty := np.flatnonzero(data.lengths < 1)).size:
+            raise ValueError(f"{self.path}: sequence {empty[0]} has no steps")
+        return data
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes all sequences as one file of arrays, which the task "arrays" reads, and returns the task."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        data = self.checked()
+        labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
+        path = Path(folder, f"{type(self).__name__.lower()}.npz")
+        with atomic_file(path) as file:
+            np.savez(file, x=data.values, y=labels, lengths=data.lengths)
+        return self.load()
+
+
+def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:
+    """Returns labels in the form that `Sequences` has them, and the names of classes.
+
+    `labels` is (n,), or (n, K) for bits and targets. ValueError, which begins with `where`, if they are of another form
+    or kind.
+    """
+    if kind == "classification":
+        if labels.ndim != 1:
+            raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
+        classes, numbers = np.unique(labels, return_inverse=True)
+        return numbers.astype(np.int64), tuple(str(one) for one in classes.tolist())
+    columns = labels.reshape(len(labels), -1)
+    if columns.dtype.kind not in "iufb":
+        raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers for a {kind}")
+    if kind == "regression":
+        if np.isinf(columns).any():
+            raise ValueError(f"{where} has an infinite number, expected finite ones, or NaN where there is no target")
+        return columns.astype(np.float64), None
+    if not np.isin(columns, (-1, 0, 1)).all():
+        wrong = columns[~np.isin(columns, (-1, 0, 1))][0]
+        raise ValueError(f"{where} has {wrong}, expected 0 and 1, or -1 where there is no label")
+    return columns.astype(np.int64), None
+
+
+def joined(arrays: Sequence[Numbers], where: str) -> tuple[Numbers, Index]:
+    """Returns ragged sequences (T_i, F) or (T_i,) one after the other, (sum of T, F), and their lengths.
+
+    ValueError, which begins with `where`, if one has another number of features or of dimensions.
+    """
+    parts = [np.asarray(one) for one in arrays]
+    for i, one in enumerate(parts):
+        if one.ndim not in (1, 2):
+            raise ValueError(f"{where}[{i}] has shape {one.shape}, expected (time,) or (time, features)")
+    columns = [one[:, None] if one.ndim == 1 else one for one in parts]
+    for i, one in enumerate(columns):
+        if one.shape[1] != columns[0].shape[1]:
+            expected = f"{columns[0].shape[1]} as {where}[0]"
+            raise ValueError(f"{where}[{i}] has {one.shape[1]} features per step, expected {expected}")
+    return np.concatenate(columns), np.array([len(one) for one in columns], np.int64)

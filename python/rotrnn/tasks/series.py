@@ -1,0 +1,223 @@
+"""A time series of your own as a task: forecasts of the next steps at every step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.files import atomic_file
+from rotrnn._support.settings import settle
+from rotrnn.tasks.arrays import read_npz
+from rotrnn.tasks.own import Numbers, Scale
+from rotrnn.tasks.table import read_table
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
+
+MOST_WINDOW = 256
+"""Number of steps of a window, if the setting does not say."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a model of forecasts reads and predicts at each step t of a series y (n, V).
+
+    It reads ``y_t - y_(t - period)`` (zero in the first `period` steps) and, with `levels`, ``y_t``, as (n, V) or
+    (n, 2 V). It predicts what is to be added to `naive`, the forecast that repeats the last `period` steps:
+    ``y_(t + h) - y_(t + h - period ceil(h / period))`` for h = 1..horizon, as (n, horizon V). A period of 1 repeats the
+    last number; a period of 0 stands for no differences: levels alone are read and predicted.
+    """
+
+    horizon: int
+    period: int
+    levels: bool
+
+    def inputs(self, y: Numbers) -> Numbers:
+        """Returns what the model reads."""
+        if not self.period:
+            return y
+        change = np.zeros_like(y)
+        change[self.period :] = y[self.period :] - y[: -self.period]
+        return np.concatenate([change, y], 1) if self.levels else change
+
+    def naive(self, y: Numbers, origins: Index, steps: int) -> Numbers:
+        """Returns the forecasts (origins, steps, V) that repeat the last `period` steps; zeros for a period of 0. Where
+        there are fewer steps, the last number is repeated."""
+        h = np.arange(1, steps + 1)
+        if not self.period:
+            return np.zeros((len(origins), steps, y.shape[1]))
+        at = origins[:, None] + h - self.period * -(-h // self.period)
+        return np.asarray(y[np.where(at < 0, origins[:, None], at)])
+
+    def targets(self, y: Numbers) -> Numbers:
+        """Returns what the model is to predict, (n, horizon V); NaN where the series has ended."""
+        n, V = y.shape
+        t = np.arange(n)
+        at = t[:, None] + np.arange(1, self.horizon + 1)
+        later = np.where((at < n)[..., None], y[np.minimum(at, n - 1)], np.nan)
+        return np.asarray((later - self.naive(y, t, self.horizon)).reshape(n, self.horizon * V))
+
+
+@dataclass(frozen=True)
+class WindowSplit(Split):
+    """Windows of a series. Window i has `length` steps from ``start[i]``; of its steps from ``first[i]`` on, before
+    ``end[i]``, the targets count that are not NaN. Both are scaled when a batch is drawn."""
+
+    inputs: Scale
+    targets: Scale
+    read: Numbers
+    wanted: Numbers
+    length: int
+    start: Index
+    first: Index
+    end: Index
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
+        """Returns the windows at `index`, with numbers in `dtype`."""
+        at = self.start[index][:, None] + np.arange(self.length)
+        labels = self.targets(self.wanted[at]).astype(dtype)
+        labels[(at < self.first[index][:, None]) | (at >= self.end[index][:, None])] = np.nan
+        return Batch(self.inputs(self.read[at]).astype(dtype), labels, None)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Forecasts of the next `horizon` steps of a series, at every step, from windows of it; see `Form`.
+
+    The first part of the series is for training, the next one for validation and the last one for the test: where a
+    target stands in time decides. What is read before it may be of an earlier part.
+
+    Parameters
+    ----------
+    path : str
+        A table (.csv, .tsv, .parquet) with a row for each step, or a file .npz with an array "y" (n,) or (n, V). In a
+        recipe's file, it is relative to that file; else to the working directory.
+    columns : tuple of str
+        The variables, columns of the table; all if empty.
+    horizon : int
+        Number of steps that are forecast.
+    period : int
+        Differences to so many steps ago are read, and the forecast that repeats these steps is corrected. 1: to the
+        last step; 12: of monthly numbers with seasons; 0: none, for a series that stays around its mean.
+    levels : bool
+        Read the numbers beside their differences. Without them a trend that goes on does not lead to inputs that were
+        never seen.
+    window : int
+        Number of steps of a window; 0: half of the training part, at most 256.
+    val_fraction, test_fraction : float
+        Shares of the steps.
+    delimiter : str
+        As of the task "table".
+    """
+
+    path: str = ""
+    columns: tuple[str, ...] = ()
+    horizon: int = 1
+    period: int = 1
+    levels: bool = True
+    window: int = 0
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+    delimiter: str = ""
+
+    split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
+    files: ClassVar[str] = "a file .csv, .tsv, .parquet or .npz"
+
+    def __post_init__(self) -> None:
+        settle(self)
+        for key, least in (("horizon", 1), ("period", 0), ("window", 0)):
+            if not least <= getattr(self, key) < 2**31:
+                raise ValueError(f"Series: {key} is {getattr(self, key)}, expected an integer of at least {least}")
+        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
+            shares = f"val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}"
+            raise ValueError(f"Series: {shares}, expected numbers of at least 0 whose sum is below 1")
+        if not (self.period or self.levels):
+            raise ValueError("Series: levels is False with period 0, expected one of the two: there is nothing to read")
+        if self.path:
+            object.__setattr__(self, "path", os.path.abspath(self.path))
+
+    @property
+    def form(self) -> Form:
+        """What the model reads and predicts."""
+        return Form(self.horizon, self.period, self.levels)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the task, for which its data are read."""
+        task = self.load()
+        return Shape(task.n_classes, None, task.n_features, task.head)
+
+    def read(self) -> npt.NDArray[np.float64]:
+        """Returns the series (n, V). ValueError, with file, row and column, if a cell is no finite number."""
+        if not self.path:
+            raise ValueError(f"Series: path is '', expected {self.files}")
+        if not Path(self.path).exists():
+            raise FileNotFoundError(f"Series: path is {self.path}, which does not exist; expected {self.files}")
+        if Path(self.path).suffix != ".npz":
+            table = read_table(self.path, self.delimiter)
+            return np.column_stack([table.numbers(name) for name in self.columns or table.names])
+        y: Any = read_npz(self.path).get("y")
+        if y is None or y.ndim not in (1, 2) or y.dtype.kind not in "iuf" or not np.isfinite(y).all():
+            got = "no array y" if y is None else f"y of shape {y.shape} and dtype {y.dtype}"
+            raise ValueError(f"{self.path}: has {got}, expected finite numbers (n,) or (n, V)")
+        return np.asarray(y.reshape(len(y), -1), np.float64)
+
+    def load(self) -> Task:
+        """Returns the task."""
+        y = self.read()
+        n, V = y.shape
+        test, val = round(self.test_fraction * n), round(self.val_fraction * n)
+        train = n - test - val
+        least = self.period + self.horizon + 1
+        if train < least:
+            parts = f"{train} of {n} steps are for training"
+            raise ValueError(f"{self.path}: {parts}, expected at least {least}: a period, the horizon and a step")
+        window = self.window or max(min(MOST_WINDOW, train // 2), 2)
+        if window > train:
+            raise ValueError(f"Series: window is {window}, expected at most the {train} steps for training")
+        inputs, targets = self.form.inputs(y), self.form.targets(y)
+        when = np.arange(n)[:, None] + np.repeat(np.arange(1, self.horizon + 1), V)  # the time of each target
+        whole = np.arange(n) >= self.period  # where there are differences
+        read = Scale.of(inputs[self.period : train])
+        asked = Scale.of(np.where(when < train, targets, np.nan)[whole])
+
+        def split(low: int, high: int, start: Index, first: Index, end: Index) -> WindowSplit:
+            counted = (low <= when) & (when < high) & whole[:, None]
+            return WindowSplit(read, asked, inputs, np.where(counted, targets, np.nan), window, start, first, end)
+
+        start = np.arange(train - window + 1)
+        training = split(0, train, start, start, start + window)
+
+        def part(low: int, high: int) -> WindowSplit:
+            """The part from time `low` on; each origin is in one window, after as much as half a window before it."""
+            ahead = window // 2
+            first = np.arange(max(low - 1, 0), max(high - 1, low), window - ahead)
+            start = np.clip(first - ahead, 0, n - window)
+            return split(low, high, start, first, np.minimum(first + window - ahead, high - 1))
+
+        validation = part(train, train + val) if val else None
+        testing = part(train + val, n) if test else validation or training
+        return Task(
+            "series",
+            training,
+            validation or testing,
+            testing,
+            n_classes=self.horizon * V,
+            vocab=None,
+            n_features=inputs.shape[1],
+            head="step_regressor",
+            metric="skill",
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes the series as a file series.npz, which this task reads, and returns the task."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with atomic_file(Path(folder, "series.npz")) as file:
+            np.savez(file, y=self.read())
+        return self.load()

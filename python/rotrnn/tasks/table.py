@@ -1,0 +1,185 @@
+"""Your own tables as a task: CSV and Parquet files."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.text import alike
+from rotrnn.tasks.own import Numbers, OwnData, Sequences, labels_of
+
+
+@dataclass(frozen=True)
+class Table(OwnData):
+    """Sequences from a table with a header, CSV or Parquet (needs pyarrow); see `rotrnn.tasks.own.OwnData`.
+
+    Without `sequence`, each row is a sequence with one feature: its cells in `features` are the steps. With it, each
+    row is a step: rows with the same value in that column are a sequence, in the order of the file.
+
+    Parameters
+    ----------
+    target : tuple of str
+        Column, or columns, with the labels. Those of a sequence stand in its first row. For a regression, an empty cell
+        is a target that does not count.
+    sequence : str
+        Column that says which sequence a row belongs to.
+    features : tuple of str
+        Columns with the features; all others if empty.
+    delimiter : str
+        What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
+    """
+
+    target: tuple[str, ...] = ("label",)
+    sequence: str = ""
+    features: tuple[str, ...] = ()
+    delimiter: str = ""
+
+    files: ClassVar[str] = "a file .csv, .tsv or .parquet"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per_step and not self.sequence:
+            raise ValueError("Table: per_step is true without sequence, expected the column that says which rows belong")
+        if not self.target or (self.kind == "classification" and len(self.target) != 1):
+            raise ValueError(f"Table: target is {self.target}, expected the name of a column")
+
+    def read(self) -> Sequences:
+        """Returns the sequences of the file."""
+        table = read_table(self.path, self.delimiter)
+        keys = (*self.target, *((self.sequence,) if self.sequence else ()))
+        features = self.features or tuple(name for name in table.names if name not in keys)
+        if not features:
+            raise ValueError(f"{self.path}: has no column besides {', '.join(keys)}, expected one with features")
+        values = np.column_stack([table.numbers(name) for name in features])
+        n, T = values.shape
+        if self.sequence:
+            _, place, of_row = np.unique(table.texts(self.sequence), return_index=True, return_inverse=True)
+            order = np.argsort(place[of_row], kind="stable")
+            lengths = np.bincount(np.unique(place[of_row], return_inverse=True)[1])
+            values, first = values[order], order[np.cumsum(lengths) - lengths]
+        else:
+            values, lengths = values.reshape(n * T, 1), np.full(n, T)
+            order = first = np.arange(n)
+        if self.kind == "classification":
+            given = table.texts(self.target[0])
+        else:
+            given = np.column_stack([table.numbers(name, missing=self.kind == "regression") for name in self.target])
+        where = f"{self.path}: column {', '.join(map(repr, self.target))}"
+        labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
+        return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table: for each column its cells, texts of a CSV file or an array, and for each row where it is."""
+
+    path: str
+    columns: dict[str, Sequence[Any]]
+    rows: Sequence[int]
+    row: str = "row"
+    """What a row is called, "line" of a CSV file."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Returns the cells of a column. ValueError if there is none."""
+        if name not in self.columns:
+            known = ", ".join(self.columns)
+            raise ValueError(f"{self.path}: has no column {name!r}, expected one of {known}{alike(name, self.columns)}")
+        return self.columns[name]
+
+    def texts(self, name: str) -> npt.NDArray[np.str_]:
+        """Returns a column as texts. ValueError, with the row, if a cell is empty."""
+        cells = self.column(name)
+        texts = np.array(["" if cell is None else str(cell).strip() for cell in cells], np.str_)
+        if (empty := np.flatnonzero(texts == "")).size:
+            raise self.wrong(name, int(empty[0]), "a text")
+        return texts
+
+    def numbers(self, name: str, *, missing: bool = False) -> npt.NDArray[np.float64]:
+        """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
+        is no finite number."""
+        cells = self.column(name)
+        numbers = np.empty(len(cells))
+        for i, cell in enumerate(cells):
+            try:
+                numbers[i] = math.nan if cell is None or cell == "" else float(cell)
+            except (TypeError, ValueError):
+                raise self.wrong(name, i, "a number") from None
+        bad = np.isinf(numbers) if missing else ~np.isfinite(numbers)
+        if (wrong := np.flatnonzero(bad)).size:
+            raise self.wrong(name, int(wrong[0]), "a finite number")
+        return numbers
+
+    def wrong(self, name: str, i: int, expected: str) -> ValueError:
+        """Returns the error of the cell of a column in row number i."""
+        cell = self.column(name)[i]
+        got = "an empty cell" if cell is None or cell == "" else repr(cell)
+        return ValueError(f"{self.path}, {self.row} {self.rows[i]}, column {name!r}: got {got:.80}, expected {expected}")
+
+
+def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:
+    """Reads a table with a header: a file .parquet (by pyarrow), or else CSV in UTF-8.
+
+    Raises
+    ------
+    ValueError
+        The file has no header or two columns of the same name, a row has another number of cells, or it is damaged;
+        the error names file and row.
+    ImportError
+        It is a file .parquet, and pyarrow is not installed.
+    """
+    path = os.fspath(path)
+    return _read_parquet(path) if Path(path).suffix == ".parquet" else _read_csv(path, delimiter)
+
+
+def _read_csv(path: str, delimiter: str) -> Columns:
+    by = delimiter or ("\t" if Path(path).suffix == ".tsv" else ",")
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=by, strict=True)
+            head = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if row:
+                    rows.append(row)
+                    lines.append(reader.line_num)
+                if row and len(row) != len(head):
+                    expected = f"{len(head)} as the header, separated by {by!r}"
+                    raise ValueError(f"{path}, line {reader.line_num}: has {len(row)} cells, expected {expected}")
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {len(lines) + 2}: is not CSV ({error})") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not text in UTF-8 ({error})") from error
+    if not any(head):
+        raise ValueError(f"{path}: is empty, expected a header with the names of columns")
+    if twice := [name for name in head if head.count(name) > 1]:
+        raise ValueError(f"{path}, line 1: has two columns {twice[0]!r}, expected different names")
+    return Columns(path, {name: [row[i] for row in rows] for i, name in enumerate(head)}, lines, "line")
+
+
+def _read_parquet(path: str) -> Columns:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: Parquet files need pyarrow, which is not installed; pip install 'rotrnn[parquet]'"
+        ) from error
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: is not a Parquet file, or is damaged ({error})") from error
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return Columns(path, columns, range(1, table.num_rows + 1))

@@ -1,0 +1,155 @@
+"""Runs of a regression, of several labels and of weighted classes by the training loop of recipes, and patience."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toy
+from rotrnn.tasks import describe, save_arrays
+from rotrnn.tasks.task import balanced_weights
+from rotrnn.training.evaluation import confusion, evaluate
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import Recipe, load_recipe
+from rotrnn.training.results import collect
+from rotrnn.training.run import Run
+
+RECIPE = """
+[task]
+name = "arrays"
+path = "data.npz"
+{task}
+[model]
+layer = "lru"
+d_model = 8
+n_layers = 1
+norm = "layer"
+{model}
+[layer]
+d_state = 8
+[optimiser]
+lr = 0.02
+[training]
+batch = 16
+steps = 120
+eval_every = 20
+{training}
+"""
+
+
+def recipe_in(folder: Path, x: Any, y: Any, task: str = "", model: str = "", training: str = "", **more: Any) -> Recipe:
+    save_arrays(folder / "data.npz", x, y, **more)
+    (folder / "own.toml").write_text(RECIPE.format(task=task, model=model, training=training))
+    return load_recipe(folder / "own.toml")
+
+
+def ragged(n: int = 120) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((4 + i % 5, 2)) for i in range(n)]
+
+
+@pytest.mark.parametrize("model", ["", 'objective = "mae"', 'objective = "quantile"\nquantiles = [0.25, 0.5, 0.75]'])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_recipe_learns_numbers(tmp_path: Path, model: str, per_step: bool) -> None:
+    """Sums of what was read: a linear recurrence does them, so that little of the loss of a constant is left."""
+    x = ragged()
+    y = [one.cumsum(0) if per_step else one.sum(0) for one in x]
+    task = f'kind = "regression"\nper_step = {str(per_step).lower()}'
+    recipe = recipe_in(tmp_path, x, y if per_step else np.array(y), task, model, per_step=per_step)
+    result = train(recipe, tmp_path / "run", progress=False)
+    assert result["metric"] == "skill"
+    found = result["test"]["best"]
+    assert found.keys() == {"loss", "skill", "n"}
+    assert found["skill"] > 0.5
+    records = Run(tmp_path / "run").records()
+    assert all("accuracy" not in one for one in records)
+    best = max(one["val_skill"] for one in records if "val_skill" in one)
+    assert best == result["best_score"]
+    assert collect([Run(tmp_path / "run")])[0]
+    loaded = recipe.task.load()
+    text = describe(loaded)
+    assert "2 targets" in text
+    assert "standard deviation" in text
+    with pytest.raises(ValueError, match="confusion: arrays is a regression, expected a task with classes"):
+        confusion(recipe.build(loaded), {}, loaded, loaded.test, batch=8, dtype=np.float32)  # type: ignore[arg-type]
+
+
+def test_accumulated_parts_of_a_regression_have_the_gradient_of_the_whole(tmp_path: Path) -> None:
+    """Targets that do not count make parts of different weight; the log's losses agree to rounding of float32."""
+    x, y = ragged(), np.random.default_rng(1).standard_normal((120, 2))
+    y[::3, 0] = np.nan
+    recipe = recipe_in(tmp_path, x, y, 'kind = "regression"')
+    losses = []
+    for parts in (1, 3):
+        training = dataclasses.replace(recipe.training, accumulate=parts, steps=5)
+        train(dataclasses.replace(recipe, training=training), tmp_path / f"run{parts}", progress=False)
+        losses.append([one["loss"] for one in Run(tmp_path / f"run{parts}").records() if "loss" in one])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_the_skill_of_a_loss_that_is_not_finite_is_the_lowest_number(tmp_path: Path) -> None:
+    x, y = ragged(), np.random.default_rng(1).standard_normal((120, 1))
+    recipe = recipe_in(tmp_path, x, y, 'kind = "regression"')
+    task = recipe.task.load()
+    model = recipe.build(task)
+    params = model.init(np.random.default_rng(0))
+    params["head"]["bias"][:] = 3e38  # its square is no float32
+    found = evaluate(model, params, task, task.test, batch=16, dtype=np.float32)
+    assert found["skill"] == -np.finfo(np.float64).max
+    assert np.isfinite(json.loads(json.dumps(found["skill"])))
+
+
+def test_several_labels_and_balanced_weights(tmp_path: Path) -> None:
+    x = ragged()
+    y = np.array([[one[:, 0].sum() > 1, one[:, 1].sum() > 0] for one in x], np.int64)
+    recipe = recipe_in(tmp_path, x, y, 'kind = "multilabel"', training='class_weights = "balanced"')
+    task = recipe.task.load()
+    labels = np.concatenate([task.train.batch(np.array([i])).labels for i in range(len(task.train))])
+    expected = (labels == 0).sum(0) / (labels == 1).sum(0)
+    model = recipe.build(task)
+    np.testing.assert_allclose(model.class_weights, expected, rtol=1e-15)
+    result = train(recipe, tmp_path / "run", progress=False)
+    assert result["test"]["last"]["accuracy"] > 0.75
+    assert result["test"]["last"]["sequence_accuracy"] <= result["test"]["last"]["accuracy"]
+
+
+def test_balanced_weights_of_classes_and_weights_that_are_given(tmp_path: Path) -> None:
+    """With weights n / (C n_c) each class has the same weight in all: n_c w_c = n / C."""
+    x, y = ragged(), np.repeat(["a", "b", "c"], [80, 30, 10])
+    recipe = recipe_in(tmp_path, x, y, training='class_weights = "balanced"')
+    task = recipe.task.load()
+    labels = task.train.batch(np.arange(len(task.train))).labels
+    weights = np.array(balanced_weights(task))
+    np.testing.assert_allclose(np.bincount(labels) * weights, len(labels) / 3, rtol=1e-14)
+    assert recipe.build(task.load().shape if hasattr(task, "load") else recipe.task.shape).class_weights is None
+    given = recipe_in(tmp_path, x, y, training="class_weights = [1, 2, 3.5]")
+    assert given.build(task).class_weights == (1.0, 2.0, 3.5)
+    assert given.digest() != recipe.digest()
+    for text, message in (
+        ('class_weights = "even"', "class_weights is 'even', expected 'balanced' or a list"),
+        ("class_weights = [1, -1]", r"class_weights is \(1.0, -1.0\), expected numbers of at least 0"),
+        ("patience = 0", "patience is 0, expected an integer from 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe_in(tmp_path, x, y, training=text)
+
+
+def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: Path) -> None:
+    """Toy data are learnt in a few evaluations; the run ends once two in a row have brought nothing better."""
+    (tmp_path / "toy.toml").write_text(toy.RECIPE.replace("steps = 40", "steps = 4000\npatience = 2"))
+    recipe = load_recipe(tmp_path / "toy.toml")
+    result = train(recipe, tmp_path / "run", progress=False)
+    assert result["steps"] < 4000
+    scores = [one["val_accuracy"] for one in Run(tmp_path / "run").records() if "val_accuracy" in one]
+    best = max(range(len(scores)), key=lambda i: (scores[i], i))
+    assert best == len(scores) - 3
+    assert result["best_step"] == (best + 1) * 7
+    assert result["steps"] == (best + 3) * 7
+    before = toy.contents(tmp_path / "run")
+    assert train(recipe, tmp_path / "run", resume=True, progress=False) == result
+    assert toy.contents(tmp_path / "run") == before
