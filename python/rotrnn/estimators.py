@@ -1,9 +1,11 @@
 """Estimators with scikit-learn's conventions: `SequenceClassifier`, `SequenceRegressor` and `Forecaster`.
 
-They train as recipes do (`rotrnn.train`), and scikit-learn need not be installed. What is fitted ends in "_": `model_` and
-`params_` take and give numbers as they were given to `fit`, since the scales of training are part of the parameters:
-``est.model_.save(path, est.params_)`` and `rotrnn.load` carry them elsewhere, and `est.model_.stream(est.params_)` reads
-them step by step.
+They train as recipes do (`rotrnn.train`), and scikit-learn need not be installed. What is fitted ends in "_". `model_`
+and `params_` take and give numbers as they were given to `fit`: the scales of training are part of the parameters.
+``est.model_.save(path, est.params_)`` and `rotrnn.load` carry them elsewhere, and ``est.model_.stream(est.params_)``
+reads a sequence step by step.
+
+`rotrnn.SequenceClassifier` is another class: the model that such an estimator fits.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regression
 from rotrnn.nn.layer import Params, Recurrent, astype
 from rotrnn.nn.registry import LAYERS
-from rotrnn.tasks import Split, Task
+from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, joined
 from rotrnn.tasks.series import Form, Series
@@ -197,7 +199,9 @@ class Estimator:
         """Returns the folder of the run, which is removed at the end of the block if none was asked for."""
         return tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
 
-    def _train(self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale) -> None:
+    def _train(
+        self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
+    ) -> None:
         """Trains, and sets what is fitted. Scales become part of the encoder and of the head."""
         self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
         run = Run(Path(folder))
@@ -249,8 +253,8 @@ def _arguments(kind: type) -> list[str]:
 def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) -> Params:
     """Returns the parameters of a model that does with numbers as they are what it did with scaled ones.
 
-    Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with means m
-    and r and deviations s and t of inputs and outputs.
+    Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with
+    means m and r and deviations s and t of inputs and outputs.
     """
     encoder, head = dict(params["encoder"]), dict(params["head"])
     w = encoder["w"] / inputs.std
@@ -274,7 +278,7 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
         raise TypeError(f"{call}: X is a sparse array or matrix, expected a dense one, or a list of arrays")
     given: Any = x
     ragged = not hasattr(x, "__array__") and len({np.shape(one) for one in given}) > 1
-    if getattr(x, "dtype", None) == object and np.ndim(given) == 1:
+    if getattr(getattr(x, "dtype", None), "kind", "") == "O" and np.ndim(given) == 1:
         ragged = any(np.ndim(one) for one in given)
     array = None if ragged else np.asarray(given)
     if array is not None and array.ndim not in (2, 3):
@@ -284,11 +288,11 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
         )
     if array is not None:
         n, T = array.shape[:2]
+        least = f"(shape={array.shape}) while a minimum of 1 is required."
         if not n:
-            raise ValueError(f"{call}: Found array with 0 sample(s) (shape={array.shape}) while a minimum of 1 is required.")
+            raise ValueError(f"{call}: Found array with 0 sample(s) {least}")
         if not array.size:
-            what = f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
-            raise ValueError(f"{call}: Found array with {what}")
+            raise ValueError(f"{call}: Found array with 0 feature(s) {least}")
         values, lengths = array.reshape(n * T, -1), np.full(n, T)
     else:
         values, lengths = joined(given, f"{call}: X")
@@ -460,8 +464,8 @@ class SequenceRegressor(Estimator):
         return self
 
     def predict_quantiles(self, x: X) -> Numbers:
-        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another objective
-        Q is 1."""
+        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another
+        objective Q is 1."""
         found = self._outputs("predict_quantiles", x)
         found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
         return found[:, 0] if self._flat else found
@@ -573,7 +577,9 @@ class Forecaster(Estimator):
         at = -2 if quantiles else -1
         return np.asarray(found.take(0, at) if self._flat else found)
 
-    def predict(self, steps: int | None = None, *, after: npt.ArrayLike | None = None, quantiles: bool = False) -> Numbers:
+    def predict(
+        self, steps: int | None = None, *, after: npt.ArrayLike | None = None, quantiles: bool = False
+    ) -> Numbers:
         """Returns the forecast (steps,), or (steps, V), of what follows the series.
 
         Parameters
@@ -600,7 +606,7 @@ class Forecaster(Estimator):
         return self._shaped(np.concatenate(found)[:steps], quantiles)
 
     def backtest(self, y: npt.ArrayLike, *, quantiles: bool = False) -> tuple[Numbers, Numbers]:
-        """Returns forecasts of a series y (m,) or (m, V) that follows the fitted one, from every step, and the naive ones.
+        """Returns forecasts of a series y (m,) or (m, V) that follows the fitted one, from every step, and naive ones.
 
         Returns
         -------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_losses_equal_a_loop_and_gradients_central_differences(head: str, settin
 
 
 def test_the_best_constants_are_mean_median_and_quantiles() -> None:
-    """Of 1 to 11 the mean of the derivatives is zero at the mean 6, the median 6, and changes its sign at a quantile."""
+    """Of 1 to 11 the sum of the slopes is zero at the mean and at the median, 6, and changes sign at a quantile."""
     y = np.arange(1.0, 12)
     assert LOSSES["mse"](6 - y, np.zeros(1))[1].sum() == 0
     assert LOSSES["mae"](6 - y, np.zeros(1))[1].sum() == 0
@@ -139,8 +140,6 @@ def test_weights_of_classes_weigh_the_terms(ragged: bool) -> None:
         ModelSettings(layer="lru", d_model=5, n_layers=1), {"d_state": 3}, n_features=F, n_classes=K,
         head="tagger" if ragged else "classifier",
     )  # fmt: skip
-    from dataclasses import replace
-
     weighted = replace(model, class_weights=weights)
     assert weighted.loss(logits, labels, LENGTHS if ragged else None).mean == mean
     assert model.loss(logits, labels, LENGTHS if ragged else None).mean != mean
@@ -196,7 +195,7 @@ def test_bad_settings_and_targets() -> None:
     with pytest.raises(ValueError, match=r"StepRegressor.loss: logits has shape \(4, 8, 3\), expected \(B=4, T=9, C\)"):
         model.loss(predictions[:, 1:], np.zeros((B, T, K)))
     with pytest.raises(ValueError, match=r"cross_entropy: weights has shape \(2,\), expected \(3,\)"):
-        cross_entropy(np.zeros((B, K)), np.zeros(B, int), weights=(1, 2))
+        cross_entropy(np.zeros((B, K)), np.zeros(B, int), weights=(1.0, 2.0))
     with pytest.raises(ValueError, match=r"cross_entropy: weights has -1.0, expected finite numbers of at least 0"):
         cross_entropy(np.zeros((B, K)), np.zeros(B, int), weights=(1.0, -1.0, 0.0))
     with pytest.raises(ValueError, match=r"Regressor: class_weights is \(1.0, 1.0, 1.0\), expected None"):

@@ -65,7 +65,8 @@ class Regression(SequenceModel):
         check_objective(name, self.objective, self.quantiles)
         *_, last = self.heads.values()
         if last.d_out % self.levels:
-            raise ValueError(f"{name}: the head has {last.d_out} outputs, expected a multiple of {self.levels} quantiles")
+            expected = f"a multiple of {self.levels}, the number of quantiles"
+            raise ValueError(f"{name}: the head has {last.d_out} outputs, expected {expected}")
         if self.class_weights is not None:
             raise ValueError(f"{name}: class_weights is {self.class_weights}, expected None: there are no classes")
 

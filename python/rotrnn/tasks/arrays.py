@@ -43,7 +43,8 @@ class Arrays(OwnData):
             x, lengths = x.reshape(n * T, *(features or [1])), np.full(n, T)
             if self.per_step:
                 if y.shape[:2] != (n, T):
-                    raise ValueError(f"{self.path}: y has shape {y.shape}, expected (n={n}, T={T}, ...), a label a step")
+                    expected = f"(n={n}, T={T}, ...), a label for each step"
+                    raise ValueError(f"{self.path}: y has shape {y.shape}, expected {expected}")
                 y = y.reshape(n * T, *y.shape[2:])
         elif x.ndim != 2 or lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.sum() != len(x):
             what = f"x of shape {x.shape} and lengths of shape {lengths.shape} with sum {lengths.sum()}"
@@ -108,5 +109,5 @@ def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:
     parts = [np.asarray(one) for one in y]
     for i, (one, length) in enumerate(zip(parts, lengths, strict=True)):
         if len(one) != length:
-            raise ValueError(f"save_arrays: y[{i}] has {len(one)} labels, expected {length}, one for each step of x[{i}]")
+            raise ValueError(f"save_arrays: y[{i}] has {len(one)} labels, expected {length}, one for each step")
     return np.concatenate(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import wave
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,11 @@ class Recording(NamedTuple):
         width = self.bits // 8
         raw = np.frombuffer(self.content, np.uint8).reshape(-1, width)
         if width == 1:  # unsigned
-            return (raw.astype(np.float32) / 128 - 1).reshape(-1, self.channels)
+            return (raw.astype(np.float32) / np.float32(128) - np.float32(1)).reshape(-1, self.channels)
         wide = np.zeros((len(raw), 4), np.uint8)
         wide[:, 4 - width :] = raw  # the sign comes with the highest byte
-        samples: npt.NDArray[Any] = wide.view("<i4") / np.float32(2**31)
-        return samples.astype(np.float32).reshape(-1, self.channels)
+        samples = wide.view("<i4").astype(np.float32) / np.float32(2**31)
+        return samples.reshape(-1, self.channels)
 
 
 def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Recording:

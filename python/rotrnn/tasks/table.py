@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.text import alike
-from rotrnn.tasks.own import Numbers, OwnData, Sequences, labels_of
+from rotrnn.tasks.own import OwnData, Sequences, labels_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Table(OwnData):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_step and not self.sequence:
-            raise ValueError("Table: per_step is true without sequence, expected the column that says which rows belong")
+            raise ValueError("Table: per_step is True without sequence, expected the column that says which is which")
         if not self.target or (self.kind == "classification" and len(self.target) != 1):
             raise ValueError(f"Table: target is {self.target}, expected the name of a column")
 
@@ -125,7 +125,8 @@ class Columns:
         """Returns the error of the cell of a column in row number i."""
         cell = self.column(name)[i]
         got = "an empty cell" if cell is None or cell == "" else repr(cell)
-        return ValueError(f"{self.path}, {self.row} {self.rows[i]}, column {name!r}: got {got:.80}, expected {expected}")
+        where = f"{self.path}, {self.row} {self.rows[i]}, column {name!r}"
+        return ValueError(f"{where}: got {got:.80}, expected {expected}")
 
 
 def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:

@@ -262,7 +262,8 @@ def describe(task: Task) -> str:
     The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
     """
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) per step"
-    kinds = {"bits": "bits per step", "multilabel": "bits", "regressor": "targets", "step_regressor": "targets per step"}
+    kinds = {"bits": "bits per step", "multilabel": "bits"}
+    kinds |= {"regressor": "targets", "step_regressor": "targets per step"}
     classes = f"{task.n_classes} {kinds.get(task.head, 'classes')}"
     head = "" if task.head == "classifier" or task.head in kinds else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}

@@ -115,8 +115,8 @@ class Tally:
         """
         if self.metric == "skill":
             loss = self.loss / self.labels
-            skill = 1 - self.loss / max(self.reference, sys.float_info.min)
-            return {"loss": loss, "skill": max(skill, -LARGEST) if math.isfinite(loss) else -LARGEST, "n": self.sequences}
+            skill = 1 - self.loss / max(self.reference, sys.float_info.min) if math.isfinite(loss) else -LARGEST
+            return {"loss": loss, "skill": max(skill, -LARGEST), "n": self.sequences}
         found: Found = {
             "loss": self.loss / self.labels,
             "accuracy": self.right / self.labels,
@@ -174,7 +174,8 @@ def confusion(
 ) -> npt.NDArray[np.int64]:
     """Returns the confusion matrix (C, C) of a whole split: entry (i, j) counts labels of class i answered by j.
 
-    Only labels that count are included; ValueError for a regression. Bits have the two classes 0 and 1. A label whose answer is NaN is in no column.
+    Only labels that count are included. Bits have the two classes 0 and 1. A label whose answer is NaN is in no column.
+    ValueError for a regression.
     """
     if task.is_regression:
         raise ValueError(f"confusion: {task.name} is a regression, expected a task with classes")

@@ -1,0 +1,319 @@
+"""Tasks of your own data: arrays, tables, folders of recordings and images, and series, in small files of each format."""
+
+from __future__ import annotations
+
+import re
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rotrnn import cli
+from rotrnn.tasks import Arrays, Folder, Series, Table, Task, describe, save_arrays
+from rotrnn.tasks.audio import read_recording
+from rotrnn.tasks.series import Form
+from rotrnn.training.recipe import load_recipe
+
+ALL: dict[str, Any] = {"val_fraction": 0.0, "test_fraction": 0.0, "scale": False}
+"""Everything in one split, as it is in the file."""
+
+
+def examples(task: Task) -> list[tuple[Any, Any]]:
+    """Returns the valid steps and the label of each training example, in the order of the file."""
+    split: Any = task.train
+    found = []
+    for i in np.argsort(split.rows):
+        inputs, labels, lengths = split.batch(np.array([i]), np.float64)
+        assert lengths is None
+        found.append((inputs[0], labels[0]))
+    return found
+
+
+def test_ragged_arrays_are_padded_scaled_and_divided(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = [5 + 3 * rng.standard_normal((3 + i % 4, 2)) for i in range(40)]
+    y = [one.sum(1, keepdims=True) for one in x]
+    save_arrays(tmp_path / "own.npz", x, y, per_step=True)
+    task = Arrays(str(tmp_path / "own.npz"), kind="regression", per_step=True).load()
+    splits: list[Any] = [task.train, task.val, task.test]
+    assert [len(one) for one in splits] == [28, 4, 8]
+    assert sorted(np.concatenate([one.rows for one in splits])) == list(range(40))
+    steps = np.concatenate([x[i] for i in task.train.rows])  # type: ignore[attr-defined]
+    targets = steps.sum(1)
+    for split in splits:
+        inputs, labels, lengths = split.batch(np.arange(len(split)), np.float64)
+        assert lengths is not None
+        for row, one, label, length in zip(split.rows, inputs, labels, lengths, strict=True):
+            assert length == len(x[row])
+            np.testing.assert_allclose(one[:length], (x[row] - steps.mean(0)) / steps.std(0), rtol=1e-12)
+            np.testing.assert_allclose(label[:length], (y[row] - targets.mean()) / targets.std(), rtol=1e-9, atol=1e-12)
+            assert not one[length:].any()
+    assert task.head == "step_regressor"
+    assert "1 targets per step" in describe(task)
+
+
+def test_labels_of_every_kind(tmp_path: Path) -> None:
+    path, x = str(tmp_path / "own.npz"), np.arange(24.0).reshape(4, 3, 2)
+    for kind, y, shape, labels in (
+        ("classification", np.array(["b", "a", "b", "c"]), (3, "classifier"), [1, 0, 1, 2]),
+        ("classification", np.array([7, -1, 7, 9]), (3, "classifier"), [1, 0, 1, 2]),
+        ("multilabel", np.array([[0, 1], [1, 1], [0, -1], [1, 0]]), (2, "multilabel"), [[0, 1], [1, 1], [0, -1], [1, 0]]),
+        ("regression", np.array([0.5, np.nan, 2, 1]), (1, "regressor"), [[0.5], [np.nan], [2], [1]]),
+    ):  # fmt: skip
+        save_arrays(path, x, y)
+        settings = Arrays(path, kind=kind, **ALL)
+        task = settings.load()
+        assert (task.n_classes, task.head) == shape
+        assert settings.shape == (shape[0], None, 2, shape[1])
+        assert task.val is task.test is task.train
+        for (inputs, label), one, wanted in zip(examples(task), x, labels, strict=True):
+            np.testing.assert_array_equal(inputs, one)
+            np.testing.assert_array_equal(label, wanted)
+        assert describe(task)
+
+
+LONG = """id,time,price,volume,label
+b,1,10,100,up
+b,2,11,90,up
+a,1,5,20,down
+c,1,1,1,up
+a,2,4,30,down
+c,2,2,1.5,up
+c,3,3,2,up
+"""
+
+
+def test_a_table_with_a_row_for_each_step(tmp_path: Path) -> None:
+    """Sequences in the order of their first rows, rows of one that are not together included."""
+    path = tmp_path / "long.csv"
+    path.write_text("\ufeff" + LONG)
+    task = Table(str(path), sequence="id", features=("price", "volume"), **ALL).load()
+    assert task.labels == ("down", "up")
+    found = examples(task)
+    assert [x.tolist() for x, _ in found] == [[[10, 100], [11, 90]], [[5, 20], [4, 30]], [[1, 1], [2, 1.5], [3, 2]]]
+    assert [int(y) for _, y in found] == [1, 0, 1]
+    per_step = Table(
+        str(path), sequence="id", features=("price",), target=("volume",), kind="regression", per_step=True, **ALL
+    ).load()
+    assert [y.ravel().tolist() for _, y in examples(per_step)] == [[100, 90], [20, 30], [1, 1.5, 2]]
+    semicolons = tmp_path / "long.tsv"
+    semicolons.write_text(LONG.replace(",", "\t"))
+    again = Table(str(semicolons), sequence="id", features=("price", "volume"), **ALL).load()
+    for (x, y), (u, v) in zip(found, examples(again), strict=True):
+        np.testing.assert_array_equal(x, u)
+        assert y == v
+
+
+def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("t0;t1;t2;label\n1;2;3;x\n4;5;6;y\n")
+    found = examples(Table(str(path), delimiter=";", **ALL).load())
+    assert [(x.ravel().tolist(), int(y)) for x, y in found] == [([1, 2, 3], 0), ([4, 5, 6], 1)]
+    numbers = tmp_path / "targets.csv"
+    numbers.write_text("t0,t1,u,v\n1,2,3,\n4,5,6,7\n")
+    task = Table(str(numbers), target=("u", "v"), kind="regression", **ALL).load()
+    np.testing.assert_array_equal([y for _, y in examples(task)], [[3, np.nan], [6, 7]])
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("a,label\n1,x\n1e,y\n", {}, "bad.csv, line 3, column 'a': got '1e', expected a number"),
+        ("a,label\n1,x\n,y\n", {}, "bad.csv, line 3, column 'a': got an empty cell, expected a finite number"),
+        ("a,label\n\n1,x\ninf,y\n", {}, "bad.csv, line 4, column 'a': got 'inf', expected a finite number"),
+        ("a,label\n1,x\n2,\n", {}, "bad.csv, line 3, column 'label': got an empty cell, expected a text"),
+        ("a,label\n1,x\n2\n", {}, "bad.csv, line 3: has 1 cells, expected 2 as the header, separated by ','"),
+        ("a,lable\n1,x\n", {}, "bad.csv: has no column 'label', expected one of a, lable; did you mean 'lable'?"),
+        ("a,a,label\n1,1,x\n", {}, "bad.csv, line 1: has two columns 'a', expected different names"),
+        ("", {}, "bad.csv: is empty, expected a header with the names of columns"),
+        ("label\nx\n", {}, "bad.csv: has no column besides label, expected one with features"),
+        ("a,label\n", {}, "bad.csv: has no sequence"),
+        ('a,label\n"1"2,x\n', {}, "bad.csv, line 2: is not CSV"),
+        ("a,label\n1,2\n", {"kind": "multilabel"}, "bad.csv: column 'label' has 2.0, expected 0 and 1"),
+        ("a,label\n1,x\n2,y\n", {"test_fraction": 0.6, "val_fraction": 0.3}, "has 2 sequences, expected more than 1"),
+    ],
+)
+def test_errors_name_file_row_and_column(tmp_path: Path, text: str, settings: dict[str, Any], message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        Table(str(path), **{**ALL, **settings}).load()
+    assert str(path) in str(error.value)
+
+
+def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
+    kinds: tuple[Any, ...] = (Arrays, Table, Folder, Series)
+    for kind in kinds:
+        with pytest.raises(ValueError, match=f"{kind.__name__}: path is '', expected a f"):
+            kind().load()
+        with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: path is .*none, which does not exist"):
+            kind(str(tmp_path / "none")).load()
+    (tmp_path / "bad.npz").write_bytes(b"PK\3\4 no")
+    for kind in (Arrays, Series):
+        with pytest.raises(ValueError, match=r"bad.npz: is not a file .npz, or is damaged"):
+            kind(str(tmp_path / "bad.npz")).load()
+    np.savez(tmp_path / "objects.npz", x=np.array([[{}]]), y=np.zeros(1))
+    with pytest.raises(ValueError, match=r"objects.npz: is not a file .npz, or is damaged"):
+        Arrays(str(tmp_path / "objects.npz")).load()
+    x = np.zeros((3, 4, 2))
+    x[1, 2, 1] = np.nan
+    save_arrays(tmp_path / "nan.npz", x, np.arange(3))
+    with pytest.raises(ValueError, match=r"nan.npz: x, sequence 1, step 2, feature 1: got nan, expected a finite num"):
+        Arrays(str(tmp_path / "nan.npz")).load()
+    (tmp_path / "latin.csv").write_bytes(b"a,label\n1,\xe9\n")
+    with pytest.raises(ValueError, match=r"latin.csv: is not text in UTF-8"):
+        Table(str(tmp_path / "latin.csv")).load()
+    with pytest.raises(ValueError, match=r"save_arrays: y has 2 rows, expected 3"):
+        save_arrays(tmp_path / "x.npz", x, np.zeros(2))
+    with pytest.raises(ValueError, match=r"save_arrays: x\[1\] has 1 features per step, expected 2 as save_arrays: x"):
+        save_arrays(tmp_path / "x.npz", [x[0], x[1, :3, :1]], [0, 1])
+    with pytest.raises(ValueError, match=r"save_arrays: y\[1\] has 2 labels, expected 4, one for each step"):
+        save_arrays(tmp_path / "x.npz", [x[0], x[1]], [np.zeros(4), np.zeros(2)], per_step=True)
+
+
+def write_wav(path: Path, samples: Any, width: int, rate: int = 8000) -> None:
+    """Writes samples (n, channels) from -1 to 1 as PCM of so many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = np.round(samples * 2 ** (8 * width - 1)).astype(np.int64) + (128 if width == 1 else 0)
+    content = whole.astype("<i8").view(np.uint8).reshape(*whole.shape, 8)[..., :width].tobytes()
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(samples.shape[1])
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(content)
+
+
+def test_a_folder_of_recordings(tmp_path: Path) -> None:
+    """Samples that 8 bits can hold come back as they were, whatever the width."""
+    rng = np.random.default_rng(0)
+    sounds = [rng.integers(-128, 128, (5 + i, 2)) / 128 for i in range(4)]
+    for i, (name, width) in enumerate((("low/a.wav", 1), ("low/b.WAV", 2), ("high/c.wav", 3), ("high/d.wav", 4))):
+        write_wav(tmp_path / "sounds" / name, sounds[i], width)
+    (tmp_path / "sounds" / "low" / "notes.txt").write_text("not a recording")
+    task = Folder(str(tmp_path / "sounds"), **ALL).load()
+    assert task.labels == ("high", "low")
+    for (x, y), sound, label in zip(examples(task), [*sounds[2:], *sounds[:2]], [0, 0, 1, 1], strict=True):
+        np.testing.assert_array_equal(x, sound)
+        assert y == label
+    write_wav(tmp_path / "sounds" / "low" / "e.wav", sounds[0], 2, 16000)
+    with pytest.raises(ValueError, match=r"low/e.wav: has 16000 Hz, expected 8000 as the first file"):
+        Folder(str(tmp_path / "sounds")).load()
+    write_wav(tmp_path / "sounds" / "low" / "e.wav", sounds[0][:, :1], 2)
+    with pytest.raises(ValueError, match=r"low/e.wav: has 1 channel\(s\), expected 2 as .*high/c.wav"):
+        Folder(str(tmp_path / "sounds")).load()
+    whole = (tmp_path / "sounds" / "high" / "d.wav").read_bytes()
+    (tmp_path / "sounds" / "low" / "e.wav").write_bytes(whole[:-3])
+    with pytest.raises(ValueError, match=r"low/e.wav: is truncated"):
+        Folder(str(tmp_path / "sounds")).load()
+    assert read_recording(tmp_path / "sounds" / "high" / "d.wav", 2).samples.shape == (2, 2)
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (3, 4 + i, 3), np.uint8) for i in range(3)]
+    for name, picture in zip(("cat/1.png", "cat/2.png", "dog/1.png"), pictures, strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / name)
+    task = Folder(str(tmp_path), **ALL).load()
+    for (x, y), picture, label in zip(examples(task), pictures, [0, 0, 1], strict=True):
+        np.testing.assert_allclose(x, picture.reshape(-1, 3) / 255, rtol=1e-7)  # float32
+        assert y == label
+    grey = examples(Folder(str(tmp_path), grey=True, **ALL).load())
+    assert [x.shape for x, _ in grey] == [(12, 1), (15, 1), (18, 1)]
+    (tmp_path / "dog" / "2.png").write_bytes((tmp_path / "dog" / "1.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"dog/2.png: is not an image, or is damaged"):
+        Folder(str(tmp_path)).load()
+    with pytest.raises(ValueError, match="Folder: kind is 'regression' and per_step False, expected 'classification'"):
+        Folder(str(tmp_path), kind="regression")
+
+
+@pytest.mark.parametrize("period", [0, 1, 3])
+@pytest.mark.parametrize("levels", [False, True])
+def test_what_is_read_and_predicted_of_a_series(period: int, levels: bool) -> None:
+    """Against a loop over steps, variables and how far ahead."""
+    y, H = np.random.default_rng(0).standard_normal((11, 2)), 5
+    if not (period or levels):
+        return
+    form = Form(H, period, levels)
+    inputs, targets = form.inputs(y), form.targets(y)
+    naive = form.naive(y, np.arange(11), H)
+    for t in range(11):
+        change = y[t] - y[t - period] if t >= period else 0 * y[t]
+        wanted = np.concatenate([change] * (period > 0) + [y[t]] * (levels or not period))
+        np.testing.assert_array_equal(inputs[t], wanted)
+        for h in range(1, H + 1):
+            at = t + h
+            while period and at > t:
+                at -= period
+            base = y[at if at >= 0 else t] if period else np.zeros(2)
+            np.testing.assert_array_equal(naive[t, h - 1], base)
+            later = y[t + h] - base if t + h < 11 else np.full(2, np.nan)
+            np.testing.assert_array_equal(targets[t].reshape(H, 2)[h - 1], later)
+
+
+def test_every_target_of_a_series_is_in_one_part(tmp_path: Path) -> None:
+    """In validation and test, each origin's forecast of the next step counts once; in training, none of a later time."""
+    path = tmp_path / "series.csv"
+    path.write_text("time,y\n" + "".join(f"{t},{t * t}\n" for t in range(100)))
+    task = Series(str(path), columns=("y",), horizon=3, window=20, period=1, val_fraction=0.1, test_fraction=0.2).load()
+    parts: list[Any] = [task.train, task.val, task.test]
+    low, high = [0, 70, 80], [70, 80, 100]
+    for part, first, end in zip(parts, low, high, strict=True):
+        counted = np.zeros((100, 3), int)
+        for i in range(len(part)):
+            inputs, labels, _ = part.batch(np.array([i]), np.float64)
+            at = part.start[i] + np.arange(20)
+            raw = inputs[0] * part.inputs.std + part.inputs.mean
+            np.testing.assert_allclose(raw[:, 1], at**2, rtol=1e-9, atol=1e-9)
+            there = ~np.isnan(labels[0])
+            counted[at] += there
+            for t, h in zip(*np.nonzero(there), strict=True):
+                when = at[t] + h + 1
+                assert first <= when < end
+                target = labels[0, t, h] * part.targets.std[h] + part.targets.mean[h]
+                assert abs(target - (when**2 - at[t] ** 2)) <= 1e-6
+        if part is not parts[0]:
+            assert (counted[first - 1 : end - 1, 0] == 1).all()
+    assert task.metric == "skill"
+    assert (task.n_classes, task.n_features) == (3, 2)
+
+
+def test_series_that_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text("y\n1\n2\n3\nx\n")
+    with pytest.raises(ValueError, match=r"series.csv, line 5, column 'y': got 'x', expected a number"):
+        Series(str(path)).load()
+    path.write_text("y\n1\n2\n3\n")
+    with pytest.raises(ValueError, match=r"series.csv: 2 of 3 steps are for training, expected at least 3"):
+        Series(str(path)).load()
+    with pytest.raises(ValueError, match="Series: levels is False with period 0, expected one of the two"):
+        Series(str(path), period=0, levels=False)
+    with pytest.raises(ValueError, match="Series: horizon is 0, expected an integer of at least 1"):
+        Series(str(path), horizon=0)
+
+
+def test_paths_are_relative_to_the_recipe_and_the_command_line_describes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "long.csv").write_text(LONG)
+    text = '[task]\nname = "table"\npath = "long.csv"\nsequence = "id"\nfeatures = ["price"]\nval_fraction = 0.4\n'
+    text += '[model]\nlayer = "min_gru"\nd_model = 4\nn_layers = 1\n[layer]\nd_state = 4\n[training]\nbatch = 1\nsteps = 1'
+    (tmp_path / "here" / "own.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("here/own.toml")
+    assert recipe.task.path == str(tmp_path / "here" / "long.csv")  # type: ignore[attr-defined]
+    (tmp_path / "own2.toml").write_text('base = "here/own.toml"\n[training]\nsteps = 2\n')
+    assert load_recipe("own2.toml").task == recipe.task
+    assert cli.main(["train", "here/own.toml", "--out", "run"]) == 0
+    assert load_recipe("run/recipe.toml").digest() == recipe.digest()
+    capsys.readouterr()
+    settings = ["--set", "path=here/long.csv", "--set", "sequence=id", "--set", 'features=["price"]']
+    assert cli.main(["data", "table", *settings, "--out", "copy"]) == 0
+    assert "table: 2 classes, 1 feature(s) per step" in capsys.readouterr().out
+    copy = Arrays("copy/table.npz", **ALL).load()
+    assert [x.ravel().tolist() for x, _ in examples(copy)] == [[10, 11], [5, 4], [1, 2, 3]]
+    assert copy.labels == ("down", "up")

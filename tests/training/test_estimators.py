@@ -1,0 +1,272 @@
+"""Estimators: what they learn, their form, and scikit-learn's own checks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import rotrnn
+from rotrnn import LRU
+from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor
+from rotrnn.training.run import Run
+
+SMALL: dict[str, Any] = {"width": 8, "depth": 1, "epochs": 30, "learning_rate": 0.02}
+CHECKED: dict[str, Any] = {**SMALL, "batch_size": 16, "patience": None, "validation_fraction": 0.0, "width": 16}
+
+COLUMNS = "the columns of x (n, time) are steps, of which there may be any number: features are those of a step"
+EXCLUDED = {
+    "check_n_features_in": COLUMNS,
+    "check_n_features_in_after_fitting": COLUMNS,
+    "check_classifiers_train": COLUMNS + " (the rest of it is test_classes_that_are_far_apart)",
+    "check_regressors_train": COLUMNS + " (the rest of it is test_sums_are_learnt)",
+    "check_do_not_raise_errors_in_init_or_set_params": "it takes **settings, which all estimators share, for a setting",
+}
+"""Checks of scikit-learn that are left out, with the reason. They are expected to fail: one that no longer does is
+reported."""
+
+
+@parametrize_with_checks(
+    [SequenceClassifier("min_gru", **CHECKED), SequenceRegressor("min_gru", **CHECKED)],
+    expected_failed_checks=lambda estimator: {
+        name: why for name, why in EXCLUDED.items() if name != f"check_{OTHER[type(estimator)]}s_train"
+    },
+)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+OTHER = {SequenceClassifier: "regressor", SequenceRegressor: "classifier"}
+
+
+def noise(n: int = 150, features: int = 2) -> Any:
+    return np.random.default_rng(0).standard_normal((n, 9, features))
+
+
+def test_classes_that_are_far_apart() -> None:
+    """Three classes of any names, by the mean of their steps, many deviations apart; every form of x gives the same."""
+    y = np.array(["north", "south", "west"])[np.arange(90) % 3]
+    x = noise(90) + 3 * (np.arange(90) % 3)[:, None, None]
+    one = SequenceClassifier(**SMALL).fit(x, y)
+    assert one.score(x, y) > 0.95
+    assert one.classes_.tolist() == ["north", "south", "west"]
+    probable = one.predict_proba(x)
+    np.testing.assert_allclose(probable.sum(1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(one.classes_[probable.argmax(1)], one.predict(x))
+    np.testing.assert_array_equal(SequenceClassifier(**SMALL).fit(list(x), y).predict_proba(list(x)), probable)
+    again = clone(one).fit(x, y)
+    np.testing.assert_array_equal(again.predict_proba(x), probable)
+    flat = SequenceClassifier(**SMALL).fit(x[..., 0], y)
+    np.testing.assert_array_equal(flat.predict(x[..., :1]), flat.predict(x[..., 0].tolist()))
+
+
+def test_ragged_sequences_do_not_see_padding() -> None:
+    rng = np.random.default_rng(1)
+    x = [rng.standard_normal((3 + i % 7, 2)) + i % 2 for i in range(60)]
+    one = SequenceClassifier(**SMALL).fit(x, np.arange(60) % 2)
+    together = one.predict_proba(x)
+    alone = np.concatenate([one.predict_proba([sequence]) for sequence in x])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)  # float32, numbers of order one
+
+
+def test_sums_are_learnt_and_scales_do_not_matter() -> None:
+    """Targets a thousand times as large and shifted give as large predictions, to rounding of float32."""
+    x = noise()
+    y = x[:, :, 0].sum(1)
+    plain = SequenceRegressor(**SMALL).fit(x[:100], y[:100])
+    assert plain.score(x[100:], y[100:]) > 0.7
+    large = SequenceRegressor(**SMALL).fit(50 + 1000 * x[:100], 1000 * y[:100] - 300)
+    found = (large.predict(50 + 1000 * x[100:]) + 300) / 1000
+    np.testing.assert_allclose(found, plain.predict(x[100:]), rtol=0, atol=5e-2)
+    several = SequenceRegressor(**SMALL).fit(x, np.stack([y, -y], 1))
+    assert several.predict(x).shape == (150, 2)
+
+
+def test_quantiles_bracket_as_many_targets_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    x, y = noise(600), rng.standard_normal(600)  # nothing to learn but the quantiles of y
+    one = SequenceRegressor(objective="quantile", quantiles=(0.1, 0.5, 0.9), **SMALL).fit(x[:400], y[:400])
+    found = one.predict_quantiles(x[400:])
+    assert found.shape == (200, 3)
+    np.testing.assert_array_equal(one.predict(x[400:]), found[:, 1])
+    inside = np.mean((found[:, 0] < y[400:]) & (y[400:] < found[:, 2]))
+    assert 0.65 < inside < 0.95  # 0.8, with a deviation of 0.03 by the 200 targets and as much by what was fitted
+
+
+def test_several_labels_and_weights() -> None:
+    x = noise(200)
+    y = (x.sum(1) > np.array([0, 6.0])).astype(int)  # ones of the second label are rare
+    plain, balanced = (SequenceClassifier(class_weight=one, **SMALL).fit(x, y) for one in (None, "balanced"))
+    assert plain.predict(x).shape == plain.predict_proba(x).shape == (200, 2)
+    assert balanced.predict_proba(x)[:, 1].mean() > plain.predict_proba(x)[:, 1].mean()
+    assert plain.score(x, y) == np.mean((plain.predict(x) == y).all(1))
+    weighted = SequenceClassifier(class_weight={1: 50.0}, **SMALL).fit(x, y[:, 1])
+    assert weighted.predict_proba(x)[:, 1].mean() > plain.predict_proba(x)[:, 1].mean()
+    with pytest.raises(ValueError, match=r"SequenceClassifier.fit: class_weight has 2, expected one of \[0, 1\]"):
+        SequenceClassifier(class_weight={2: 1.0}).fit(x, y[:, 0])
+
+
+def test_scikit_learns_tools_take_them() -> None:
+    x, y = noise(60) + (np.arange(60) % 2)[:, None, None], np.arange(60) % 2
+    one = SequenceClassifier("min_gru", **{**SMALL, "epochs": 3})
+    assert is_classifier(one)
+    assert is_regressor(SequenceRegressor())
+    assert cross_val_score(one, x, y, cv=3).shape == (3,)
+    search = GridSearchCV(one, {"width": [4, 8]}, cv=2).fit(x, y)
+    assert search.best_params_["width"] in (4, 8)
+
+
+def test_settings() -> None:
+    layer = LRU(8, 8)
+    one = SequenceRegressor(layer, epochs=2, objective="mae")
+    assert repr(one) == f"SequenceRegressor(objective='mae', layer={layer!r}, epochs=2)"
+    assert clone(one).get_params() == one.get_params()
+    assert one.set_params(epochs=3).epochs == 3
+    assert one.fit(noise(20), np.arange(20)).model_.stack.blocks[0].layer == layer
+    with pytest.raises(ValueError, match="SequenceRegressor.set_params: unknown setting 'epoch', expected one of"):
+        one.set_params(epoch=3)
+    with pytest.raises(ValueError, match=r"layer is 'lrv', expected one of .*did you mean 'lru'"):
+        SequenceRegressor("lrv").fit(noise(20), np.arange(20))
+    with pytest.raises(NotFittedError, match="Forecaster.predict: is not fitted yet, call fit first"):
+        Forecaster().predict()
+
+
+@pytest.mark.parametrize("layer", rotrnn.LAYERS)
+def test_every_layer_by_its_name(layer: str) -> None:
+    one = SequenceRegressor(layer, width=8, depth=1, epochs=1).fit(noise(20), np.arange(20))
+    assert np.isfinite(one.predict(noise(20))).all()
+
+
+def test_a_fitted_model_is_saved_for_numbers_as_they_are(tmp_path: Path) -> None:
+    x = 20 + 5 * noise(60)
+    one = SequenceRegressor(folder=tmp_path / "run", **SMALL).fit(x, 7 * x[:, 0, 0])
+    one.model_.save(tmp_path / "model.safetensors", one.params_)
+    model, params = rotrnn.load(tmp_path / "model.safetensors")
+    logits, _ = model.forward(params, x.astype(np.float32))
+    np.testing.assert_array_equal(logits[:, 0], one.predict(x).astype(np.float32))
+    run = Run(tmp_path / "run")
+    assert run.status() == "done"
+    assert one.n_iter_ == run.read_json(run.result)["steps"]
+
+
+def test_no_validation_keeps_the_last_parameters_and_patience_ends_early() -> None:
+    x, y = noise(60), np.random.default_rng(1).standard_normal(60)  # nothing to learn
+    whole = SequenceRegressor(validation_fraction=0.0, **SMALL).fit(x, y)
+    assert whole.n_iter_ == 30 * (60 // 32)
+    short = SequenceRegressor(validation_fraction=0.2, patience=2, **{**SMALL, "epochs": 200}).fit(x, y)
+    assert short.n_iter_ < 200 * (48 // 32)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([[1.0, 2.0], [3.0, float("nan")]], [0, 1], "Input X contains NaN: sequence 1, step 1, feature 0"),
+        ([np.zeros((3, 2)), np.zeros((4, 1))], [0, 1], r"X\[1\] has 1 features per step, expected 2 as"),
+        ([np.zeros((3, 2)), np.zeros((0, 2))], [0, 1], r"X\[1\] has no steps"),
+        (np.zeros((2, 3, 4, 5)), [0, 1], r"Expected 2D array, \(n, time\), or 3D array"),
+        (np.zeros((3, 4)), [0, 1], "y has 2 labels, expected 3, one for each sequence"),
+        (np.zeros((2, 4)), [0.5, 1], "Unknown label type: continuous"),
+        (np.zeros((2, 4)), [1, 1], "y has 1 class, expected at least 2 classes"),
+        (np.zeros((2, 4)), None, "requires y to be passed, but the target y is None"),
+        (np.zeros((2, 4)), [[0, 2], [1, 1]], r"y \(n, K\) has 2, expected 0 and 1"),
+    ],
+)
+def test_bad_input(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SequenceClassifier().fit(x, y)
+
+
+def test_another_number_of_features() -> None:
+    one = SequenceRegressor(**{**SMALL, "epochs": 1}).fit(noise(20), np.arange(20))
+    with pytest.raises(ValueError, match="X has 3 features, but SequenceRegressor is expecting 2 features as input"):
+        one.predict(noise(20, 3))
+
+
+# ---- forecasts ----
+
+
+def wave(n: int) -> Any:
+    """Two variables: a rising wave with a period of 6, and its half."""
+    t = np.arange(n)
+    one = 100 + 0.5 * t + 3 * np.sin(2 * np.pi * t / 6)
+    return np.stack([one, one / 2], 1)
+
+
+def test_a_wave_is_continued_directly_and_recursively() -> None:
+    y = wave(150)
+    one = Forecaster("min_gru", horizon=4, period=1, window=20, **SMALL).fit(y[:120])
+    assert one.score(y[120:]) > 0.7
+    forecast = one.predict(10)
+    assert forecast.shape == (10, 2)
+    assert np.abs(forecast - y[120:130]).mean() < 0.3 * np.abs(y[119] - y[120:130]).mean()
+    np.testing.assert_array_equal(one.predict(), forecast[:4])
+    # what lies beyond the horizon is forecast after the forecasts
+    again = one.predict(6, after=np.concatenate([y[:120], forecast[:4]]))
+    np.testing.assert_allclose(again[:4], forecast[4:8], rtol=1e-6)
+
+
+def test_backtests_equal_forecasts_from_each_step() -> None:
+    y = wave(100)[:, 0]
+    one = Forecaster("lru", horizon=3, period=6, window=20, objective="quantile", quantiles=(0.2, 0.5), **SMALL)
+    one.fit(y[:80])
+    forecasts, naive = one.backtest(y[80:], quantiles=True)
+    assert forecasts.shape == (20, 3, 2)
+    for i in (0, 7, 19):
+        np.testing.assert_allclose(forecasts[i], one.predict(3, after=y[: 80 + i], quantiles=True), rtol=1e-5)
+        np.testing.assert_array_equal(naive[i], y[80 + i - 6 : 80 + i - 3])
+    middle, _ = one.backtest(y[80:])
+    np.testing.assert_array_equal(middle, forecasts[..., 1])
+
+
+def test_the_score_is_the_skill_of_a_loop() -> None:
+    y = wave(100)[:, 0] + np.random.default_rng(0).standard_normal(100)
+    one = Forecaster("lru", horizon=3, period=0, window=20, **{**SMALL, "epochs": 2}).fit(y[:90])
+    forecasts, naive = one.backtest(y[90:])
+    errors: list[list[float]] = [[], []]
+    for i in range(10):
+        for h in range(min(3, 10 - i)):
+            errors[0].append(abs(forecasts[i, h] - y[90 + i + h]))
+            errors[1].append(abs(y[89 + i] - y[90 + i + h]))
+            assert naive[i, h] == y[89 + i]
+    assert abs(one.score(y[90:]) - (1 - np.mean(errors[0]) / np.mean(errors[1]))) <= 1e-12
+
+
+def test_series_that_cannot_be_forecast() -> None:
+    with pytest.raises(ValueError, match="6 of 6 steps are for training, expected at least 14"):
+        Forecaster(period=12, validation_fraction=0.0).fit(np.arange(6.0))
+    with pytest.raises(ValueError, match=r"Forecaster.fit: Input y contains NaN"):
+        Forecaster().fit([1.0, np.nan])
+    one = Forecaster(**{**SMALL, "epochs": 1}).fit(wave(40))
+    with pytest.raises(ValueError, match=r"the series has shape \(5,\), expected \(n, 2\) as of the series"):
+        one.predict(after=np.zeros(5))
+    with pytest.raises(ValueError, match=r"Forecaster.predict: steps is 0, expected a positive integer"):
+        one.predict(0)
+
+
+def test_scikit_learn_need_not_be_there(tmp_path: Path) -> None:
+    """Without it, fit and predict work, and what is not fitted raises a ValueError."""
+    (tmp_path / "sklearn.py").write_text("raise ImportError('hidden')")
+    code = (
+        "import sys, rotrnn; assert 'rotrnn.estimators' not in sys.modules\n"
+        "import numpy as np; one = rotrnn.estimators.SequenceRegressor(epochs=1, width=4)\n"
+        "try: one.predict(np.zeros((2, 3)))\n"
+        "except ValueError as error: assert 'call fit first' in str(error)\n"
+        "one.fit(np.random.default_rng(0).standard_normal((9, 5)), np.arange(9)).predict(np.zeros((2, 3)))\n"
+    )
+    paths = [str(tmp_path), *sys.path]
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+
+
+def test_the_base_has_no_parameter_without_a_name() -> None:
+    names = Estimator._names()
+    assert "layer" in names
+    assert len(names) == len(set(names)) == 15
