@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: test-jax test-torch lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean docs notebooks
+.PHONY: test-data lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-jax test-torch docs notebooks
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -61,6 +61,7 @@ help:
 	@echo "make cross       compiles the C files for macOS and Windows, by zig"
 	@echo "make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
+	@echo "make test-data   Parquet files and the forecast of examples/forecasts, with pyarrow and statsmodels in build/data"
 	@echo "make bench       timings beside this machine's limits and beside peers, into docs/ and benchmarks/results/"
 	@echo "make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
 	@echo "make release     sdist, wheel, their hashes and an SBOM, from pinned tools, in dist/"
@@ -108,6 +109,16 @@ test-jax: .venv/installed build/jax/installed
 build/jax/installed: | .venv/bin/python
 	@echo "installing JAX into build/jax"
 	@$(PIP) --upgrade --target build/jax '$(JAX)'
+	@touch $@
+
+# What reads Parquet, and a notebook on a series of statsmodels. These packages are large, so they are put beside those
+# of .venv, which has what they depend on
+test-data: .venv/installed build/data/installed
+	PYTHONPATH=build/data $(PYTEST) tests/with_pandas
+
+build/data/installed: | .venv/bin/python
+	@echo "installing pyarrow, pandas and statsmodels into build/data"
+	@$(PIP) --upgrade --no-deps --target build/data pyarrow pandas statsmodels patsy pytz tzdata
 	@touch $@
 
 cuda: .venv/installed

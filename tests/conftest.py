@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["pytorch"]
-"""Run by ``make test-torch``, where PyTorch is."""
+collect_ignore = ["pytorch", "with_pandas"]
+"""Run by ``make test-torch`` and ``make test-data``, where PyTorch and pandas are."""
 
 WHOLE = {
     "cuda/test_gpus_on_harness.py",
@@ -41,6 +41,7 @@ SLOW = {
     "lib/test_lib.py::test_cmake_finds_the_package",
     "lib/test_lib.py::test_other_instruction_sets",
     "models/test_models.py::test_gradient_of_the_whole_model",
+    "models/test_regressor.py::test_losses_equal_a_loop_and_gradients_central_differences",
     "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",
     "nn/test_ladder.py::test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc",
     "nn/test_rnn.py::test_glorot_fills_the_disc_and_orthogonal_the_circle",
@@ -65,6 +66,8 @@ SLOW = {
     "tasks/test_prepared.py::test_a_second_process_waits_for_the_first",
     "tasks/test_released.py::test_incomplete_data_of_a_killed_process_are_prepared_again",
     "tasks/test_word_problem.py::test_the_largest_groups",
+    "training/test_estimators.py",
+    "training/test_regression_run.py",
     "training/test_tensorboard.py::test_a_disk_that_fills_up_warns",
     "training/test_training.py::test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint",
     "training/test_training.py::test_a_second_ctrl_c_aborts",

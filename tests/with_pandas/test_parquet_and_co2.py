@@ -1,0 +1,67 @@
+"""What needs pyarrow, statsmodels and pandas, which are too large for the other tests: ``make test-data`` runs this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+from nbclient import NotebookClient
+
+import rotrnn
+from rotrnn.estimators import SequenceClassifier, SequenceRegressor
+from rotrnn.tasks import Series, Table
+
+ROWS = {"id": ["b", "b", "a", "a"], "u": [1.0, 2, 3, 4], "v": [5, 6, 7, 8], "label": ["x", "x", "y", "y"]}
+ALL: dict[str, Any] = {"val_fraction": 0.0, "test_fraction": 0.0, "scale": False}
+
+
+def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
+    table = pyarrow.table(ROWS)
+    pyarrow.parquet.write_table(table, tmp_path / "own.parquet")
+    lines = [",".join(ROWS), *(",".join(map(str, row)) for row in zip(*ROWS.values(), strict=True))]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    for settings in ({"sequence": "id"}, {"features": ("u", "v")}):
+        one, two = (
+            Table(str(tmp_path / f"own.{kind}"), **settings, **ALL).load().train.batch(np.arange(2), np.float64)
+            for kind in ("parquet", "csv")
+        )
+        np.testing.assert_array_equal(one.inputs, two.inputs)
+        np.testing.assert_array_equal(one.labels, two.labels)
+    series = Series(str(tmp_path / "own.parquet"), columns=("v", "u")).read()
+    np.testing.assert_array_equal(series, [[5, 1], [6, 2], [7, 3], [8, 4]])
+
+
+def test_errors_of_parquet_files_name_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "own.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({**ROWS, "u": [1.0, None, 3, 4]}), path)
+    with pytest.raises(ValueError, match=r"own.parquet, row 2, column 'u': got an empty cell, expected a finite number"):
+        Table(str(path), sequence="id").load()
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"own.parquet: is not a Parquet file, or is damaged"):
+        Table(str(path)).load()
+
+
+def test_frames_of_pandas_are_taken_as_arrays() -> None:
+    rng = np.random.default_rng(0)
+    x, y = pandas.DataFrame(rng.standard_normal((30, 5))), pandas.Series(np.arange(30) % 2)
+    settings: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 2}
+    for one in (SequenceClassifier(**settings), SequenceRegressor(**settings)):
+        found = one.fit(x, y).predict(x)
+        np.testing.assert_array_equal(found, one.fit(x.to_numpy(), y.to_numpy()).predict(x.to_numpy()))
+
+
+def test_the_notebook_beats_the_seasonal_naive_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    path = Path(__file__).parents[2] / "examples" / "forecasts" / "co2.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
+    ours = f"import rotrnn\nassert rotrnn.__file__ == {rotrnn.__file__!r}, rotrnn.__file__"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(ours))
+    NotebookClient(notebook, kernel_name="python3", timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
