@@ -431,8 +431,8 @@ static bool is_one_of(const part *model, const char *const *kinds) {
     return *kinds;
 }
 
-/* Kinds of models that pool, and those with an output for each step. A stream gives the head's outputs as they are: what
-   they mean, as the quantiles of a regression, is up to the caller. */
+/* Kinds of models that pool, and those with an output for each step. A stream gives the head's outputs as they are:
+   what they mean, as the quantiles of a regression, is up to the caller. */
 static const char *const POOLING[] = {"SequenceClassifier", "MultiLabelClassifier", "Regressor", NULL};
 static const char *const STEPWISE[] = {"Tagger", "BitTagger", "LanguageModel", "StepRegressor", NULL};
 

@@ -35,6 +35,9 @@ EXCLUDED = {
 reported."""
 
 
+OTHER = {SequenceClassifier: "regressor", SequenceRegressor: "classifier"}
+
+
 @parametrize_with_checks(
     [SequenceClassifier("min_gru", **CHECKED), SequenceRegressor("min_gru", **CHECKED)],
     expected_failed_checks=lambda estimator: {
@@ -43,9 +46,6 @@ reported."""
 )
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
-
-
-OTHER = {SequenceClassifier: "regressor", SequenceRegressor: "classifier"}
 
 
 def noise(n: int = 150, features: int = 2) -> Any:
@@ -132,11 +132,11 @@ def test_settings() -> None:
     assert clone(one).get_params() == one.get_params()
     assert one.set_params(epochs=3).epochs == 3
     assert one.fit(noise(20), np.arange(20)).model_.stack.blocks[0].layer == layer
-    with pytest.raises(ValueError, match="SequenceRegressor.set_params: unknown setting 'epoch', expected one of"):
+    with pytest.raises(ValueError, match=r"SequenceRegressor.set_params: unknown setting 'epoch', expected one of"):
         one.set_params(epoch=3)
     with pytest.raises(ValueError, match=r"layer is 'lrv', expected one of .*did you mean 'lru'"):
         SequenceRegressor("lrv").fit(noise(20), np.arange(20))
-    with pytest.raises(NotFittedError, match="Forecaster.predict: is not fitted yet, call fit first"):
+    with pytest.raises(NotFittedError, match=r"Forecaster.predict: is not fitted yet, call fit first"):
         Forecaster().predict()
 
 

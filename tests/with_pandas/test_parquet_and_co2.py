@@ -40,7 +40,9 @@ def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
 def test_errors_of_parquet_files_name_row_and_column(tmp_path: Path) -> None:
     path = tmp_path / "own.parquet"
     pyarrow.parquet.write_table(pyarrow.table({**ROWS, "u": [1.0, None, 3, 4]}), path)
-    with pytest.raises(ValueError, match=r"own.parquet, row 2, column 'u': got an empty cell, expected a finite number"):
+    with pytest.raises(
+        ValueError, match=r"own.parquet, row 2, column 'u': got an empty cell, expected a finite number"
+    ):
         Table(str(path), sequence="id").load()
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"own.parquet: is not a Parquet file, or is damaged"):
@@ -64,4 +66,6 @@ def test_the_notebook_beats_the_seasonal_naive_forecast(tmp_path: Path, monkeypa
     assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
     ours = f"import rotrnn\nassert rotrnn.__file__ == {rotrnn.__file__!r}, rotrnn.__file__"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(ours))
-    NotebookClient(notebook, kernel_name="python3", timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, kernel_name="python3", timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()

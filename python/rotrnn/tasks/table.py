@@ -55,6 +55,8 @@ class Table(OwnData):
         """Returns the sequences of the file."""
         table = read_table(self.path, self.delimiter)
         keys = (*self.target, *((self.sequence,) if self.sequence else ()))
+        for name in (*keys, *self.features):
+            table.column(name)  # a name that is wrong is told before a column that is taken for a feature
         features = self.features or tuple(name for name in table.names if name not in keys)
         if not features:
             raise ValueError(f"{self.path}: has no column besides {', '.join(keys)}, expected one with features")
