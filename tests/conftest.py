@@ -19,6 +19,7 @@ WHOLE = {
     "package/test_notebooks.py",
     "package/test_plots.py",
     "package/test_readme.py::test_a_layer_and_a_task_of_ones_own",
+    "package/test_readme.py::test_own_data_from_files_to_forecasts_and_runs",
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
     "package/test_theory.py::test_every_picture_is_drawn",
     "package/test_theory.py::test_the_command_draws_what_it_is_asked_for",

@@ -597,7 +597,8 @@ class Forecaster(Estimator):
         steps, (H, V) = self.horizon if steps is None else int(steps), (self.horizon, y.shape[1])
         if steps < 1:
             raise ValueError(f"Forecaster.predict: steps is {steps}, expected a positive integer")
-        stream, read, found = self.model_.stream(self.params_), 0, []
+        stream, read = self.model_.stream(self.params_), 0
+        found: list[Numbers] = []
         while H * len(found) < steps:
             inputs = self.form_.inputs(y)[read:].astype(np.float32)
             said = stream.push(inputs[None])[0, -1].astype(np.float64).reshape(H, V, -1)
@@ -622,7 +623,7 @@ class Forecaster(Estimator):
         naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
         base = naive if self.period else np.zeros_like(naive)
         found = base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1)
-        return self._shaped(found, quantiles), self._shaped(naive[..., None], quantiles=False)
+        return self._shaped(found, quantiles), naive[..., 0] if self._flat else naive
 
     def score(self, y: npt.ArrayLike) -> float:
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive

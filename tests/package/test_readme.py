@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import report
+from rotrnn import cli
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS
 
@@ -65,6 +66,7 @@ def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
     assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
         "README.md",
+        "data.md",
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
         "jax.md",  # tests/with_jax/test_jax_page.py
@@ -94,6 +96,28 @@ def test_a_layer_and_a_task_of_ones_own(tmp_path: Path) -> None:
     assert len(results) == 2
     assert all(one["test"]["best"]["accuracy"] > 0.9 for one in results)  # chance is a half
     assert "test, best parameters: loss" in told[2]
+
+
+def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of the page as printed; the recipe for a few steps."""
+    monkeypatch.chdir(tmp_path)
+    page, rng = DOCS / "data.md", np.random.default_rng(0)
+    sold = [f"{t},{100 + t + 20 * np.sin(t * np.pi / 6) + rng.standard_normal():.3f}" for t in range(120)]
+    Path("sales.csv").write_text("\n".join(["month,sold", *sold]) + "\n")
+    names: dict[str, Any] = {}
+    for example in blocks(page, "python"):
+        exec(example, names)
+    assert names["forecaster"].score(np.array(names["sold"][-24:])) > 0  # a rise of 12 a year is easily told
+    assert names["classifier"].score(names["x"][200:], names["y"][200:]) > 0.7  # chance is a half
+    assert names["logits"].argmax() == (names["classifier"].predict(names["x"][200:201]) == "up")
+    rows = [f"{i // 9},{rng.standard_normal()},{rng.standard_normal()},{i // 9 % 3 > 1}" for i in range(900)]
+    Path("sensors.csv").write_text("\n".join(["machine,temperature,pressure,fault", *rows]) + "\n")
+    (recipe,), (commands,) = blocks(page, "toml"), blocks(page, "sh")
+    Path("sensors.toml").write_text(recipe)
+    describe, train = (shlex.split(line, comments=True)[1:] for line in commands.splitlines())
+    assert cli.main(describe) == 0
+    assert cli.main([*train, "--set", "training.steps=20", "--set", "training.eval_every=10"]) == 0
+    assert Path("runs", "sensors", "result.json").exists()
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:

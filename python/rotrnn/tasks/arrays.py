@@ -101,7 +101,7 @@ def save_arrays(
         values, lengths = joined(x, "save_arrays: x")
         arrays = {"x": values, "y": np.asarray(y) if not per_step else _of_steps(y, lengths), "lengths": lengths}
     with atomic_file(path) as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes allow_pickle for any of them
 
 
 def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:

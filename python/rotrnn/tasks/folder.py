@@ -100,6 +100,6 @@ class Folder(OwnData):
                     pixels: Any = np.asarray(image.convert(mode))
             except (OSError, SyntaxError, ValueError) as error:
                 raise ValueError(f"{path}: is not an image, or is damaged ({error})") from error
-            return pixels.reshape(pixels.shape[0] * pixels.shape[1], -1) / np.float32(255)
+            return np.asarray(pixels.reshape(pixels.shape[0] * pixels.shape[1], -1) / np.float32(255))
 
         return read

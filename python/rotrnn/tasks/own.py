@@ -274,7 +274,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
     return columns.astype(np.int64), None
 
 
-def joined(arrays: Sequence[Numbers], where: str) -> tuple[Numbers, Index]:
+def joined(arrays: Sequence[npt.ArrayLike], where: str) -> tuple[Numbers, Index]:
     """Returns ragged sequences (T_i, F) or (T_i,) one after the other, (sum of T, F), and their lengths.
 
     ValueError, which begins with `where`, if one has another number of features or of dimensions.
