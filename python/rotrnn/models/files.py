@@ -35,8 +35,8 @@ from rotrnn.nn.registry import LAYERS
 
 FORMAT = 1
 PARTS = (
-    *(SequenceClassifier, MultiLabelClassifier, Regressor, StepRegressor),
-    *(Tagger, BitTagger, LanguageModel, Retrieval, ResidualStack, ResidualBlock, FeedForwardBlock),
+    *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
+    *(ResidualStack, ResidualBlock, FeedForwardBlock),
     *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
     *(*NORMS.values(), *POOLS.values()),
 )
