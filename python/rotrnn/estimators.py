@@ -466,7 +466,7 @@ class SequenceRegressor(Estimator):
     def predict_quantiles(self, x: X) -> Numbers:
         """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another
         objective Q is 1."""
-        found = self._outputs("predict_quantiles", x)
+        found = self._outputs("predict_quantiles", x).astype(np.float64)
         found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
         return found[:, 0] if self._flat else found
 
