@@ -114,7 +114,7 @@ build/jax/installed: | .venv/bin/python
 # What reads Parquet, and a notebook on a series of statsmodels. These packages are large, so they are put beside those
 # of .venv, which has what they depend on
 test-data: .venv/installed build/data/installed
-	PYTHONPATH=build/data $(PYTEST) tests/with_pandas
+	PYTHONPATH=$(CURDIR)/build/data $(PYTEST) tests/with_pandas
 
 build/data/installed: | .venv/bin/python
 	@echo "installing pyarrow, pandas and statsmodels into build/data"
