@@ -221,6 +221,13 @@ void emit_dense(builder *b, rows y, rows x, const double *w, const double *bias)
     o->w[1] = stored(b, bias, y.width);
 }
 
+void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps) {
+    op *const norm = emit(b, OP_RMS_NORM, y, x);
+    norm->count = groups;
+    norm->eps = eps;
+    norm->w[0] = stored(b, scale, x.width);
+}
+
 void emit_skip(builder *b, rows y, rows x, const double *skip) {
     emit(b, OP_SKIP, y, x)->w[0] = stored(b, skip, y.width);
 }
@@ -296,6 +303,9 @@ static void build_norm(builder *b, const part *norm, rows y, rows x) {
         o->eps = number_of(b, norm, "eps");
         o->w[0] = stored(b, vector_of(b, norm, "scale", D), D);
         o->w[1] = stored(b, vector_of(b, norm, "bias", D), D);
+    } else if (is_kind(norm, "RMSNorm")) {
+        check_width(b, norm, "d_model", D);
+        emit_rms_norm(b, y, x, vector_of(b, norm, "scale", D), 1, number_of(b, norm, "eps"));
     } else
         unsupported(b, norm, "");
 }
@@ -416,12 +426,15 @@ static void build_pool(builder *b, const part *model) {
     p->pool_state = take_state(b, p->width, sizeof(double));
 }
 
-static void build_head(builder *b, const part *head) {
+/* The matrix of a tied head is the table of the encoder. */
+static void build_head(builder *b, const part *head, const part *encoder) {
     program *const p = b->program;
-    if (!is_kind(head, "Dense")) unsupported(b, head, "");
+    const bool tied = is_kind(head, "TiedDense");
+    if (!is_kind(head, "Dense") && !(tied && p->tokens)) unsupported(b, head, "");
     check_width(b, head, "d_in", p->width);
     p->outputs = integer_of(b, head, "d_out", 1);
-    p->head[0] = packed_of(b, matrix_of(b, head, "w", p->outputs, p->width), p->outputs, p->width);
+    const double *const w = matrix_of(b, tied ? encoder : head, tied ? "table" : "w", p->outputs, p->width);
+    p->head[0] = packed_of(b, w, p->outputs, p->width);
     p->head[1] = stored(b, vector_of(b, head, "bias", p->outputs), p->outputs);
 }
 
@@ -457,7 +470,7 @@ static void build_model(builder *b, const part *model) {
         build_norm(b, &norm, p->last, p->x);
     }
     if (pools) build_pool(b, model);
-    build_head(b, &head);
+    build_head(b, &head, &encoder);
     (void)json_member(model->settings, "objective");
     (void)json_member(model->settings, "quantiles");
 }

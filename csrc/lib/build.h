@@ -72,6 +72,8 @@ int64_t take_history(builder *b, int64_t window, int64_t width);
 op *emit(builder *b, op_kind kind, rows y, rows x);
 /* y = x w^T + bias, w (y's width, x's width), bias may be NULL. */
 void emit_dense(builder *b, rows y, rows x, const double *w, const double *bias);
+/* y = scale x / sqrt(mean x^2 + eps), with a scale by channel and the mean of each of some groups of channels. */
+void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps);
 /* y += skip x */
 void emit_skip(builder *b, rows y, rows x, const double *skip);
 

@@ -13,16 +13,6 @@ static double *rates_of(builder *b, const part *p, int64_t H) {
     return rates;
 }
 
-/* scale x / sqrt(mean x^2 + eps) with `scale` by channel and the mean of each of some groups of channels */
-static rows emit_rms_norm(builder *b, rows x, const double *scale, int64_t groups, double eps) {
-    const rows y = take_rows(b, x.width);
-    op *const norm = emit(b, OP_RMS_NORM, y, x);
-    norm->count = groups;
-    norm->eps = eps;
-    norm->w[0] = stored(b, scale, x.width);
-    return y;
-}
-
 /* P of the setting d_head, where "auto" is the greatest common divisor of the channels and 64. */
 static int64_t head_width_of(builder *b, const part *p, int64_t inner) {
     if (!json_is(json_member(p->settings, "d_head"), "auto")) return integer_of(b, p, "d_head", 1);
@@ -64,7 +54,7 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
     if (!good(b)) return;
     for (int64_t i = 0; i < H; i++) shift[i] = dt_bias[i] + (bias ? b_in[inner + K + i] : 0);
     const rows gate = take_rows(b, inner), convolved = take_rows(b, K), u = take_rows(b, K), delta = take_rows(b, H);
-    const rows scanned = take_rows(b, inner);
+    const rows scanned = take_rows(b, inner), normed = take_rows(b, inner);
     emit_dense(b, gate, x, w_in, b_in);
     emit_dense(b, convolved, x, w_in + inner * D, bias ? b_in + inner : NULL);
     emit_dense(b, delta, x, w_in + (inner + K) * D, shift);
@@ -72,7 +62,7 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
     build_conv(b, p, u, convolved, taps);
     build_heads(b, p, scanned, u, delta, G, N);
     emit(b, OP_GATE, scanned, gate);
-    const rows normed = emit_rms_norm(b, scanned, scale, G, eps);
+    emit_rms_norm(b, normed, scanned, scale, G, eps);
     emit_dense(b, y, normed, w_out, b_out);
 }
 
@@ -106,14 +96,18 @@ static rows build_units(builder *b, rows x, int64_t keys) {
     const double unit_eps = 1e-6, scale = 1 / sqrt((double)keys);
     double *const scales = spare(b, x.width);
     for (int64_t i = 0; scales && i < x.width; i++) scales[i] = scale;
-    return emit_rms_norm(b, x, scales, x.width / keys, unit_eps / (double)keys);
+    const rows y = take_rows(b, x.width);
+    emit_rms_norm(b, y, x, scales, x.width / keys, unit_eps / (double)keys);
+    return y;
 }
 
 /* RMS norm by heads with one scale for all. */
 static rows build_head_norm(builder *b, rows x, const double *scale, int64_t heads, double eps) {
     double *const scales = spare(b, x.width);
     for (int64_t i = 0; scales && i < x.width; i++) scales[i] = scale[i % (x.width / heads)];
-    return emit_rms_norm(b, x, scales, heads, eps);
+    const rows y = take_rows(b, x.width);
+    emit_rms_norm(b, y, x, scales, heads, eps);
+    return y;
 }
 
 void build_delta_net(builder *b, const part *p, rows y, rows x) {

@@ -463,7 +463,6 @@ static void run_selective(const op *o, const frame *f) {
     }
 }
 
-#if LIB_MATRIX_STATES
 /* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
  * here, so the library and Python's extension have the same bits. */
 static void run_rms_norm(const op *o, const frame *f) {
@@ -479,6 +478,7 @@ static void run_rms_norm(const op *o, const frame *f) {
     }
 }
 
+#if LIB_MATRIX_STATES
 /* One state of each channel of a head, with e = exp(delta A). */
 static void head_row(real *restrict y, real *restrict h, real e, bool negative, real delta, const real *restrict x,
                      real b, real c, int64_t P) {
@@ -576,8 +576,8 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DPLR_BANK] = run_dplr_bank,
     [OP_PRODUCTS] = run_products,
 #endif
-#if LIB_MATRIX_STATES
     [OP_RMS_NORM] = run_rms_norm,
+#if LIB_MATRIX_STATES
     [OP_SSD] = run_ssd,
     [OP_DELTA] = run_delta,
 #endif

@@ -208,7 +208,7 @@ MODELS: list[tuple[str, bool, str, dict[str, Any], dict[str, Any]]] = [
     ("tagger", True, "lru", {"d_state": 3}, {"glu": "half1", "final_norm": True}),
     ("tagger", False, "wrope_memory", {"d_state": 2, "length": 4}, {"norm": "layer"}),
     ("bits", True, "lstm", {"d_state": 3}, {"norm": "layer", "glu": "gelu"}),
-    ("language", False, "attention", {"heads": 2}, {"norm": "layer", "block": "transformer"}),
+    ("language", False, "attention", {"heads": 2}, {"norm": "rms", "block": "transformer"}),
     ("retrieval", False, "s4d", {"d_state": 4}, {"norm": "layer"}),
     ("retrieval", True, "lru", {"d_state": 3}, {"pool": "last"}),
 ]

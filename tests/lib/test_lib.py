@@ -148,6 +148,7 @@ CASES = {
     "gelu": Case("lru", LINEAR, {"glu": "gelu", "dropout": 0.1}),
     "norm after the sum": Case("lru", LINEAR, {"prenorm": False, "final_norm": True}),
     "layer norm": Case("lru", LINEAR, {"norm": "layer", "norm_eps": 0.3, "final_norm": True, "prenorm": False}),
+    "rms norm": Case("lru", LINEAR, {"norm": "rms", "norm_eps": 0.3, "final_norm": True, "prenorm": False}),
     "transformer": Case("lru", LINEAR, {"block": "transformer", "norm": "layer"}),
     "tokens, mean": Case("lru", LINEAR, head="classifier", tokens=True),
     "last": Case("lru", LINEAR, {"pool": "last"}, head="classifier"),

@@ -15,7 +15,7 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import HEADS, ModelSettings, build_model
 from rotrnn.models.files import load
 from rotrnn.models.model import IGNORED, SequenceModel
-from rotrnn.models.tagger import LanguageModel, draw
+from rotrnn.models.tagger import Choice, LanguageModel, draw
 from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.lru import LRU
@@ -459,10 +459,10 @@ def test_samples_follow_the_models_probabilities() -> None:
 
     n = 20_000
     z = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
-    share = np.bincount(draw(np.random.default_rng(0), np.tile(z, (n, 1)), 1.0, None), minlength=4) / n
+    share = np.bincount(draw(np.random.default_rng(0), np.tile(z, (n, 1)), Choice()), minlength=4) / n
     p = np.exp(z)
     assert np.all(np.abs(share - p) <= 4 * np.sqrt(p * (1 - p) / n))  # four standard errors
-    two = np.bincount(draw(np.random.default_rng(0), np.tile(z, (n, 1)), 1.0, 2), minlength=4) / n
+    two = np.bincount(draw(np.random.default_rng(0), np.tile(z, (n, 1)), Choice(top_k=2)), minlength=4) / n
     assert two[2:].sum() == 0
     for bad in ({"temperature": -1.0}, {"temperature": np.inf}, {"temperature": np.nan}, {"top_k": 0}):
         with pytest.raises(ValueError, match=r"LanguageModel.sample: (temperature|top_k)"):

@@ -32,6 +32,7 @@ from rotrnn.nn import (
     MeanPool,
     ResidualBlock,
     ResidualStack,
+    RMSNorm,
     StoredHistory,
 )
 from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, unflatten
@@ -60,6 +61,7 @@ PARTS: dict[str, Module] = {
     "Embedding": Embedding(V, D),
     "BatchNorm": BatchNorm(D),
     "LayerNorm": LayerNorm(D),
+    "RMSNorm": RMSNorm(D),
     "GELU": GELU(),
     "Dropout": Dropout(0.5),
     "Activation": Activation(Dropout(0.5)),

@@ -10,7 +10,7 @@ import pytest
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import FORMS, GELU, Dropout, Gate
-from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
+from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import POOLS, LastPool, MeanPool
 from rotrnn.nn.layer import BUFFERS, Context, astype, flatten, unflatten
 from rotrnn.ops.pointwise import dropout
@@ -22,6 +22,7 @@ VALID = (np.arange(T) < RAGGED[:, None])[..., None]
 LAYERS: dict[str, Any] = {
     "batch norm": BatchNorm(D),
     "layer norm": LayerNorm(D),
+    "rms norm": RMSNorm(D),
     "dense": Dense(D, 5),
     "gelu": GELU(),
     "dropout": Dropout(0.4, site=1),
@@ -153,10 +154,16 @@ def test_norms_normalise() -> None:
         # eps = 1e-5 beside a variance that is at least one lowers the deviation by less than its half
         np.testing.assert_allclose(y.mean(axes), 0, atol=1e-13)
         np.testing.assert_allclose(y.std(axes), 1, atol=1e-5)
+    y, _ = RMSNorm(8, eps=0.5).forward({"scale": np.full(8, 3.0)}, x)
+    np.testing.assert_allclose(y, 3 * x / np.sqrt((x * x).mean(2, keepdims=True) + 0.5), rtol=1e-14)
 
 
 def test_tables_of_names() -> None:
-    assert {name: norm(3) for name, norm in NORMS.items()} == {"batch": BatchNorm(3), "layer": LayerNorm(3)}
+    assert {name: norm(3) for name, norm in NORMS.items()} == {
+        "batch": BatchNorm(3),
+        "layer": LayerNorm(3),
+        "rms": RMSNorm(3),
+    }
     assert {name: pool() for name, pool in POOLS.items()} == {"mean": MeanPool(), "last": LastPool()}
 
 

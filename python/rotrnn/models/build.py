@@ -19,7 +19,7 @@ from rotrnn.nn.blocks.block import Block, FeedForwardBlock, ResidualBlock, Resid
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
-from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm
+from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Module, Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
@@ -98,7 +98,7 @@ class ModelSettings:
         """What the heads of a regression are made with."""
         return {"objective": self.objective or "mse", "quantiles": self.quantiles or ()}
 
-    def make_norm(self) -> BatchNorm | LayerNorm:
+    def make_norm(self) -> BatchNorm | LayerNorm | RMSNorm:
         """Returns the norm of a block."""
         kind = NORMS[self.norm]
         own = {"momentum": self.norm_momentum} if kind is BatchNorm else {}

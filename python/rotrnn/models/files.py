@@ -23,7 +23,7 @@ from rotrnn.models.regressor import Regressor, StepRegressor
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS
@@ -37,7 +37,7 @@ FORMAT = 1
 PARTS = (
     *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
-    *(Dense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
+    *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
     *(*NORMS.values(), *POOLS.values()),
 )
 

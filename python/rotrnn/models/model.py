@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved, check_parts
-from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.norm import norm_backward
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -78,6 +78,8 @@ class SequenceModel(Module, ABC):
     output_forms: ClassVar[tuple[str, ...]] = ("B C",)
     time_axis: ClassVar[int] = 1
     """The axis of the inputs that is time."""
+    ties: ClassVar[bool] = False
+    """Whether the head can be a `TiedDense`."""
 
     encoder: Dense | Embedding
     stack: ResidualStack
@@ -94,6 +96,18 @@ class SequenceModel(Module, ABC):
             raise ValueError(f"{name}: class_weights has {weights} numbers, expected {last.d_out}, one for each class")
         if self.norm is not None:
             check_parts(self, self.stack.d_model, {"norm": self.norm})
+        for name, head in self.heads.items():
+            if isinstance(head, TiedDense):
+                self._check_tied(name, head)
+
+    def _check_tied(self, name: str, head: TiedDense) -> None:
+        kind, encoder = type(self).__name__, self.encoder
+        if not self.ties:
+            raise ValueError(f"{kind}: {name} is a TiedDense, expected a Dense")
+        if not isinstance(encoder, Embedding) or (encoder.vocab, encoder.d_model) != (head.d_out, head.d_in):
+            raise ValueError(
+                f"{kind}: {name} is {head}, but the encoder {encoder}, expected Embedding({head.d_out}, {head.d_in})"
+            )
 
     # ---- the head, implemented by subclasses ----
 
@@ -245,6 +259,40 @@ class SequenceModel(Module, ABC):
         from rotrnn.models.files import save_model  # it knows every model
 
         save_model(path, self, params)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], params: Params) -> None:
+        """Writes the model and its parameters to a folder, which `rotrnn.from_pretrained` reads.
+
+        It has the layout of Hugging Face: model.safetensors is the file of `save`, and config.json has the settings
+        once more, as JSON to be read by others.
+
+        Raises
+        ------
+        ValueError, OSError
+            As `save`, or `folder` is a file.
+        """
+        from rotrnn.models.pretrained import save_folder  # it knows every model
+
+        save_folder(folder, self, params)
+
+    def save_onnx(self, path: str | os.PathLike[str], params: Params) -> None:
+        """Writes the model and its parameters as an ONNX file, for programs that run such graphs.
+
+        It computes `forward` in evaluation mode, for any batch and time, sequences of a batch being equally long; the
+        input is named "inputs" (token ids are int64), the output "logits". Classifiers and taggers whose layers are
+        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows. Needs onnx (pip install
+        'rotrnn[onnx]').
+
+        Raises
+        ------
+        ImportError
+            onnx is not installed.
+        ValueError, OSError
+            As `save`, or a part has no such form.
+        """
+        from rotrnn.models.onnx_export import save_onnx  # it knows every model
+
+        save_onnx(path, self, params)
 
     def is_recurrent(self, name: str) -> bool:
         """Returns whether a flattened parameter name belongs to a recurrence. Such parameters have their own

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from rotrnn._cpu import MOST_STEPS
-from rotrnn.models.model import IGNORED, Loss, SequenceModel
-from rotrnn.nn.blocks.dense import Dense
+from rotrnn.models.model import IGNORED, Loss, ModelSaved, SequenceModel
+from rotrnn.models.stream import Stream
+from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
@@ -17,7 +19,7 @@ from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entr
 
 @dataclass(frozen=True)
 class Tagger(SequenceModel):
-    """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`."""
+    """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`, or a `TiedDense`."""
 
     head: Dense
 
@@ -30,19 +32,37 @@ class Tagger(SequenceModel):
         return {"head": self.head}
 
     output_forms: ClassVar[tuple[str, ...]] = ("B T C",)
+    ties: ClassVar[bool] = True
+
+    @property
+    def tied(self) -> bool:
+        """Whether the matrix of the head is the table of the embedding."""
+        return isinstance(self.head, TiedDense)
+
+    def head_params(self, params: Params) -> Params:
+        """Returns the parameters of the head, with its matrix if it is tied."""
+        own: Params = params["head"]
+        return {**own, "w": params["encoder"]["table"]} if self.tied else own
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
-        return self.head.forward(params["head"], x, ctx)
+        return self.head.forward(self.head_params(params), x, ctx)
 
     def head_backward(
         self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
-        dx, dhead = trusted(self.head.backward)(params["head"], saved, dlogits)
+        dx, dhead = trusted(self.head.backward)(self.head_params(params), saved, dlogits)
         return dx, {"head": dhead}
+
+    def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
+        """As `SequenceModel.backward`; the gradient of a tied matrix is the sum of those of its two uses."""
+        grads = trusted(super().backward)(params, saved, dlogits, gather)
+        if self.tied:
+            grads["encoder"]["table"] += grads["head"].pop("w")
+        return grads
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns logits (B, T, C) of the tokens of x only."""
-        return self.head.forward(params["head"], x, TRUSTED.checked(lengths))[0], None
+        return self.head.forward(self.head_params(params), x, TRUSTED.checked(lengths))[0], None
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, T, C) for labels (B, T). Padding and labels `IGNORED` (-1) do not count."""
@@ -114,6 +134,9 @@ class LanguageModel(Tagger):
         seed: int = 0,
         temperature: float = 1.0,
         top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | None = None,
+        lengths: Array | None = None,
     ) -> Array:
         """Samples tokens (B, steps) int64 that continue prompts (B, T), T >= 1, one after the other.
 
@@ -125,30 +148,117 @@ class LanguageModel(Tagger):
             Divides the logits; 0 always takes the most probable token.
         top_k : int, optional
             Draw only from the `top_k` most probable tokens.
+        top_p : float, optional
+            Draw only from the fewest tokens whose probabilities, at this temperature and of the `top_k`, have a sum of
+            at least `top_p` (Holtzman et al. 2020, section 3.1).
+        stop : int, optional
+            A token that ends a sequence: it is repeated behind its first place, and no more tokens are drawn than the
+            longest sequence has.
+        lengths : (B,) integers in [1, T], optional
+            Number of tokens of each prompt.
         """
-        args = Boundary("LanguageModel.sample")
+        given = (seed, temperature, top_k, top_p, stop, lengths)
+        drawn = self._written(Boundary("LanguageModel.sample"), params, prompt, steps, *given)
+        tokens, count = np.empty((len(prompt), steps), np.int64), 0
+        for count, one in enumerate(drawn, 1):
+            tokens[:, count - 1] = one
+        return tokens[:, :count]
+
+    def generate(
+        self,
+        params: Params,
+        prompt: Array,
+        steps: int,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | None = None,
+        lengths: Array | None = None,
+    ) -> Iterator[Array]:
+        """Returns an iterator over the tokens of `sample`: each time those of all sequences, (B,) int64.
+
+        Memory does not grow with `steps`, as in a `Stream`.
+        """
+        given = (seed, temperature, top_k, top_p, stop, lengths)
+        return self._written(Boundary("LanguageModel.generate"), params, prompt, steps, *given)
+
+    def _written(
+        self, args: Boundary, params: Params, prompt: Array, steps: int, seed: int, temperature: float,
+        top_k: int | None, top_p: float | None, stop: int | None, lengths: Array | None,
+    ) -> Iterator[Array]:  # fmt: skip
+        """Checks the arguments of `sample` and `generate`; returns the iterator."""
         prompt = args.integers("prompt", prompt, "B T")
         if not prompt.size:
             raise ValueError(f"{args.op}: prompt has shape {prompt.shape}, expected (B, T) with B >= 1 and T >= 1")
-        steps, temperature = args.integer("steps", steps, 0, MOST_STEPS), args.number("temperature", temperature)
-        top_k = None if top_k is None else args.integer("top_k", top_k, 1)
+        counts = args.lengths(lengths)
+        if counts is not None and not counts.all():
+            raise ValueError(f"{args.op}: lengths has a 0, expected prompts of at least one token")
+        steps = args.integer("steps", steps, 0, MOST_STEPS)
+        how = Choice(
+            args.number("temperature", temperature),
+            None if top_k is None else args.integer("top_k", top_k, 1),
+            None if top_p is None else args.number("top_p", top_p),
+        )
+        if how.top_p is not None and not 0 < how.top_p <= 1:
+            raise ValueError(f"{args.op}: top_p is {top_p!r}, expected a number above 0, at most 1")
+        end = None if stop is None else args.integer("stop", stop, 0, self.head.d_out - 1)
         rng = np.random.default_rng(args.integer("seed", seed))
         stream = self.stream(params, len(prompt))
-        check_indices(args, "prompt", prompt, self.head.d_out)
-        logits = stream.push(prompt)[:, -1]
-        tokens = np.empty((len(prompt), steps), np.int64)
-        for i in range(steps):
-            tokens[:, i] = draw(rng, logits, temperature, top_k)
-            if i + 1 < steps:
-                logits = stream.push(tokens[:, i])
-        return tokens
+        padding = None if counts is None else np.arange(prompt.shape[1]) >= counts[:, None]
+        check_indices(args, "prompt", prompt, self.head.d_out, padding)
+        return _drawn(stream, prompt, counts, steps, rng, how, end)
 
 
-def draw(rng: np.random.Generator, logits: Array, temperature: float, top_k: int | None) -> Array:
+class Choice(NamedTuple):
+    """How a token is drawn; see `LanguageModel.sample`."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+def _drawn(
+    stream: Stream, prompt: Array, lengths: Array | None, steps: int, rng: np.random.Generator, how: Choice,
+    stop: int | None,
+) -> Iterator[Array]:  # fmt: skip
+    """Yields the tokens that follow a prompt."""
+    B, T = prompt.shape
+    last = np.full(B, T - 1) if lengths is None else lengths - 1
+    logits = stream.push(prompt, lengths)[np.arange(B), last]
+    stopped = np.zeros(B, bool)
+    for i in range(steps):
+        tokens = draw(rng, logits, how)
+        if stop is not None:
+            tokens[stopped] = stop
+            stopped |= tokens == stop
+        yield tokens
+        if stopped.all():
+            return
+        if i + 1 < steps:
+            logits = stream.push(tokens)
+
+
+def draw(rng: np.random.Generator, logits: Array, how: Choice) -> Array:
     """Draws a class for each row of logits (B, C) from softmax(logits / temperature), with the Gumbel trick."""
+    temperature, top_k, top_p = how
     if top_k is not None and top_k < logits.shape[1]:
         least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
         logits = np.where(logits >= least, logits, -np.inf)
+    if top_p is not None and top_p < 1 and temperature:
+        logits = np.where(logits >= _nucleus(logits, temperature, top_p), logits, -np.inf)
     noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too, so that `rng` advances equally
     drawn: Array = (logits + temperature * noise).argmax(1)
     return drawn
+
+
+def _nucleus(logits: Array, temperature: float, top_p: float) -> Array:
+    """Returns the least logit (B, 1) of the most probable classes whose probabilities have a sum of at least `top_p`:
+    those before which the sum is below it."""
+    falling = -np.sort(-logits, 1)
+    weights = np.exp((falling - falling[:, :1]) / temperature, dtype=np.float64)
+    before = np.cumsum(weights, 1) - weights
+    count = (before < top_p * weights.sum(1, keepdims=True)).sum(1)
+    least: Array = falling[np.arange(len(logits)), count - 1, None]
+    return least

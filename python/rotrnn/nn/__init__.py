@@ -4,10 +4,10 @@
 """
 
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import GELU, Activation, Dropout, Gate
-from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
+from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.conversions import Converted, orthogonal_inverse, real_jordan, to_lru, to_rnn, to_rotrnn
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
@@ -34,10 +34,12 @@ __all__ = [
     "LastPool",
     "LayerNorm",
     "MeanPool",
+    "RMSNorm",
     "Recurrent",
     "ResidualBlock",
     "ResidualStack",
     "StoredHistory",
+    "TiedDense",
     "astype",
     "flatten",
     "orthogonal_inverse",

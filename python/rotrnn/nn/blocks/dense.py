@@ -67,6 +67,19 @@ class Dense(Module):
 
 
 @dataclass(frozen=True)
+class TiedDense(Dense):
+    """A `Dense` without a matrix of its own: the head of a `LanguageModel` whose matrix is the table of its `Embedding`
+    (Press and Wolf 2017). The model passes it as "w". Params: "bias" (D_out,), zero."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"bias": (self.d_out,)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"bias": np.zeros(self.d_out, np.float32)}
+
+
+@dataclass(frozen=True)
 class Embedding(Module):
     """``y[b, t] = table[ids[b, t]] + bias``: like `Dense` on one-hot vectors of the ids (B, T), without forming them.
 

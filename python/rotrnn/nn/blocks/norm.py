@@ -1,4 +1,4 @@
-"""Batch norm and layer norm."""
+"""Batch norm, layer norm and RMS norm."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from rotrnn.ops.pointwise import (
     count_steps,
     layer_norm,
     layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
     statistics_adjoint,
 )
 from rotrnn.ops.recording import recording
@@ -27,7 +29,7 @@ Moments = tuple[Array, Array]
 """Mean and biased variance of each channel, (D,)."""
 
 
-def _check_eps(norm: BatchNorm | LayerNorm) -> None:
+def _check_eps(norm: BatchNorm | LayerNorm | RMSNorm) -> None:
     if not norm.eps >= 0:
         raise ValueError(f"{type(norm).__name__}: eps={norm.eps!r}, expected a nonnegative number")
 
@@ -217,4 +219,46 @@ class LayerNorm(Module):
         return dx, {"scale": dscale, "bias": dbias}
 
 
-NORMS: dict[str, type[BatchNorm] | type[LayerNorm]] = {"batch": BatchNorm, "layer": LayerNorm}
+class RMSNormSaved(NamedTuple):
+    """Input, reciprocal root mean square of each step, lengths."""
+
+    x: Array
+    rstd: Array
+    lengths: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class RMSNorm(Module):
+    """``y = scale x / sqrt(mean(x^2) + eps)``, with the mean over the channels of each step (Zhang and Sennrich 2019,
+    eq. 4): the norm of the released Mamba. Params: "scale" (D,)."""
+
+    d_model: int
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_model")
+        _check_eps(self)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"scale": (self.d_model,)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"scale": np.ones(self.d_model, np.float32)}
+
+    def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, RMSNormSaved]:
+        y, rstd = rms_norm(x, params["scale"], eps=self.eps, lengths=ctx.lengths)
+        return y, RMSNormSaved(x, rstd, ctx.lengths)
+
+    def backward(self, params: Params, saved: RMSNormSaved, dy: Array) -> tuple[Array, Params]:
+        x, rstd, lengths = saved
+        dx, dscale = rms_norm_backward(dy, x, params["scale"], rstd, lengths=lengths)
+        return dx, {"scale": dscale}
+
+
+NORMS: dict[str, type[BatchNorm] | type[LayerNorm] | type[RMSNorm]] = {
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "rms": RMSNorm,
+}

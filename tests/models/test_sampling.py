@@ -1,0 +1,135 @@
+"""Language models that draw tokens: nucleus, stop token, prompts of different lengths; tied heads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.tagger import Choice, draw
+from rotrnn.nn.blocks.dense import TiedDense
+from rotrnn.nn.layer import astype, flatten
+
+V, D, B, T = 7, 6, 3, 5
+SETTINGS = ModelSettings("mamba", D, 2, norm="rms", block="plain", final_norm=True)
+UNTIED: Any = build_model(SETTINGS, {"d_state": 3}, head="language", n_classes=V, vocab=V)
+TIED: Any = replace(UNTIED, head=TiedDense(D, V))
+PROMPT = np.random.default_rng(0).integers(0, V, (B, T))
+
+
+def params_of(model: Any) -> Any:
+    """Parameters in float64 whose logits are some units apart."""
+    params = astype(model.init(np.random.default_rng(1)), np.float64)
+    params["encoder"]["table"] *= 4
+    return params
+
+
+def untied(params: Any) -> Any:
+    """The parameters of the same model with a head of its own."""
+    return params | {"head": {"w": params["encoder"]["table"].copy(), **params["head"]}}
+
+
+def test_a_tied_head_is_the_table() -> None:
+    params = params_of(TIED)
+    assert params["head"].keys() == {"bias"}
+    logits, saved = TIED.forward(params, PROMPT)
+    expected, saved_apart = UNTIED.forward(untied(params), PROMPT)
+    assert np.array_equal(logits, expected)
+    dlogits = np.random.default_rng(2).standard_normal(logits.shape)
+    grads = dict(flatten(TIED.backward(params, saved, dlogits)))
+    apart = dict(flatten(UNTIED.backward(untied(params), saved_apart, dlogits)))
+    assert grads.keys() == dict(flatten(params)).keys()
+    for name, grad in grads.items():
+        both = apart[name] + apart["head.w"] if name == "encoder.table" else apart[name]
+        assert np.array_equal(grad, both), name
+    for engine in ("c", "python"):
+        assert np.array_equal(
+            TIED.stream(params, B, engine).push(PROMPT), UNTIED.stream(untied(params), B, engine).push(PROMPT)
+        )
+
+
+def test_a_tied_head_is_saved_once(tmp_path: Path) -> None:
+    params = params_of(TIED)
+    TIED.save(tmp_path / "m", params)
+    model, loaded = rotrnn.load(tmp_path / "m")
+    assert model == TIED
+    assert "head.w" not in dict(flatten(loaded))
+
+
+def test_a_tied_head_needs_the_table() -> None:
+    with pytest.raises(ValueError, match=re.escape("Embedding(vocab=7, d_model=6), expected Embedding(8, 6)")):
+        replace(UNTIED, head=TiedDense(D, V + 1))
+    classifier: Any = build_model(SETTINGS, {"d_state": 3}, n_classes=V, vocab=V)
+    with pytest.raises(ValueError, match="SequenceClassifier: head is a TiedDense, expected a Dense"):
+        replace(classifier, head=TiedDense(D, V))
+    tagger: Any = build_model(SETTINGS, {"d_state": 3}, head="tagger", n_classes=V, n_features=2)
+    with pytest.raises(ValueError, match=r"Tagger: head is TiedDense\(.*but the encoder Dense"):
+        replace(tagger, head=TiedDense(D, V))
+
+
+def test_the_nucleus() -> None:
+    """Shares 0.5, 0.3, 0.15 and 0.05 in another order: which are drawn at all, and how often."""
+    p, n = np.array([0.15, 0.5, 0.05, 0.3]), 20_000
+    logits = np.tile(np.log(p) + 2, (n, 1))
+    for top_p, kept in ((0.3, [1]), (0.5, [1]), (0.51, [1, 3]), (0.8, [1, 3]), (0.9, [0, 1, 3]), (1.0, [0, 1, 2, 3])):
+        share = np.bincount(draw(np.random.default_rng(0), logits, Choice(top_p=top_p)), minlength=4) / n
+        expected = np.where(np.isin(np.arange(4), kept), p, 0) / p[kept].sum()
+        assert np.all(np.abs(share - expected) <= 4 * np.sqrt(expected * (1 - expected) / n))  # four standard errors
+    # at temperature 2 the shares are those of sqrt(p): 0.379 of the largest, so one is less than 0.5
+    share = np.bincount(draw(np.random.default_rng(0), logits, Choice(2.0, top_p=0.5)), minlength=4)
+    assert (share > 0).tolist() == [False, True, False, True]
+    share = np.bincount(draw(np.random.default_rng(0), logits, Choice(top_k=2, top_p=0.6)), minlength=4)
+    assert (share > 0).tolist() == [False, True, False, False]  # 0.5 / 0.8 is enough
+
+
+def test_a_stop_token_ends_a_sequence() -> None:
+    params = params_of(UNTIED)
+    free = UNTIED.sample(params, PROMPT, 40, seed=3)
+    stop = int(free[0, 2])
+    tokens = UNTIED.sample(params, PROMPT, 40, seed=3, stop=stop)
+    first = [row.tolist().index(stop) if stop in row else 40 for row in free]
+    assert tokens.shape == (B, min(40, max(first) + 1))
+    for row, whole, end in zip(tokens, free, first, strict=True):
+        assert np.array_equal(row[: end + 1], whole[: end + 1][: len(row)])
+        assert np.all(row[end + 1 :] == stop)
+    alone = UNTIED.sample(
+        params, PROMPT[:1], 40, temperature=0, stop=int(UNTIED.sample(params, PROMPT[:1], 1, temperature=0)[0, 0])
+    )
+    assert alone.shape == (1, 1)
+
+
+def test_prompts_of_different_lengths() -> None:
+    """Greedy, so that a sequence's tokens do not depend on what is drawn for others."""
+    params, lengths = params_of(UNTIED), np.array([5, 1, 3])
+    tokens = UNTIED.sample(params, PROMPT, 9, temperature=0, lengths=lengths)
+    for prompt, n, row in zip(PROMPT, lengths, tokens, strict=True):
+        assert np.array_equal(UNTIED.sample(params, prompt[None, :n], 9, temperature=0)[0], row)
+
+
+def test_tokens_come_one_by_one() -> None:
+    params = params_of(UNTIED)
+    drawn = UNTIED.generate(params, PROMPT, 10**9, seed=4, top_p=0.9)
+    assert np.array_equal(
+        np.stack([next(drawn) for _ in range(6)], 1), UNTIED.sample(params, PROMPT, 6, seed=4, top_p=0.9)
+    )
+    assert UNTIED.sample(params, PROMPT, 0).shape == (B, 0)
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"top_p": 0.0}, "top_p is 0.0, expected a number above 0, at most 1"),
+    ({"top_p": 1.5}, "top_p is 1.5, expected a number above 0, at most 1"),
+    ({"stop": V}, "stop is 7, expected"),
+    ({"stop": -1}, "stop is -1, expected"),
+    ({"lengths": np.array([1, 0, 2])}, "lengths has a 0, expected prompts of at least one token"),
+    ({"lengths": np.array([1, 9, 2])}, "lengths"),
+])  # fmt: skip
+def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None:
+    for name in ("sample", "generate"):
+        with pytest.raises(ValueError, match=f"LanguageModel.{name}: {message}"):
+            getattr(UNTIED, name)(params_of(UNTIED), PROMPT, 2, **given)
