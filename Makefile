@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: test-data lib install-lib examples cuda help demo check test harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-jax test-torch docs notebooks
+.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
 
 help:
 	@echo "make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
@@ -43,6 +43,7 @@ help:
 	@echo "make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
 	@echo "make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "make notebooks   run the notebooks of examples/ and store their outputs in them"
+	@echo "make test-hub    published weights and ONNX beside transformers, Flax and onnxruntime, in build/hub"
 	@echo "make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
@@ -138,6 +139,18 @@ examples: .venv/installed
 		echo "make examples needs $$tool; Debian: clang lld llvm wasi-libc libclang-rt-dev-wasm32 chromium" >&2; exit 1; }; done
 	@$(MAKE) -s -f examples/c/Makefile programs page
 	@$(PYTEST) tests/lib/test_examples_in_c.py tests/lib/test_digits_page.py
+
+# Beside other people's models and programs, which are large: in a venv that adds them to .venv
+test-hub: build/hub/installed
+	OMP_WAIT_POLICY=passive build/hub/bin/python -m pytest -n 2 tests/hub
+
+build/hub/installed: tests/hub/requirements.txt | .venv/installed
+	rm -rf build/hub
+	$(PYTHON) -m venv build/hub
+	build/hub/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> "$$(build/hub/bin/python -c 'import site; print(site.getsitepackages()[0])')/rotrnn.pth"
+	@touch $@
 
 resources: .venv/installed
 	@$(BIN)/python tests/cuda/resources.py

@@ -11,7 +11,20 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-EXTRAS = ("scipy", "sklearn", "matplotlib", "pooch", "PIL", "tensorboard", "mpi4py", "jax", "pytest")
+EXTRAS = (
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "pooch",
+    "PIL",
+    "tensorboard",
+    "mpi4py",
+    "jax",
+    "onnx",
+    "tokenizers",
+    "huggingface_hub",
+    "pytest",
+)
 COMMAND = str(Path(sysconfig.get_path("scripts"), "rotrnn"))
 IMPLICIT = {"d_state": 4, "gradient": "implicit", "tol": 1e-10, "max_iterations": 999}
 SMALL = {

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rotrnn import tasks as tasks
     from rotrnn import training as training
     from rotrnn.models.files import load
+    from rotrnn.models.flax_checkpoints import import_lru, import_s5
+    from rotrnn.models.pretrained import from_pretrained
     from rotrnn.training.loop import train
     from rotrnn.training.recipe import load_recipe
 
@@ -58,7 +60,14 @@ def release_memory() -> int:
 
 
 _MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "training")
-_LATE = {"load": "rotrnn.models.files", "load_recipe": "rotrnn.training.recipe", "train": "rotrnn.training.loop"}
+_LATE = {
+    "from_pretrained": "rotrnn.models.pretrained",
+    "import_lru": "rotrnn.models.flax_checkpoints",
+    "import_s5": "rotrnn.models.flax_checkpoints",
+    "load": "rotrnn.models.files",
+    "load_recipe": "rotrnn.training.recipe",
+    "train": "rotrnn.training.loop",
+}
 """Imported when first asked for: tasks, checkpoints and progress bars are not needed by a layer."""
 
 __all__ = [
@@ -76,6 +85,9 @@ __all__ = [
     "Stream",
     "Tagger",
     "build_model",
+    "from_pretrained",
+    "import_lru",
+    "import_s5",
     "learning_rate",
     "load",
     "load_recipe",

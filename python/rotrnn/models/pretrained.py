@@ -1,0 +1,128 @@
+"""Models as folders in the layout of Hugging Face: config.json with the settings, model.safetensors with the arrays.
+
+`SequenceModel.save_pretrained` writes such a folder. Its config.json has the model_type "rotrnn", and its
+model.safetensors is the file of `SequenceModel.save`, which `rotrnn.load` and the C library read. `from_pretrained`
+reads these folders and those of the published models in `READERS`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rotrnn._support.files import atomic_file, check_folder
+from rotrnn._support.json import from_json, to_json
+from rotrnn.models.files import FORMAT, Loaded, described, load, save_model
+from rotrnn.models.huggingface import INDEX, WEIGHTS, read_mamba, read_mamba2
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import Params
+
+CONFIG = "config.json"
+OWN = "rotrnn"
+
+
+def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
+    """Reads a model and its parameters from a folder: ``model, params = rotrnn.from_pretrained("folder")``.
+
+    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM or Mamba2ForCausalLM of
+    transformers, such as that of "state-spaces/mamba-130m-hf". Parameters are float32, or float64 if the file has any.
+    No code is run that a folder has in it.
+
+    Parameters
+    ----------
+    name : path of a folder, or str
+        Where there is no such folder, the name of a repository on the Hugging Face hub, "owner/name". It is downloaded
+        into the cache of the package huggingface_hub (pip install 'rotrnn[hub]').
+    revision : str, optional
+        A branch, tag or commit of the repository.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or it lacks a file.
+    ImportError
+        huggingface_hub is not installed.
+    OSError
+        The repository could not be downloaded.
+    ValueError
+        A file is damaged, the model is of an unknown kind, a setting is wrong, or an array is missing, of another
+        shape, or not finite. The error names the file and the field.
+    """
+    return read_folder(find_folder(name, revision))
+
+
+def read_folder(folder: Path) -> Loaded:
+    """Returns the model of a folder; see `from_pretrained`."""
+    path = folder / CONFIG
+    try:
+        settings = from_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: is not JSON ({error})") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: is a {type(settings).__name__}, expected an object of settings")
+    kind = settings.get("model_type")
+    if not isinstance(kind, str) or kind not in READERS:
+        raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
+    return READERS[kind](folder, settings)
+
+
+def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
+    """Writes a model and its parameters into a folder; see `SequenceModel.save_pretrained`."""
+    check_folder("save_pretrained: folder", folder)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_model(path / WEIGHTS, model, params)
+    names = {"model_type": OWN, "architectures": [type(model).__name__], "model_format": FORMAT}
+    with atomic_file(path / CONFIG) as file:
+        file.write((to_json({**names, "model": described(model)}, indent=2) + "\n").encode())
+
+
+def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
+    """Returns the model of a folder of `save_folder`. The file with the arrays is whole in itself; the settings beside
+    it must be the same."""
+    path = folder / CONFIG
+    if settings.get("model_format") != FORMAT:
+        raise ValueError(f"{path}: model_format is {settings.get('model_format')!r:.20}, expected {FORMAT}")
+    loaded = load(folder / WEIGHTS)
+    if settings.get("model") != from_json(to_json(described(loaded.model))):
+        raise ValueError(f"{path}: model is not that of {WEIGHTS}, expected the two files that were written together")
+    return loaded
+
+
+READERS = {OWN: _read_own, "mamba": read_mamba, "mamba2": read_mamba2}
+"""What reads a folder, by the model_type of its config.json."""
+
+
+def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """Returns the folder of that path, or of a repository of that name."""
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"from_pretrained: name is a {type(name).__name__}, expected a folder or a repository's name")
+    path, text = Path(name), os.fspath(name)
+    if path.is_file():
+        raise ValueError(f"from_pretrained: name is {text!r:.80}, a file, expected a folder, or rotrnn.load for a file")
+    if path.is_dir():
+        if revision is not None:
+            raise ValueError(
+                f"from_pretrained: revision is {revision!r:.80}, expected None with the folder {text!r:.80}"
+            )
+        return path
+    if isinstance(name, os.PathLike) or text.count("/") != 1 or text.startswith(("/", ".", "~")) or text.endswith("/"):
+        raise FileNotFoundError(f"from_pretrained: name is {text!r:.80}, and there is no such folder")
+    return _downloaded(text, revision)
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ImportError(
+            f"from_pretrained: there is no folder {name!r:.80}, and to ask for a repository of that name needs "
+            "huggingface_hub, which is not installed; pip install 'rotrnn[hub]'"
+        ) from error
+    wanted = [CONFIG, INDEX, "*.safetensors", "tokenizer.json"]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise OSError(f"from_pretrained: {name!r:.80} could not be downloaded ({reason})") from error

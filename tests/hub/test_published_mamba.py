@@ -1,0 +1,181 @@
+"""Folders that transformers writes, read by `rotrnn.from_pretrained`: the logits are those of its own models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+
+import rotrnn
+from rotrnn.nn.layers.mamba2 import Mamba2
+from rotrnn.nn.layers.selective import Mamba
+
+V, T, B = 61, 37, 3
+SMALL = {"vocab_size": V, "hidden_size": 24, "state_size": 5, "num_hidden_layers": 3}
+HEADS = {"num_heads": 6, "head_dim": 8, "chunk_size": 8}
+PUBLISHED: dict[str, tuple[Any, Any]] = {
+    "mamba": (MambaForCausalLM, MambaConfig(**SMALL)),
+    "mamba, other forms": (
+        MambaForCausalLM,
+        MambaConfig(
+            **SMALL, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, time_step_rank=3, conv_kernel=3,
+            layer_norm_epsilon=1e-3, expand=3,
+        ),
+    ),
+    "mamba2": (Mamba2ForCausalLM, Mamba2Config(**SMALL, **HEADS, n_groups=1)),
+    "mamba2, groups": (Mamba2ForCausalLM, Mamba2Config(**SMALL, **HEADS, n_groups=2, use_bias=True)),
+    "mamba2, tied": (
+        Mamba2ForCausalLM,
+        Mamba2Config(**SMALL, **HEADS, n_groups=3, tie_word_embeddings=True, use_conv_bias=False),
+    ),
+}  # fmt: skip
+TOLERANCE = 1e-5
+"""Of logits of size 4: some thousand roundings of 2^-24 each, of random sign, in three blocks."""
+
+
+def published(name: str, folder: Path, **more: Any) -> Any:
+    """A model of transformers, each parameter moved from its initial value, written to a folder."""
+    kind, config = PUBLISHED[name]
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.1 * torch.randn_like(one))
+    model.save_pretrained(folder, **more)
+    return model
+
+
+def tokens() -> Any:
+    return np.random.default_rng(0).integers(0, V, (B, T))
+
+
+def logits_of(model: Any, ids: Any) -> Any:
+    with torch.no_grad():
+        return model(torch.tensor(ids)).logits.numpy()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs, ids = published(name, tmp_path), tokens()
+    model, params = rotrnn.from_pretrained(tmp_path)
+    expected = logits_of(theirs, ids)
+    logits, _ = model.forward(params, ids)
+    assert logits.dtype == np.float32
+    assert np.abs(logits - expected).max() <= TOLERANCE
+    assert np.ptp(expected) > 1  # 1e-5 is little beside them
+    assert type(model.stack.blocks[0].layer) is (Mamba2 if name.startswith("mamba2") else Mamba)
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_streams_go_on_as_transformers_do(name: str, engine: str, tmp_path: Path) -> None:
+    """A chunk, then single tokens."""
+    theirs, ids = published(name, tmp_path), tokens()
+    model, params = rotrnn.from_pretrained(tmp_path)
+    expected, stream = logits_of(theirs, ids), model.stream(params, B, engine)
+    assert np.abs(stream.push(ids[:, :9]) - expected[:, :9]).max() <= TOLERANCE
+    for t in range(9, T):
+        assert np.abs(stream.push(ids[:, t]) - expected[:, t]).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    """Greedy. No two logits are as near to each other as the two programs' differ."""
+    theirs, ids = published(name, tmp_path), tokens()[:, :7]
+    model: Any
+    model, params = rotrnn.from_pretrained(tmp_path)
+    with torch.no_grad():
+        mask = torch.ones(ids.shape, dtype=torch.int64)
+        expected = theirs.generate(
+            torch.tensor(ids), attention_mask=mask, max_new_tokens=20, do_sample=False, eos_token_id=None
+        ).numpy()
+    assert np.array_equal(model.sample(params, ids, 20, temperature=0), expected[:, 7:])
+
+
+def test_a_model_in_parts_and_in_half_precision(tmp_path: Path) -> None:
+    """Files of a limited size and an index of them; bfloat16 is widened."""
+    whole, parts, half = tmp_path / "whole", tmp_path / "parts", tmp_path / "half"
+    published("mamba", whole)
+    published("mamba", parts, max_shard_size="20KB")
+    assert len(list(parts.glob("*.safetensors"))) > 1
+    _, expected = rotrnn.from_pretrained(whole)
+    _, got = rotrnn.from_pretrained(parts)
+    theirs = published("mamba", tmp_path / "again").to(torch.bfloat16)
+    theirs.save_pretrained(half)
+    _, narrow = rotrnn.from_pretrained(half)
+    wide = dict(theirs.to(torch.float32).state_dict())
+    for (name, one), (_, two) in zip(rotrnn.nn.flatten(expected), rotrnn.nn.flatten(got), strict=True):
+        assert np.array_equal(one, two), name
+    assert np.array_equal(narrow["encoder"]["table"], wide["backbone.embeddings.weight"].numpy())
+    assert narrow["blocks"]["0"]["layer"]["A_log"].dtype == np.float32
+
+
+def test_gradients_are_those_of_torch(tmp_path: Path) -> None:
+    """Of the mean cross-entropy, by every parameter; the embedding is tied, so its gradient is a sum of two."""
+    theirs, ids = published("mamba", tmp_path).train(), tokens()
+    model: Any
+    model, params = rotrnn.from_pretrained(tmp_path)
+    theirs(torch.tensor(ids), labels=torch.tensor(ids)).loss.backward()
+    logits, saved = model.forward(params, ids)
+    loss = model.loss(logits, model.targets(ids))
+    grads = dict(rotrnn.nn.flatten(model.backward(params, saved, loss.dlogits)))
+    named = {"encoder.table": "backbone.embeddings.weight", "norm.scale": "backbone.norm_f.weight"}
+    named |= {f"blocks.1.layer.{name}": f"backbone.layers.1.mixer.{name}" for name in ("A_log", "D")}
+    named["blocks.0.layer.dt_bias"] = "backbone.layers.0.mixer.dt_proj.bias"
+    named["blocks.2.norm.scale"] = "backbone.layers.2.norm.weight"
+    for ours, there in named.items():
+        expected = theirs.get_parameter(there).grad.numpy()
+        assert np.abs(grads[ours] - expected).max() <= 1e-5 * max(1, np.abs(expected).max()), ours
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "type": ({"state_size": "5"}, "config.json: state_size is '5', expected an integer"),
+    "shape": ({"state_size": 6}, r"backbone.layers.0.mixer.x_proj.weight has shape \(12, 48\), expected \(14, 48\)"),
+    "fewer": ({"num_hidden_layers": 2}, "model.safetensors: has backbone.layers.2.mixer.A_log, which is not expected"),
+    "more": ({"num_hidden_layers": 4}, "model.safetensors: lacks backbone.layers.3.norm.weight"),
+    "act": ({"hidden_act": "gelu"}, "config.json: hidden_act is 'gelu', expected 'silu'"),
+    "untied": ({"tie_word_embeddings": False}, "model.safetensors: lacks lm_head.weight"),
+    "inner": ({"intermediate_size": 7}, "config.json: intermediate_size is 7, expected 48"),
+    "value": ({"layer_norm_epsilon": -1.0}, "config.json: .*norm_eps"),
+    "kind": ({"model_type": "mamba3"}, "config.json: model_type is 'mamba3', expected one of rotrnn, mamba, mamba2"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_settings_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
+    change, message = WRONG[wrong]
+    published("mamba", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=message) as raised:
+        rotrnn.from_pretrained(tmp_path)
+    assert str(raised.value).startswith(str(tmp_path))
+
+
+def test_settings_of_mamba2_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    published("mamba2", tmp_path)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text())
+    for change, message in (
+        ({"time_step_limit": [0.0, 0.1]}, r"time_step_limit is \[0.0, 0.1\], expected 0 and infinity"),
+        ({"num_heads": 5}, r"num_heads is 5 and head_dim 8, expected expand \* hidden_size = 48 as their product"),
+    ):
+        path.write_text(json.dumps(settings | change))
+        with pytest.raises(ValueError, match=f"config.json: {message}"):
+            rotrnn.from_pretrained(tmp_path)
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    published("mamba", tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"model.safetensors: is truncated, or is not a safetensors file"):
+        rotrnn.from_pretrained(tmp_path)
+    weights.unlink()
+    with pytest.raises(FileNotFoundError, match=r"model.safetensors"):
+        rotrnn.from_pretrained(tmp_path)

@@ -1,0 +1,118 @@
+"""Folders in the layout of Hugging Face, as `save_pretrained` writes them, and repositories by name.
+
+What transformers writes is in tests/hub."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import rotrnn
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.layer import flatten
+
+MODEL = build_model(ModelSettings("lru", 6, 2, norm="rms"), {"d_state": 3}, n_classes=5, vocab=5)
+PARAMS = MODEL.init(np.random.default_rng(0))
+
+
+def equal(one: Any, two: Any) -> bool:
+    pairs = zip(sorted(flatten(one)), sorted(flatten(two)), strict=True)
+    return all(a == b and np.array_equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def test_a_folder_is_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    MODEL.save_pretrained(folder, PARAMS)
+    for name in (folder, str(folder)):
+        model, params = rotrnn.from_pretrained(name)
+        assert model == MODEL
+        assert equal(params, PARAMS)
+    assert rotrnn.load(folder / "model.safetensors").model == MODEL
+    MODEL.save_pretrained(folder, PARAMS)  # over the old one
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_others_read_its_files(tmp_path: Path) -> None:
+    MODEL.save_pretrained(tmp_path, PARAMS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("rotrnn", ["SequenceClassifier"])
+    assert config["model"]["stack"]["blocks"][0]["norm"] == {"kind": "RMSNorm", "d_model": 6, "eps": 1e-5}
+    arrays = load_file(tmp_path / "model.safetensors")
+    assert arrays.keys() == dict(flatten(PARAMS)).keys()
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no JSON": ("{", "is not JSON"),
+    "list": ([], "is a list, expected an object of settings"),
+    "kind": ({"model_type": "gpt2"}, "model_type is 'gpt2', expected one of rotrnn, mamba, mamba2"),
+    "no kind": ({"model_type": None}, "model_type is None, expected one of"),
+    "format": ({"model_format": 9}, "model_format is 9, expected 1"),
+    "model": ({"model": {"kind": "Tagger"}}, "model is not that of model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_settings_name_the_file(wrong: str, tmp_path: Path) -> None:
+    value, message = WRONG[wrong]
+    MODEL.save_pretrained(tmp_path, PARAMS)
+    path = tmp_path / "config.json"
+    whole = json.loads(path.read_text()) | value if isinstance(value, dict) else value
+    path.write_text(whole if isinstance(whole, str) else json.dumps(whole))
+    with pytest.raises(ValueError, match=message) as raised:
+        rotrnn.from_pretrained(tmp_path)
+    assert str(raised.value).startswith(str(path))
+
+
+def test_wrong_folders(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(ValueError, match=r"from_pretrained: name is '.*file', a file, .* rotrnn.load"):
+        rotrnn.from_pretrained(file)
+    for name in (tmp_path / "a", str(tmp_path / "a"), "./a/b", "a/b/c", "none", ""):
+        with pytest.raises(FileNotFoundError):
+            rotrnn.from_pretrained(name)
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        rotrnn.from_pretrained(tmp_path)
+    with pytest.raises(TypeError, match="from_pretrained: name is a int, expected a folder or a repository's name"):
+        rotrnn.from_pretrained(3)  # type: ignore[arg-type]
+    MODEL.save_pretrained(tmp_path / "m", PARAMS)
+    with pytest.raises(ValueError, match="revision is 'main', expected None with the folder"):
+        rotrnn.from_pretrained(tmp_path / "m", revision="main")
+    with pytest.raises(ValueError, match=r"save_pretrained: folder .*file: is a file, expected a folder"):
+        MODEL.save_pretrained(file, PARAMS)
+    with pytest.raises(ValueError, match="encoder is missing"):
+        MODEL.save_pretrained(tmp_path / "n", {})
+
+
+def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for huggingface_hub that has one repository, and none other."""
+    MODEL.save_pretrained(tmp_path, PARAMS)
+    asked: list[Any] = []
+
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision))
+        assert {"config.json", "*.safetensors"} <= set(allow_patterns)
+        if name != "someone/small":
+            raise OSError("404 Client Error.\n\nRepository Not Found")
+        return str(tmp_path)
+
+    stand_in: Any = types.ModuleType("huggingface_hub")
+    stand_in.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    model, params = rotrnn.from_pretrained("someone/small", revision="v1")
+    assert (model, asked) == (MODEL, [("someone/small", "v1")])
+    assert equal(params, PARAMS)
+    with pytest.raises(
+        OSError, match=r"^from_pretrained: 'someone/else' could not be downloaded \(404 Client Error\.\)$"
+    ):
+        rotrnn.from_pretrained("someone/else")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"huggingface_hub, which is not installed; pip install 'rotrnn\[hub\]'"):
+        rotrnn.from_pretrained("someone/small")
