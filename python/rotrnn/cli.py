@@ -1,4 +1,4 @@
-"""The command `rotrnn`: train, sweep, results, eval, estimate, data, plot, groups, info."""
+"""The command `rotrnn`: train, sweep, results, eval, export, generate, estimate, data, plot, groups, info."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from rotrnn import __version__, _cpu
@@ -23,6 +24,10 @@ from rotrnn._support.json import to_json
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plural
 from rotrnn.cuda import DeviceError
+from rotrnn.models.files import Loaded, load
+from rotrnn.models.pretrained import find_folder, read_folder
+from rotrnn.models.tagger import LanguageModel
+from rotrnn.models.writing import tokens_of
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
@@ -220,6 +225,47 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _model(path: str, checkpoint: str) -> tuple[Loaded, Path]:
+    """Returns a model and its folder: of a run, of a file, or of what `rotrnn.from_pretrained` finds."""
+    there = Path(path)
+    if there.is_file():
+        return load(there), there.parent
+    if Run(there).recipe.is_file():
+        run = Run(there)
+        recipe = run.load_recipe()
+        model = recipe.build(recipe.task.shape)
+        return Loaded(model, run.load_params(checkpoint, initial_state(model, recipe).params)), there
+    folder = find_folder(path)
+    return read_folder(folder), folder
+
+
+def _export(args: argparse.Namespace) -> None:
+    (model, params), _ = _model(args.model, args.checkpoint)
+    if args.out.suffix == ".onnx":
+        model.save_onnx(args.out, params)
+    elif args.out.suffix == ".safetensors":
+        model.save(args.out, params)
+    elif args.out.suffix:
+        raise ValueError(f"--out {args.out}: expected a name that ends in .safetensors or .onnx, or a folder")
+    else:
+        model.save_pretrained(args.out, params)
+    print(args.out)
+
+
+def _generate(args: argparse.Namespace) -> None:
+    (model, params), folder = _model(args.model, args.checkpoint)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"generate: {args.model} is a {type(model).__name__}, expected a LanguageModel")
+    tokens = tokens_of(folder)
+    prompt = np.array([tokens.encode(args.prompt)], np.int64)
+    how = {name: getattr(args, name) for name in ("seed", "temperature", "top_k", "top_p", "stop")}
+    drawn = (int(one[0]) for one in model.generate(params, prompt, args.tokens, **how))
+    print(args.prompt, end="", flush=True)
+    for piece in tokens.pieces(drawn):
+        print(piece, end="", flush=True)
+    print()
+
+
 def _estimate(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.set)
     if args.stand_in is None:
@@ -391,6 +437,8 @@ def _parser() -> argparse.ArgumentParser:
         _sweep_parser,
         _results_parser,
         _eval_parser,
+        _export_parser,
+        _generate_parser,
         _estimate_parser,
         _data_parser,
         _plot_parser,
@@ -581,6 +629,61 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
         help="the parameters to evaluate; the default, best, are those with the best validation accuracy (there is a "
         "warning if the data set has no validation split and they were selected on the test split)",
     )
+
+
+def _export_parser(commands: Any) -> None:
+    one = _command(
+        commands,
+        "export",
+        _export,
+        "write a run's model to one file, a folder, or ONNX",
+        """\
+Writes a model with its parameters. --out FILE.safetensors is one file, which `rotrnn.load` and the C library read; a
+name without an ending is a folder with config.json and model.safetensors, which `rotrnn.from_pretrained` reads; and
+FILE.onnx is an ONNX graph (needs onnx: pip install 'rotrnn[onnx]'), for the layers whose loop ONNX's Scan can say.
+
+MODEL is the folder of a run, whose best parameters are taken unless --checkpoint says otherwise; or a model's file or
+folder, to convert it.""",
+        """\
+rotrnn export runs/digits --out digits.safetensors
+rotrnn export runs/digits --out digits.onnx --checkpoint last""",
+    )
+    _add_model(one)
+    one.add_argument("--out", type=Path, required=True, metavar="PATH", help="file or folder to write")
+
+
+def _generate_parser(commands: Any) -> None:
+    one = _command(
+        commands,
+        "generate",
+        _generate,
+        "continue a text by a language model",
+        """\
+Prints PROMPT and what the model writes after it, token by token. MODEL is the folder of a run, a model's file or
+folder, or the name of a repository on the Hugging Face hub (needs huggingface_hub: pip install 'rotrnn[hub]').
+
+If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), PROMPT is a text, else token ids. The
+same seed gives the same tokens. Needs no network if MODEL is a folder.""",
+        """\
+rotrnn generate mamba-130m-hf "The capital of France is" --temperature 0
+rotrnn generate state-spaces/mamba-130m-hf "Once upon a time" --tokens 200 --top-p 0.9
+rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1""",
+    )
+    _add_model(one)
+    one.add_argument("prompt", metavar="PROMPT", help="text or token ids to continue")
+    one.add_argument("--tokens", type=int, default=100, metavar="N", help="at most so many tokens (default: 100)")
+    one.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draws (default: 0)")
+    one.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="divides the logits; 0: the most probable token"
+    )
+    one.add_argument("--top-k", type=int, metavar="N", help="draw from the N most probable tokens")
+    one.add_argument("--top-p", type=float, metavar="X", help="draw from the fewest tokens of probability X together")
+    one.add_argument("--stop", type=int, metavar="ID", help="end after this token")
+
+
+def _add_model(one: argparse.ArgumentParser) -> None:
+    one.add_argument("model", metavar="MODEL", help="folder of a run, or a model's file or folder")
+    one.add_argument("--checkpoint", choices=("init", "last", "best"), default="best", help="of a run (default: best)")
 
 
 def _estimate_parser(commands: Any) -> None:

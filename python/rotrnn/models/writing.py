@@ -1,0 +1,71 @@
+"""Text that a language model writes, and its tokens: the tokenizer.json of a published model's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rotrnn._support.files import read_most
+
+FILE = "tokenizer.json"
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokens:
+    """Token ids as they are: "464 3290" for the tokens 464 and 3290."""
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [int(one) for one in text.replace(",", " ").split()]
+        except ValueError:
+            raise ValueError(f"prompt is {text!r:.80}, expected token ids, since there is no {FILE}") from None
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Yields the text of each token."""
+        for token in tokens:
+            yield f" {token}"
+
+
+class Tokenizer(Tokens):
+    """A tokenizer.json, read by the package tokenizers."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer as Published
+        except ImportError as error:
+            raise ImportError(
+                f"{path}: to read it needs tokenizers, which is not installed; pip install 'rotrnn[hub]'"
+            ) from error
+        with open(path, "rb") as file:
+            text = read_most(file, MOST)
+        try:
+            self.published: Any = Published.from_str(text.decode())
+        except Exception as error:  # the package raises Exception itself
+            raise ValueError(f"{path}: is not a tokenizer, or is damaged ({error})") from None
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.published.encode(text).ids
+        return ids
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Yields the text as it grows. A character whose bytes are spread over tokens comes with the last of them."""
+        read: list[int] = []
+        shown = ""
+        for token in tokens:
+            read.append(token)
+            text = self.published.decode(read)
+            if text.endswith(INCOMPLETE):
+                continue
+            yield text[len(shown) :]
+            shown = text
+
+
+MOST = 2**28
+"""Largest tokenizer.json that is read, in bytes."""
+
+
+def tokens_of(folder: Path) -> Tokens:
+    """Returns what reads and writes the tokens of a model's folder, or of a file, which has no tokenizer beside it."""
+    path = folder / FILE
+    return Tokenizer(path) if path.is_file() else Tokens()

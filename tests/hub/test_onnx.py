@@ -1,0 +1,128 @@
+"""Models as ONNX graphs, run by onnxruntime: the logits of `forward`."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from rotrnn.models.build import BLOCKS, ModelSettings, build_model
+from rotrnn.models.tagger import LanguageModel
+from rotrnn.nn.blocks.dense import TiedDense
+from rotrnn.nn.layer import astype, flatten, unflatten
+
+B, T, D, F, V, C = 3, 23, 12, 4, 7, 5
+N = {"d_state": 6}
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lru": ("lru", N),
+    "lru, both": ("lru", {**N, "bidirectional": True}),
+    "s5": ("s5", {**N, "bidirectional": True, "discretisation": "bilinear"}),
+    "rotrnn": ("rotrnn", {**N, "heads": 2}),
+    "rope_memory": ("rope_memory", {**N, "length": 30}),
+    "s4d": ("s4d", N),
+    "s4d, both": ("s4d", {**N, "bidirectional": True, "conjugate": False}),
+    "rnn": ("rnn", N),
+    "rnn, tanh": ("rnn", {**N, "activation": "tanh", "bidirectional": True}),
+    "rnn, relu": ("rnn", {**N, "activation": "relu"}),
+    "min_gru": ("min_gru", N),
+    "mamba": ("mamba", N),
+    "mamba, other forms": ("mamba", {**N, "d_conv": 0, "bias": True}),
+    "mamba, taps": ("mamba", {**N, "d_conv": 3, "conv_bias": False, "expand": 1}),
+}
+PARTS: dict[str, dict[str, Any]] = {
+    **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},
+    **{f"{glu}, {norm}": {"glu": glu, "norm": norm} for glu, norm in (("half1", "rms"), ("half2", "batch"))},
+    "gelu after": {"glu": "gelu", "prenorm": False, "norm_eps": 0.1},
+    "last": {"pool": "last"},
+}
+
+
+def model_of(layer: str, own: dict[str, Any], head: str = "classifier", tokens: bool = False, **settings: Any) -> Any:
+    """A model, and its parameters in float32, each moved from its initial value."""
+    reads = {"vocab": V} if tokens else {"n_features": F}
+    classes = V if head == "language" else C
+    model = build_model(ModelSettings(layer, D, 2, **settings), own, head=head, n_classes=classes, **reads)
+    rng = np.random.default_rng(0)
+    params = {name: one + 0.05 * rng.standard_normal(one.shape) for name, one in flatten(model.init(rng))}
+    params = {name: np.abs(one) if name.endswith("running_var") else one for name, one in params.items()}
+    return model, astype(unflatten(params), np.float32)
+
+
+def inputs_of(model: Any, shape: tuple[int, int], dtype: Any = np.float32) -> Any:
+    rng = np.random.default_rng(1)
+    if hasattr(model.encoder, "vocab"):
+        return rng.integers(0, V, shape)
+    return rng.standard_normal((*shape, F)).astype(dtype)
+
+
+def check(model: Any, params: Any, path: Path, dtype: Any = np.float32, tolerance: float = 1e-5) -> None:
+    """One file for several shapes. Both err by roundings alone, of logits of size one or, of a linear RNN whose states
+    grow, more."""
+    model.save_onnx(path, params)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for shape in ((B, T), (1, 1), (2, 40)):
+        x = inputs_of(model, shape, dtype)
+        expected, _ = model.forward(params, x)
+        (got,) = session.run(["logits"], {"inputs": x})
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        assert np.ptp(expected) > 0.1
+        assert np.abs(got - expected).max() <= tolerance * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, tmp_path: Path) -> None:
+    check(*model_of(*LAYERS[name], head="tagger"), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts(name: str, tmp_path: Path) -> None:
+    check(*model_of("lru", N, **PARTS[name]), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("name", ["lru", "s4d", "rnn", "min_gru", "mamba"])
+def test_double_precision(name: str, tmp_path: Path) -> None:
+    """It shows that the two differ by roundings: 2^-53 here, and the same number of them."""
+    model, params = model_of(*LAYERS[name], head="tagger")
+    check(model, astype(params, np.float64), tmp_path / "m.onnx", np.float64, 1e-5 * 2.0**-28)
+
+
+def test_heads_and_tokens(tmp_path: Path) -> None:
+    for head, tokens in itertools.product(("classifier", "tagger", "bits"), (False, True)):
+        check(*model_of("lru", N, head, tokens), tmp_path / "m.onnx")
+    model, params = model_of("min_gru", N, "language", True)
+    check(model, params, tmp_path / "m.onnx")
+    tied = LanguageModel(model.encoder, model.stack, TiedDense(D, V))
+    del params["head"]["w"]
+    check(tied, params, tmp_path / "m.onnx")
+
+
+def test_the_file_says_what_it_takes(tmp_path: Path) -> None:
+    model, params = model_of("lru", N)
+    model.save_onnx(tmp_path / "m.onnx", params)
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    shapes = [
+        [one.dim_param or one.dim_value for one in value.type.tensor_type.shape.dim]
+        for value in (graph.input[0], graph.output[0])
+    ]
+    assert shapes == [["batch", "time", F], ["batch", C]]
+
+
+@pytest.mark.parametrize(("layer", "own", "message"), [
+    ("attention", {"heads": 2}, "the model has a Attention, expected LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU, "),
+    ("lru", {**N, "window": 3}, "a LRU has window=3, expected None"),
+    ("s4d", {**N, "window": 3}, "a S4D has window=3, expected None"),
+    ("mamba", {**N, "window": 3}, "a Mamba has window=3, expected None"),
+])  # fmt: skip
+def test_what_has_no_form_is_refused(layer: str, own: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model, params = model_of(layer, own)
+    with pytest.raises(ValueError, match=f"^save_onnx: {message}"):
+        model.save_onnx(tmp_path / "m.onnx", params)
+    retrieval = build_model(ModelSettings("lru", D, 1), N, head="retrieval", n_classes=2, vocab=V)
+    with pytest.raises(ValueError, match="save_onnx: the model is a Retrieval, expected a classifier or a tagger"):
+        retrieval.save_onnx(tmp_path / "m.onnx", retrieval.init(np.random.default_rng(0)))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,119 @@
+"""The commands export and generate: a run's model as a file and a folder, and a text that goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from rotrnn.cli import main
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.writing import Tokenizer, tokens_of
+from rotrnn.nn.layer import flatten
+from rotrnn.training.run import Run
+
+MODEL: Any = build_model(ModelSettings("min_gru", 6, 1), {"d_state": 4}, head="language", n_classes=9, vocab=9)
+PARAMS = MODEL.init(np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps, evaluated after the first, so that its best and last parameters may differ."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    recipe = rotrnn.load_recipe("digits-lru", ["training.steps=3", "training.eval_every=1"])
+    rotrnn.train(recipe, folder, progress=False)
+    return folder
+
+
+def equal(one: Any, two: Any) -> bool:
+    pairs = zip(sorted(flatten(one)), sorted(flatten(two)), strict=True)
+    return all(a == b and np.array_equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def test_a_run_as_a_file_and_a_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for out, checkpoint in (("m.safetensors", "best"), ("folder", "last")):
+        path = tmp_path / out
+        more = [] if checkpoint == "best" else ["--checkpoint", checkpoint]
+        assert main(["export", str(run), "--out", str(path), *more]) == 0
+        assert capsys.readouterr().out == f"{path}\n"
+        model, params = rotrnn.load(path) if path.suffix else rotrnn.from_pretrained(path)
+        assert equal(params, Run(run).load_params(checkpoint))
+        assert model.check_params(params) is None
+    assert main(["export", str(tmp_path / "folder"), "--out", str(tmp_path / "again.safetensors")]) == 0
+    assert equal(rotrnn.load(tmp_path / "again.safetensors").params, params)
+
+
+def test_what_cannot_be_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for model, out, message in (
+        (run, "m.pt", "m.pt: expected a name that ends in .safetensors or .onnx, or a folder"),
+        (tmp_path / "none", "m.safetensors", "there is no such folder"),
+    ):
+        assert main(["export", str(model), "--out", str(tmp_path / out)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_onnx_is_asked_for(run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert main(["export", str(run), "--out", str(tmp_path / "m.onnx")]) == 2
+    assert "save_onnx: needs onnx, which is not installed; pip install 'rotrnn[onnx]'" in capsys.readouterr().err
+
+
+def test_token_ids_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    MODEL.save(tmp_path / "m.safetensors", PARAMS)
+    command = ["generate", str(tmp_path / "m.safetensors"), "1, 2 3", "--tokens", "6", "--top-k", "4", "--seed", "2"]
+    assert main(command) == 0
+    expected = MODEL.sample(PARAMS, np.array([[1, 2, 3]]), 6, top_k=4, seed=2)[0]
+    assert capsys.readouterr().out == "1, 2 3 " + " ".join(map(str, expected)) + "\n"
+    assert main([*command[:2], "a b"]) == 2
+    assert "prompt is 'a b', expected token ids, since there is no tokenizer.json" in capsys.readouterr().err
+
+
+class Published:
+    """A stand-in for tokenizers.Tokenizer: a token is a byte, 0 to 8 for the bytes of `TEXT`."""
+
+    TEXT = "añb".encode() + b"cdefg"
+
+    @classmethod
+    def from_str(cls, text: str) -> Published:
+        if not text.startswith("{"):
+            raise Exception("expected value at line 1 column 1")
+        return cls()
+
+    def encode(self, text: str) -> Any:
+        return types.SimpleNamespace(ids=[self.TEXT.index(one) for one in text.encode()])
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(self.TEXT[one] for one in ids).decode(errors="replace")
+
+
+def test_text_goes_on(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: Any = types.ModuleType("tokenizers")
+    stand_in.Tokenizer = Published
+    monkeypatch.setitem(sys.modules, "tokenizers", stand_in)
+    MODEL.save_pretrained(tmp_path, PARAMS)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({}))
+    assert main(["generate", str(tmp_path), "añb", "--temperature", "0", "--tokens", "4"]) == 0
+    drawn = MODEL.sample(PARAMS, np.array([[0, 1, 2, 3]]), 4, temperature=0)[0]
+    text = Published().decode(drawn.tolist())
+    shown = capsys.readouterr().out
+    assert shown.startswith("añb")
+    assert text.rstrip("\N{REPLACEMENT CHARACTER}") in shown
+    pieces = list(tokens_of(tmp_path).pieces([0, 1, 2, 3]))
+    assert pieces == ["a", "ñ", "b"]  # the two bytes of a letter come together
+    (tmp_path / "tokenizer.json").write_text("?")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: is not a tokenizer, or is damaged"):
+        tokens_of(tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match=r"needs tokenizers, which is not installed; pip install 'rotrnn\[hub\]'"):
+        Tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_only_language_models_write(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(run), "1"]) == 2
+    assert "is a SequenceClassifier, expected a LanguageModel" in capsys.readouterr().err
