@@ -62,6 +62,16 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "runs" / "digits" / "result.json").exists()
 
 
+def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks in "py" need files or packages of others: tests/hub."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for example in blocks(DOCS / "models.md", "python"):
+        exec(example, names)
+    assert names["drawn"].shape == (2, 20)
+    assert (tmp_path / "folder" / "config.json").exists()
+
+
 def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
     assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
@@ -70,6 +80,7 @@ def test_every_python_example_is_run() -> None:
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
         "jax.md",  # tests/with_jax/test_jax_page.py
+        "models.md",
         "own-layers.md",
         "processes.md",  # tests/training/test_split.py
         "pytorch.md",  # tests/pytorch/test_torch_docs.py
