@@ -30,9 +30,10 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rnn, tanh": ("rnn", {**N, "activation": "tanh", "bidirectional": True}),
     "rnn, relu": ("rnn", {**N, "activation": "relu"}),
     "min_gru": ("min_gru", N),
+    "min_gru, negative": ("min_gru", {**N, "negative": True}),
     "mamba": ("mamba", N),
     "mamba, other forms": ("mamba", {**N, "d_conv": 0, "bias": True}),
-    "mamba, taps": ("mamba", {**N, "d_conv": 3, "conv_bias": False, "expand": 1}),
+    "mamba, taps": ("mamba", {**N, "d_conv": 3, "conv_bias": False, "expand": 1, "negative": True}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

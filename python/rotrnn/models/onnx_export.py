@@ -202,7 +202,7 @@ def _rnn(g: Graph, layer: RNN, params: Params, x: str) -> str:
 def _min_gru(g: Graph, layer: MinGRU, params: Params, x: str) -> str:
     z = g.op("Sigmoid", g.dense(x, params["W_z"], params["b_z"]))
     candidate = g.op("Mul", z, g.dense(x, params["W_c"], params["b_c"]))
-    kept = g.op("Sub", g.constant(1), z)
+    kept = g.op("Sub", g.constant(1), g.op("Mul", z, g.constant(2)) if layer.negative else z)
 
     def step(body: Graph, states: list[str], now: list[str]) -> tuple[list[str], list[str]]:
         h = body.op("Add", body.op("Mul", now[0], states[0]), now[1])
@@ -226,6 +226,8 @@ def _mamba(g: Graph, layer: Mamba, params: Params, x: str) -> str:
     def step(body: Graph, states: list[str], now: list[str]) -> tuple[list[str], list[str]]:
         u_t, delta_t, B_t, C_t = now
         decay = body.op("Exp", body.op("Mul", body.op("Unsqueeze", delta_t, last), A))
+        if layer.negative:
+            decay = body.op("Sub", body.op("Mul", decay, body.constant(2)), body.constant(1))
         given = body.op(
             "Mul", body.op("Unsqueeze", body.op("Mul", delta_t, u_t), last), body.op("Unsqueeze", B_t, middle)
         )
