@@ -29,6 +29,8 @@ EPSILON = {"batch": 1e-5, "layer": 1e-6}
 """What Flax adds to variances."""
 ACTIVATIONS = {"full_glu": "full", "half_glu1": "half1", "half_glu2": "half2", "gelu": "gelu"}
 """The ends of a block in S5's code, and their names in `ModelSettings`."""
+OUTPUTS: dict[str, tuple[str, ...]] = {"full": ("out1", "out2"), "half1": ("out2",), "half2": ("out2",), "gelu": ()}
+"""The dense maps of these."""
 
 
 def import_lru(source: Source, *, prenorm: bool, pool: str = "mean", tokens: bool = False) -> Loaded:
@@ -214,9 +216,8 @@ def _loaded(
             tree.take(f"blocks.{i}.norm.{name}", norms + name, (D,))
         for name in ("mean", "var") if norm == "batch" else ():
             tree.take(f"blocks.{i}.norm.running_{name}", f"batch_stats/{norms}{name}", (D,))
-        for ours, name in {"value": "out1", "gate": "out2"}.items():
-            if ours in model.stack.blocks[i].modules["gate"].modules:
-                tree.take_dense(f"blocks.{i}.gate.{ours}", there + name, D, D)
+        for name in OUTPUTS[glu]:
+            tree.take_dense(f"blocks.{i}.gate.{'value' if name == 'out1' else 'gate'}", there + name, D, D)
     if tree.arrays:
         raise ValueError(f"{tree.where}: has {min(tree.arrays)}, which is not expected")
     params = unflatten(tree.made)
