@@ -20,6 +20,7 @@ from rotrnn._support.settings import PYTHON, Unfit, describe, fit, hints_of
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.models.model import SequenceModel
+from rotrnn.models.tagger import Tagger
 from rotrnn.nn.blocks.dense import TiedDense
 from rotrnn.nn.layer import Array, Params, Recurrent, unflatten
 from rotrnn.nn.layers.mamba2 import Mamba2
@@ -186,8 +187,10 @@ def _model_of(config: Config) -> SequenceModel:
         final_norm=True,
         norm_eps=config.layer_norm_epsilon,
     )
-    model: Any = build_model(settings, config.layer(), head="language", n_classes=V, vocab=V)
-    return replace(model, head=TiedDense(D, V)) if config.tie_word_embeddings else model
+    model = build_model(settings, config.layer(), head="language", n_classes=V, vocab=V)
+    if isinstance(model, Tagger) and config.tie_word_embeddings:
+        return replace(model, head=TiedDense(D, V))
+    return model
 
 
 def _names(model: SequenceModel, config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -260,7 +263,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         It is not a safetensors file, is damaged, or an array has another dtype.
     """
     try:
-        parts = deserialize(path.read_bytes())
+        parts = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"{path}: is truncated, or is not a safetensors file ({error})") from error
     return {name: _array(path, name, **part) for name, part in parts}
