@@ -152,13 +152,14 @@ def read_mamba2(folder: Path, settings: dict[str, Any]) -> Loaded:
     return _read(folder, settings, Mamba2Config)
 
 
-def _read(folder: Path, settings: dict[str, Any], kind: type[Config]) -> Loaded:
+def _read(folder: Path, settings: dict[str, Any], kind: Any) -> Loaded:
+    """Returns the model of a folder; `kind` is the class of its settings."""
     path = folder / "config.json"
     known = {
         name: _setting(path, name, settings[name], hint) for name, hint in hints_of(kind).items() if name in settings
     }
     try:
-        config = kind(**known)
+        config: Config = kind(**known)
         if config.hidden_act != "silu":
             raise ValueError(f"hidden_act is {config.hidden_act!r:.80}, expected 'silu'")
         inner = config.expand * config.hidden_size
