@@ -95,7 +95,7 @@ notebooks: .venv/installed
 # build for the CPU alone is, PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL tells
 TORCH ?= torch==2.13.*
 test-torch: .venv/installed build/torch/installed
-	PYTHONPATH=build/torch $(PYTEST) tests/pytorch
+	PYTHONPATH=$(CURDIR)/build/torch $(PYTEST) tests/pytorch
 
 build/torch/installed: | .venv/bin/python
 	@echo "installing PyTorch into build/torch"
@@ -105,7 +105,7 @@ build/torch/installed: | .venv/bin/python
 # JAX is large, so its tests are left out of `make test`. It is put beside the packages of .venv
 JAX ?= jax
 test-jax: .venv/installed build/jax/installed
-	PYTHONPATH=build/jax $(PYTEST) tests/with_jax
+	PYTHONPATH=$(CURDIR)/build/jax $(PYTEST) tests/with_jax
 
 build/jax/installed: | .venv/bin/python
 	@echo "installing JAX into build/jax"
