@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -24,17 +25,18 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_example_learns() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "torch_loop.py"), "--steps", "60"]
+    command = [sys.executable, str(ROOT / "examples" / "torch_loop.py"), "--steps", "200"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    first, last = run.stdout.splitlines()
-    assert first.startswith("step 60: loss ")
-    assert float(last.removeprefix("test accuracy ").removesuffix(" %")) > 30, run.stdout  # chance is 10
+    *losses, last = run.stdout.splitlines()
+    assert [line.partition(":")[0] for line in losses] == ["step 100", "step 200"]
+    assert float(last.removeprefix("test accuracy ").removesuffix(" %")) > 40, run.stdout  # chance is 10
 
 
 def test_the_quick_benchmark_runs() -> None:
     command = [sys.executable, "-m", "benchmarks.torch", "--quick", "--json"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert '"module"' in run.stdout
+    names = {json.loads(line)["name"] for line in run.stdout.splitlines()}
+    assert {"rotrnn, module", "lru, module"} <= names
     assert torch.__version__
