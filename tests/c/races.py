@@ -37,7 +37,7 @@ def check(name: str, command: list[str], planted: list[str], **environment: str)
 
     def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | ENVIRONMENT | environment
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, env=env)
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, env=env, timeout=1200)
 
     for one in planted:
         done = ended(one)
