@@ -89,9 +89,10 @@ def mamba(params: Params) -> tuple[Function, list[torch.Tensor]]:
         decay = torch.exp(delta[..., None] * -torch.exp(p["A_log"]))
         new = (delta * u)[..., None] * B[:, :, None]
         h, outputs = torch.zeros_like(new[:, 0]), []
-        for t in range(x.shape[1]):
-            h = decay[:, t] * h + new[:, t]
-            outputs.append((h * C[:, t, None]).sum(2))
+        # an index per step would add up T gradients as large as decay
+        for decay_t, new_t, C_t in zip(decay.unbind(1), new.unbind(1), C.unbind(1), strict=True):
+            h = decay_t * h + new_t
+            outputs.append((h * C_t[:, None]).sum(2))
         scanned = torch.stack(outputs, 1) + p["D"] * u
         return (scanned * F.silu(gate)) @ p["out_proj"].T
 

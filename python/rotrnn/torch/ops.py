@@ -38,8 +38,15 @@ Given = tuple[Tensor, list[Tensor], list[Tensor], Tensor | None, Tensor | None, 
 _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
 
 
-@torch.library.custom_op("rotrnn::forward", mutates_args=(), schema=f"({_GIVEN}, str text) -> Tensor[]")
-def forward(
+torch.library.define("rotrnn::forward", f"({_GIVEN}, str text) -> Tensor[]")
+torch.library.define(
+    "rotrnn::backward", f"(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]"
+)
+forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.default
+
+
+@torch.library.impl("rotrnn::forward", "CompositeExplicitAutograd")
+def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
     text: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -48,7 +55,7 @@ def forward(
         return [_tensor(one) for one in outputs]
 
 
-@forward.register_fake
+@torch.library.register_fake("rotrnn::forward")
 def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
     text: str,
@@ -57,12 +64,8 @@ def _(
     return [torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms]
 
 
-@torch.library.custom_op(
-    "rotrnn::backward",
-    mutates_args=(),
-    schema=f"(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]",
-)
-def backward(
+@torch.library.impl("rotrnn::backward", "CompositeExplicitAutograd")
+def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
     lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -75,7 +78,7 @@ def backward(
         return [_tensor(grad) for grad, wanted in pairs if grad is not None and wanted is not None]
 
 
-@backward.register_fake
+@torch.library.register_fake("rotrnn::backward")
 def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
     lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
