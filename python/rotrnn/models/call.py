@@ -137,9 +137,10 @@ class Call:
         outputs.add(y)
         arrays, structure = flatten_saved(saved)
         places = {name: outputs.place(array) for name, array in arrays.items()}
-        after = saved.blocks.state if isinstance(self.core, SequenceModel) else getattr(saved, "state", None)
-        for leaf in leaves_of(self.form, after) if inputs.after else []:
-            outputs.add(leaf)
+        if inputs.after:  # some layers compute it when they are asked for it
+            after = saved.blocks.state if isinstance(self.core, SequenceModel) else getattr(saved, "state", None)
+            for leaf in leaves_of(self.form, after):
+                outputs.add(leaf)
         for name in buffers:
             outputs.add(params[name])
         checked = {name: one.fits for name, one in arrays.items() if isinstance(one, CheckedLengths) and one.fits}
