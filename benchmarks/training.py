@@ -30,10 +30,14 @@ from rotrnn.training.run import Run
 FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
+RINGS = "digits-rings"
 COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 TRAININGS: dict[str, tuple[str, ...]] = {
-    "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-")),
+    "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-") and name != RINGS),
+    RINGS: (RINGS,),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
+    "listops-norms": ("listops-norms-small --seeds 0..2",),
+    "listops-ladder": ("listops-ladder-small",),
     "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "bf16": (
@@ -48,7 +52,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "A5-carry": ("word-problem-carry-small",),
     "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
-    "S5-carry-delta": ("word-problem-carry-delta-small --grid task.group=S5",),
+    "S5-carry-delta": ("word-problem-carry-s5-small",),
+    "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
+    "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),

@@ -512,16 +512,18 @@ def test_carried_states():
     assert (carried.task.carry_after, carried.task.carry_rise) == (1500, 2000)
 
 
-def test_carried_states_of_delta_product():
-    """Each way to train sees as many tokens, with the same layer, and both groups are tested at 200."""
+@pytest.mark.parametrize(("name", "groups"), [("delta", (",group=A5", ",group=S5")), ("s5", ("",))])
+def test_carried_states_of_delta_product(name, groups):
+    """Each way to train sees as many tokens, with the same layer, and is tested at 200."""
     ways = {"plain": (0, 16), "length-32": (0, 32), "carried": (0.8, 16)}
     for small in ("", "-small"):
-        runs = plan(f"word-problem-carry-delta{small}", seeds=[0])
-        for group in ("A5", "S5"):
+        runs = plan(f"word-problem-carry-{name}{small}", seeds=[0])
+        for group in groups:
             for kind, known in (("delta-2", ways), ("delta-4", ways), ("lstm", {"plain", "carried"})):
-                of_kind = {way: runs[f"{kind}-{way},group={group},seed=0"] for way in known}
+                of_kind = {way: runs[f"{kind}-{way}{group},seed=0"] for way in known}
                 for way, run in of_kind.items():
                     assert (run.task.carry, run.task.length, run.task.test_length) == (*ways[way], 200)
+                    assert run.task.group == (group[-2:] or "S5")
                 assert len({(run.layer, run.model, run.optimiser, run.training.batch) for run in of_kind.values()}) == 1
                 assert len({run.task.length * run.training.steps for run in of_kind.values()}) == 1
 
