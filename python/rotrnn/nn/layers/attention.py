@@ -54,8 +54,9 @@ class Attention(Recurrent):
     zero.
 
     Its state is (keys (B, S, D), values (B, S, D), places (B,) int64), where places is the number of steps so far. For
-    sequence b, the first places[b] rows are used (at most the last ``window - 1`` steps), and the others are zero.
-    Without `window` the state grows by one row per step, and so does the time of a step.
+    sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
+    rows, of the last steps: with its own key, a step reads `window`. Without it the state grows by one row per step,
+    and so does the time of a step.
     """
 
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
@@ -88,8 +89,9 @@ class Attention(Recurrent):
 
     @property
     def state_form(self) -> StateForm:
-        rows = StateArray("keys", (None, self.d_model)), StateArray("values", (None, self.d_model))
-        return *rows, StateArray("places", (), "integer")
+        rows = None if self.window is None else self.window - 1
+        kept = StateArray("keys", (rows, self.d_model)), StateArray("values", (rows, self.d_model))
+        return *kept, StateArray("places", (), "integer")
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         super().check_state(args, name, state)
@@ -126,7 +128,8 @@ class Attention(Recurrent):
         steps = np.full(B, T) if ctx.lengths is None else ctx.lengths
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
-            state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
+            rows = 0 if self.window is None else self.window - 1
+            state = *np.zeros((2, B, rows, D), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
         if self.rotary:
@@ -139,7 +142,7 @@ class Attention(Recurrent):
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of an empty state if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of the state before the first step if it was None)."""
         lengths, past, steps = saved.lengths, saved.past, saved.steps
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
@@ -193,7 +196,7 @@ def _last(rows: Array, count: Counts, window: int | None) -> Array:
     if window is None:
         most = int(count.max(initial=0))
         return rows if most == S else rows[:, :most].copy()
-    last = np.zeros((B, min(S, window - 1), D), rows.dtype, like=rows)
+    last = np.zeros((B, window - 1, D), rows.dtype, like=rows)
     for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
         last[b, :kept] = rows[b, end - kept : end]
     return last
