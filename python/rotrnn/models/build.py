@@ -53,9 +53,9 @@ class ModelSettings:
     `norm_eps` is added to the variance by either norm; the default is 1e-5. With ``attention_every=n``, the layer of
     every n-th block is causal attention (`rotrnn.Attention`) to the last `attention_window` steps, by default to all,
     in `attention_heads` heads, by default one: ``block="griffin", norm="rms", attention_every=3`` is Griffin, without
-    attention Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of a
-    regression, `objective` is "mse" (the
-    default), "mae" or "quantile", which needs `quantiles`, increasing numbers between 0 and 1 (`rotrnn.Regressor`).
+    attention Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of
+    a regression, `objective` is "mse" (the default), "mae" or "quantile", which needs `quantiles`, increasing numbers
+    between 0 and 1 (`rotrnn.Regressor`).
     """
 
     layer: str

@@ -241,7 +241,8 @@ def _mamba(g: Graph, layer: Mamba, params: Params, x: str) -> str:
 
 
 def _griffin(g: Graph, layer: Griffin, params: Params, x: str) -> str:
-    gate, value = (g.dense(x, params[f"griffin_{name}_w"], params[f"griffin_{name}_bias"]) for name in ("gate", "value"))
+    gate = g.dense(x, params["griffin_gate_w"], params["griffin_gate_bias"])
+    value = g.dense(x, params["griffin_value_w"], params["griffin_value_bias"])
     read = _layer(g, layer.layer, params, _conv(g, params, value, "griffin_"))
     return g.dense(g.op("Mul", _gelu(g, gate), read), params["griffin_out_w"], params["griffin_out_bias"])
 

@@ -14,14 +14,13 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, trusted
 
 
 class ExpansionSaved(NamedTuple):
-    """What each part saved; of a gated net also the two factors of its product."""
+    """What each part saved; of a gated net also what the linear branch did, and the two factors of the product."""
 
     up: DenseSaved
     gelu: GeluSaved
     down: DenseSaved
     dropout: Mask | None
-    value: DenseSaved | None = None
-    factors: tuple[Array, Array] | None = None
+    product: tuple[DenseSaved, Array, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,23 +64,23 @@ class FeedForward(Module):
         up, gelu, down, dropout = self._parts
         z, up_saved = up.forward(params["up"], x, ctx)
         z, gelu_saved = gelu.forward({}, z, ctx)
-        value_saved = factors = None
+        product = None
         if self.gated:
             value, value_saved = up.forward(params["value"], x, ctx)
-            factors = z, value
+            product = value_saved, z, value
             z = z * value
         z, down_saved = down.forward(params["down"], z, ctx)
         y, dropout_saved = dropout.forward({}, z, ctx)
-        return y, ExpansionSaved(up_saved, gelu_saved, down_saved, dropout_saved, value_saved, factors)
+        return y, ExpansionSaved(up_saved, gelu_saved, down_saved, dropout_saved, product)
 
     def backward(self, params: Params, saved: ExpansionSaved, dy: Array) -> tuple[Array, Params]:
         up, gelu, down, dropout = self._parts
         dz, _ = trusted(dropout.backward)({}, saved.dropout, dy)
         dz, ddown = trusted(down.backward)(params["down"], saved.down, dz)
         dx, dparams = None, {}
-        if saved.factors is not None:
-            gate, value = saved.factors
-            dx, dparams["value"] = trusted(up.backward)(params["value"], saved.value, dz * gate)
+        if saved.product is not None:
+            value_saved, gate, value = saved.product
+            dx, dparams["value"] = trusted(up.backward)(params["value"], value_saved, dz * gate)
             dz = dz * value
         dz, _ = trusted(gelu.backward)({}, saved.gelu, dz)
         dx_up, dup = trusted(up.backward)(params["up"], saved.up, dz)

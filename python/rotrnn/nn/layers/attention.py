@@ -142,7 +142,7 @@ class Attention(Recurrent):
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of the state before the first step if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of that before the first step if it was None)."""
         lengths, past, steps = saved.lengths, saved.past, saved.steps
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])

@@ -1,4 +1,4 @@
-"""The recurrent block of Griffin over any recurrent layer: a convolution before the recurrence, and a gate beside it."""
+"""The recurrent block of Griffin over any recurrent layer: a convolution before it, and a gate beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from rotrnn.nn.fixed_points.convolution import conv_state, initial_conv
 from rotrnn.nn.layer import (
     EVALUATION,
-    TRUSTED,
     Array,
     Context,
     Params,
@@ -60,7 +59,7 @@ class Griffin(Recurrent):
     Local Attention for Efficient Language Models", section 2.3), in which any recurrent layer of the package takes the
     place of the RG-LRU: ``conv(v)_t = b_conv + sum_k w_conv[:, k] * v_{t-d_conv+1+k}`` is causal and depthwise, without
     an activation, * is the product of channels, and GELU has its tanh form. Biases are those of the authors' code
-    (google-deepmind/recurrentgemma). The branches have the width E of `layer`, in the paper about 4 D / 3, in its code D.
+    (google-deepmind/recurrentgemma). Both branches have the width E of `layer`: in the paper about 4 D / 3.
 
     ``ModelSettings(block="griffin")`` adds norms, residuals and a gated feed-forward net, and `attention_every` the
     local attention of Griffin; without attention such a model is Hawk.
@@ -81,7 +80,7 @@ class Griffin(Recurrent):
     bias uniform on +-1/sqrt(d_conv), as Mamba's.
     """
 
-    about: ClassVar[str] = "a recurrent layer behind a short convolution, multiplied by a gate: the recurrent block of Griffin"
+    about: ClassVar[str] = "the recurrent block of Griffin: a layer behind a short convolution, multiplied by a gate"
     paper: ClassVar[str] = 'De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention"'
 
     layer: Recurrent
@@ -92,7 +91,8 @@ class Griffin(Recurrent):
         self.check_sizes("d_conv")
         kind = type(self.layer).__name__
         if getattr(self.layer, "bidirectional", False):
-            raise ValueError(f"Griffin: {kind} has bidirectional=True, expected False: its convolution has one direction")
+            expected = "expected False: its convolution has one direction"
+            raise ValueError(f"Griffin: {kind} has bidirectional=True, {expected}")
         if self.layer.state_form is None:
             raise ValueError(f"Griffin: layer={self.layer!r}, expected a layer with a state")
         if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
