@@ -28,6 +28,8 @@ from rotrnn.nn import FeedForward
 from rotrnn.nn.blocks.block import FeedForwardBlock
 from rotrnn.nn.layer import Context, astype, flatten
 from rotrnn.nn.registry import LAYERS
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import load_recipe
 from small_models import SETTINGS
 
 EPS = np.finfo(np.float64).eps
@@ -186,6 +188,13 @@ def test_what_is_said_of_the_recurrence_is_that_of_the_layer() -> None:
     assert Griffin(D, history).core is history.layer
     both = Bidirectional(D, Griffin(D, LRU(D, 4)))
     assert both.forward(both.init(np.random.default_rng(0)), np.ones((1, 3, D), np.float32))[0].shape == (1, 3, D)
+
+
+def test_its_recipe_learns_digits(tmp_path: Path) -> None:
+    """A fifth of its steps; guessing is 10 %."""
+    recipe = load_recipe("digits-griffin", ["training.steps=120", "training.eval_every=60"])
+    assert recipe.model.attends(2)
+    assert train(recipe, tmp_path / "run", progress=False)["test"]["last"]["accuracy"] > 0.5
 
 
 def given(state: Any) -> Any:

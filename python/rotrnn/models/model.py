@@ -279,8 +279,8 @@ class SequenceModel(Module, ABC):
 
         It computes `forward` in evaluation mode, for any batch and time, sequences of a batch being equally long; the
         input is named "inputs" (token ids are int64), the output "logits". Classifiers and taggers whose layers are
-        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows, alone or in Griffin. Needs onnx (pip install
-        'rotrnn[onnx]').
+        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows, alone or in Griffin. Needs onnx (pip
+        install 'rotrnn[onnx]').
 
         Raises
         ------

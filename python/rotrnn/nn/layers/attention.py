@@ -128,8 +128,7 @@ class Attention(Recurrent):
         steps = np.full(B, T) if ctx.lengths is None else ctx.lengths
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
-            rows = 0 if self.window is None else self.window - 1
-            state = *np.zeros((2, B, rows, D), x.dtype, like=x), np.zeros(B, np.int64)
+            state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
         if self.rotary:
@@ -159,8 +158,9 @@ class Attention(Recurrent):
                     raise ValueError(f"Attention.backward: dstate.{name} has shape {dlast.shape}, expected {rows}")
                 self._last_backward(drows, dlast, past + steps)
         S = saved.keys.shape[1] - saved.x.shape[1]
-        dkept_keys, dk = _append_backward(grads.dk, S, past, steps)
-        dkept_values, dv = _append_backward(grads.dv, S, past, steps)
+        kept = S if self.window is None else self.window - 1
+        dkept_keys, dk = _append_backward(grads.dk, S, kept, past, steps)
+        dkept_values, dv = _append_backward(grads.dv, S, kept, past, steps)
         dq = grads.dq
         if self.rotary:
             dq, dk = (rotary_backward(one, heads=self.heads, past=saved.place, base=self.base) for one in (dq, dk))
@@ -217,12 +217,12 @@ def _append(kept: Array, new: Array, past: Counts, lengths: Counts | None) -> Ar
     return rows
 
 
-def _append_backward(drows: Array, S: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
-    """Adjoint of `_append`: returns the gradients of kept and new."""
+def _append_backward(drows: Array, S: int, kept: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
+    """Adjoint of `_append`: returns the gradients of kept, with `kept` rows even if it had none, and of new."""
     B, rows, D = drows.shape
+    dkept = np.zeros((B, kept, D), drows.dtype, like=drows)
     if S == 0:
-        return np.zeros((B, 0, D), drows.dtype, like=drows), drows  # it is zero where there is no key
-    dkept = np.zeros((B, S, D), drows.dtype, like=drows)
+        return dkept, drows  # it is zero where there is no key
     dnew = np.zeros((B, rows - S, D), drows.dtype, like=drows)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         dkept[b, :before] = drows[b, :before]
