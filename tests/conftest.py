@@ -44,6 +44,7 @@ SLOW = {
     "models/test_models.py::test_gradient_of_the_whole_model",
     "models/test_regressor.py::test_losses_equal_a_loop_and_gradients_central_differences",
     "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",
+    "nn/test_griffin.py::test_its_recipe_learns_digits",
     "nn/test_ladder.py::test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc",
     "nn/test_rnn.py::test_glorot_fills_the_disc_and_orthogonal_the_circle",
     "ops/test_cases.py::test_backward_equals_central_differences[Bedouin",

@@ -234,6 +234,8 @@ void emit_skip(builder *b, rows y, rows x, const double *skip) {
 
 /* ------------------------------------------------------------------------------------------ the model's parts */
 
+static build_layer build_griffin;
+
 static const struct {
     const char *kind;
     build_layer *build;
@@ -254,6 +256,7 @@ static const struct {
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
+    {"Griffin", build_griffin},
 #if LIB_MATRIX_STATES
     {"Mamba2", build_mamba2},
     {"DeltaNet", build_delta_net},
@@ -273,6 +276,31 @@ static void build_layer_of(builder *b, const part *layer, rows y, rows x) {
         return;
     }
     unsupported(b, layer, "");
+}
+
+/* y <- out(GELU(gate(x)) layer(conv(value(x)))); the arrays of the layer in it have the names of its own. */
+static void build_griffin(builder *b, const part *p, rows y, rows x) {
+    const part layer = part_in(b, p, "layer", "");
+    const int64_t D = x.width, taps = integer_of(b, p, "d_conv", 1);
+    if (is_kind(&layer, "Griffin")) unsupported(b, p, " around another one");
+    if (!good(b)) return;
+    const int64_t E = integer_of(b, &layer, "d_model", 1);
+    const double *const w_gate = matrix_of(b, p, "griffin_gate_w", E, D);
+    const double *const b_gate = vector_of(b, p, "griffin_gate_bias", E);
+    const double *const w_value = matrix_of(b, p, "griffin_value_w", E, D);
+    const double *const b_value = vector_of(b, p, "griffin_value_bias", E);
+    const double *const w_conv = matrix_of(b, p, "griffin_conv_w", E, taps);
+    const double *const b_conv = vector_of(b, p, "griffin_conv_bias", E);
+    const double *const w_out = matrix_of(b, p, "griffin_out_w", D, E);
+    const double *const b_out = vector_of(b, p, "griffin_out_bias", D);
+    if (!good(b)) return;
+    const rows gate = take_rows(b, E), value = take_rows(b, E), u = take_rows(b, E);
+    emit_dense(b, gate, x, w_gate, b_gate);
+    emit_dense(b, value, x, w_value, b_value);
+    emit_conv(b, u, value, w_conv, b_conv, taps);
+    build_layer_of(b, &layer, value, u);
+    emit(b, OP_GELU_GATE, value, gate);
+    emit_dense(b, y, value, w_out, b_out);
 }
 
 static void build_batch_norm(builder *b, const part *norm, rows y, rows x) {
@@ -361,7 +389,8 @@ static void build_residual(builder *b, const part *block, rows x) {
     if (!prenorm) build_norm(b, &norm, x, y);
 }
 
-/* x <- x + down(GELU(up(norm2(x)))) after the residual block. */
+/* x <- x + down(GELU(up(norm2(x)))) after the residual block; GELU(up) value if gated, a setting that is not in files
+ * from before there was a choice. */
 static void build_feed_forward(builder *b, const part *block, rows x) {
     const part mixing = part_in(b, block, "mixing", ""), norm = part_in(b, block, "norm2", "norm2");
     const part net = part_in(b, block, "feed_forward", "feed_forward");
@@ -371,13 +400,21 @@ static void build_feed_forward(builder *b, const part *block, rows x) {
     const int64_t before = b->taken;
     build_residual(b, &mixing, x);
     b->taken = before;
+    const bool gated = json_member(net.settings, "gated") && flag_of(b, &net, "gated");
     const rows z = take_rows(b, x.width), up = take_rows(b, integer_of(b, &net, "expand", 1) * x.width);
     check_width(b, &net, "d_model", x.width);
     ignore(&net, "dropout over_time site");
     build_norm(b, &norm, z, x);
     build_dense(b, &net, "up", up, z);
-    emit(b, OP_GELU, up, up);
-    build_dense(b, &net, "down", z, up);
+    if (gated) {
+        const rows value = take_rows(b, up.width);
+        build_dense(b, &net, "value", value, z);
+        emit(b, OP_GELU_GATE, value, up);
+        build_dense(b, &net, "down", z, value);
+    } else {
+        emit(b, OP_GELU, up, up);
+        build_dense(b, &net, "down", z, up);
+    }
     emit(b, OP_ADD, x, z);
 }
 

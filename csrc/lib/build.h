@@ -90,8 +90,10 @@ build_layer build_mamba2, build_delta_net;                     /* matrix_states.
 build_layer build_attention, build_wrope_memory;               /* histories.c */
 build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c */
 
-/* u <- SiLU(conv(value)) with weights w (channels, taps) and a bias, or NULL; SiLU alone without taps (gated.c). */
+/* u <- conv(value) with weights w (channels, taps) and a bias, or NULL (gated.c). */
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
+/* u <- SiLU(conv(value)); SiLU alone without taps. */
+void emit_silu_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
 /* The same with the layer's conv_w and, if it has any, conv_bias. */
 void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps);
 

@@ -151,7 +151,7 @@ static rows convolved(builder *b, const part *p, rows v) {
     const int64_t taps = integer_of(b, p, "d_conv", 0);
     if (!taps) return v;
     const rows x = take_rows(b, v.width);
-    emit_conv(b, x, v, matrix_of(b, p, "conv_w", v.width, taps), vector_of(b, p, "conv_bias", v.width), taps);
+    emit_silu_conv(b, x, v, matrix_of(b, p, "conv_w", v.width, taps), vector_of(b, p, "conv_bias", v.width), taps);
     return x;
 }
 

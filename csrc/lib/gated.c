@@ -59,10 +59,6 @@ void build_lstm(builder *b, const part *p, rows y, rows x) {
 
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
     const int64_t D = u.width;
-    if (!taps) {
-        emit(b, OP_SILU, u, value);
-        return;
-    }
     double *const by_tap = good(b) ? spare(b, taps * D) : NULL;
     if (!good(b)) return;
     for (int64_t d = 0; d < D; d++)
@@ -72,13 +68,17 @@ void emit_conv(builder *b, rows u, rows value, const double *w, const double *sh
     conv->w[0] = stored(b, by_tap, taps * D);
     conv->w[1] = stored(b, shift, D);
     conv->state = take_state(b, (taps - 1) * D, b->run->number);
-    emit(b, OP_SILU, u, u);
+}
+
+void emit_silu_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
+    if (taps) emit_conv(b, u, value, w, shift, taps);
+    emit(b, OP_SILU, u, taps ? u : value);
 }
 
 void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps) {
     const bool bias = flag_of(b, p, "conv_bias");
     const double *const w = taps ? matrix_of(b, p, "conv_w", u.width, taps) : NULL;
-    emit_conv(b, u, value, w, taps && bias ? vector_of(b, p, "conv_bias", u.width) : NULL, taps);
+    emit_silu_conv(b, u, value, w, taps && bias ? vector_of(b, p, "conv_bias", u.width) : NULL, taps);
 }
 
 /* rank, the setting dt_rank, where "auto" is a sixteenth of the width. */

@@ -71,7 +71,7 @@ static rows build_projection(builder *b, rows x, const double *w, const double *
                              int64_t taps) {
     const rows value = take_rows(b, width), u = take_rows(b, width);
     emit_dense(b, value, x, w + first * x.width, NULL);
-    emit_conv(b, u, value, taps ? taps_w + first * taps : NULL, NULL, taps);
+    emit_silu_conv(b, u, value, taps ? taps_w + first * taps : NULL, NULL, taps);
     return u;
 }
 

@@ -36,6 +36,7 @@ typedef enum {
     OP_SILU,         /* y = silu(x) */
     OP_SOFTPLUS,     /* y = softplus(x) */
     OP_GATE,         /* y *= silu(x) */
+    OP_GELU_GATE,    /* y *= gelu(x) */
     OP_GLU,          /* y = z s(x) */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */

@@ -78,6 +78,7 @@ EACH_NUMBER(run_gelu, gelu(x[d]))
 EACH_NUMBER(run_silu, silu(x[d]))
 EACH_NUMBER(run_softplus, softplus(x[d]))
 EACH_NUMBER(run_gate, y[d] * silu(x[d]))
+EACH_NUMBER(run_gelu_gate, y[d] * gelu(x[d]))
 EACH_NUMBER(run_glu, glu(z[d], x[d]))
 
 /* ------------------------------------------------------------------------------------------------- recurrences */
@@ -557,6 +558,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_GELU] = run_gelu,
     [OP_SILU] = run_silu,
     [OP_GATE] = run_gate,
+    [OP_GELU_GATE] = run_gelu_gate,
     [OP_SOFTPLUS] = run_softplus,
     [OP_GLU] = run_glu,
     [OP_SCAN] = run_scan,

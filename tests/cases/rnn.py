@@ -250,7 +250,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
     cap = np.inf if layer.window is None else layer.window - 1
     keys, values, places = state
     y = np.zeros((B, T, D))
-    S = int(min(keys.shape[1] + T, cap))
+    S = keys.shape[1] + T if layer.window is None else layer.window - 1
     after = np.zeros((2, B, S, D))
     for b in range(B):
         steps = T if lengths is None else lengths[b]

@@ -151,6 +151,7 @@ PARTS: list[Any] = [
     nn.Activation(nn.Dropout(0.5)),
     *(nn.Gate(D, form, dropout=0.25) for form in ("full", "half1", "half2")),
     nn.FeedForward(D, dropout=0.25),
+    nn.FeedForward(D, 2, dropout=0.25, gated=True),
     nn.MeanPool(),
     nn.LastPool(),
     nn.ResidualBlock(nn.BatchNorm(D), LRU, nn.Gate(D)),

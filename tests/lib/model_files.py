@@ -56,7 +56,8 @@ def sources(rng: Rng) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Arrays and facts of a small model of each layer."""
     found = []
     for i, (layer, own) in enumerate(LAYERS.items()):
-        settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=("gated", "transformer")[i % 2])
+        block = ("gated", "transformer", "griffin")[i % 3]
+        settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=block)
         reads = {"vocab": 5} if i % 2 else {"n_features": 2}
         model = build_model(settings, own, head=("classifier", "tagger")[i % 2], n_classes=3, **reads)
         found.append((dict(flatten(model.init(rng))), {"model": described(model), "model_format": 1}))

@@ -143,6 +143,16 @@ CASES = {
         },
     ),
     "fpmamba, none driven": Case("fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "feedback": ()}),
+    "griffin": Case(
+        "rotrnn",
+        {"d_state": 16, "heads": 2},
+        {
+            **{"block": "griffin", "norm": "rms", "n_layers": 3},
+            **{"attention_every": 3, "attention_window": 6, "attention_heads": 2},
+        },
+    ),
+    "griffin of an LSTM": Case("lstm", LINEAR, {"block": "griffin", "norm": "layer"}),
+    "griffin of a fixed point": Case("fixed_point", {**LINEAR, **TIGHT}, {"block": "griffin", "norm": "layer"}),
     "half1": Case("lru", LINEAR, {"glu": "half1"}),
     "half2": Case("lru", LINEAR, {"glu": "half2", "norm": "layer"}),
     "gelu": Case("lru", LINEAR, {"glu": "gelu", "dropout": 0.1}),

@@ -14,6 +14,7 @@ from cases.table import normal
 from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, flatten_state, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.module import spelled_out
 from rotrnn.nn.registry import LAYERS, RotRNN
@@ -114,7 +115,7 @@ def test_gradients_chain_through_the_state(row: LayerRow) -> None:
 
 
 def test_every_layer_of_the_registry_is_in_the_table() -> None:
-    assert {type(row.layer) for row in LAYER_ROWS} == {*LAYERS.values(), Bidirectional, StoredHistory}
+    assert {type(row.layer) for row in LAYER_ROWS} == {*LAYERS.values(), Bidirectional, Griffin, StoredHistory}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -194,11 +195,11 @@ def different(rows: list[LayerRow]) -> pytest.MarkDecorator:
 
 
 def name_of(layer: Recurrent) -> str:
-    kind = type(layer.layer if isinstance(layer, Bidirectional | StoredHistory) else layer)
+    kind = type(layer.layer if isinstance(layer, Bidirectional) else layer.core)
     return next(name for name, one in LAYERS.items() if one is kind)
 
 
-@different([row for row in LAYER_ROWS if not isinstance(row.layer, Bidirectional)])
+@different([row for row in LAYER_ROWS if not isinstance(row.layer, Bidirectional | Griffin)])
 def test_a_recipe_holds_every_setting(row: LayerRow) -> None:
     """Settings -> TOML -> the same layer."""
     model = ModelSettings(name_of(row.layer), row.layer.d_model, 1)

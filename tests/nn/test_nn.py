@@ -30,6 +30,7 @@ LAYERS: dict[str, Any] = {
     **{f"gate {form}": Gate(D, form, dropout=0.3, site=2) for form in FORMS},
     "gate without dropout": Gate(D),
     "feed-forward": FeedForward(D, 2, dropout=0.3, site=4),
+    "gated feed-forward": FeedForward(D, 2, dropout=0.3, site=4, gated=True),
     "mean pool": MeanPool(),
     "last pool": LastPool(),
 }

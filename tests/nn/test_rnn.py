@@ -214,15 +214,16 @@ def test_rotary_turns_back_and_knows_differences_alone() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 1, 4])
-def test_a_state_grows_by_a_row_a_step_up_to_the_window(window: int | None) -> None:
+def test_a_state_grows_by_a_row_a_step_or_has_those_of_the_window(window: int | None) -> None:
     layer = Attention(4, heads=2, window=window)
     params = layer.init(np.random.default_rng(0))
     state = None
     for t in range(1, 8):
         _, state = layer.step(params, state, np.ones((3, 4), np.float32))
-        rows = t if window is None else min(t, window - 1)
+        rows = t if window is None else window - 1
         assert state[0].shape == state[1].shape == (3, rows, 4)
         assert state[0].dtype == np.float32
+        assert state[0].any(-1).sum(1).tolist() == [min(t, rows)] * 3
         np.testing.assert_array_equal(state[2], [t] * 3)
 
 

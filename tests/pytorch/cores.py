@@ -20,6 +20,7 @@ from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS, LRU, Mamba
 
@@ -42,6 +43,7 @@ LAYERS_HERE = {
     "lru both ways": LRU(D, 3, bidirectional=True),
     "lru in a window": LRU(D, 3, window=3),
     "bidirectional": Bidirectional(D, Mamba(D, 2)),
+    "griffin": Griffin(D, LRU(D, 4)),
     "stored history": StoredHistory(D, LRU(D, 4), length=8),
 }
 PARTS: dict[str, Any] = {
@@ -53,6 +55,7 @@ PARTS: dict[str, Any] = {
     "activation": Activation(Dropout(0.3)),
     "gate": Gate(D, "half1", 0.3),
     "feed-forward": FeedForward(D, dropout=0.3),
+    "gated feed-forward": FeedForward(D, 2, dropout=0.3, gated=True),
     "mean pool": MeanPool(),
     "last pool": LastPool(),
 }

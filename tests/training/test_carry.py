@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from test_parallel import among
 
-from rotrnn.models.build import make_layer
+from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn import LAYERS
-from rotrnn.nn.layer import flatten, flatten_state, zero_state
-from rotrnn.tasks import Regular, WordProblem
+from rotrnn.nn.layer import astype, flatten, flatten_state, zero_state
+from rotrnn.tasks import Language, Regular, WordProblem
 from rotrnn.tasks.task import Carry
 from rotrnn.tasks.word_problem import group
 from rotrnn.training.loader import Loader
 from rotrnn.training.loop import Trainer, train
-from rotrnn.training.recipe import Training, load_recipe
+from rotrnn.training.recipe import Recipe, Training, load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.step import Stepper
 from toy import contents
@@ -149,6 +150,103 @@ def test_rows_go_on_with_a_chance_that_rises() -> None:
         assert abs(np.count_nonzero(~loader.new_rows(step)) - 300 * chance) <= error
 
 
+@pytest.fixture
+def text(tmp_path) -> Path:
+    """A file of 200 bytes, so that chunks of 12 do not divide it."""
+    path = tmp_path / "text.txt"
+    path.write_bytes(np.random.default_rng(0).integers(97, 123, 200).astype(np.uint8).tobytes())
+    return path
+
+
+def test_a_text_is_read_on_until_its_row_begins_anew(text: Path) -> None:
+    """A label is the next byte. At the end of the text, a row goes on at its beginning."""
+    split = Language(str(text), 12, val_fraction=0, test_fraction=0, carry=0.9).load().train
+    whole, places, wrapped = text.read_bytes(), [0] * 7, 0
+    for part in steps_of(Loader(split, TRAINING), range(60)):
+        inputs, labels, lengths = part.batch
+        for row, size in enumerate(np.full(7, 12) if lengths is None else lengths):
+            if part.new[row]:
+                places[row] = whole.index(bytes(inputs[row, :size].tolist()))
+                assert places[row] % 12 == 0
+            at = places[row]
+            assert bytes(inputs[row, :size].tolist()) == whole[at : at + size]
+            assert bytes(labels[row, :size].tolist()) == whole[at + 1 : at + 1 + size]
+            assert (labels[row, size:] == -1).all()
+            assert size == min(12, 199 - at)
+            places[row] = at + 12 if at + 12 < 199 else 0
+            wrapped += places[row] == 0
+    assert wrapped > 5
+
+
+def language_recipe(text: Path, *more: str):
+    """Griffin of RotRNN, whose attention to the last six bytes is carried on, too."""
+    own = ("task.name=language", f"task.path={text}", "task.length=12", "task.carry=0.8", "task.val_fraction=0.2")
+    few = ("training.batch=6", "training.steps=8", "training.eval_every=4", "training.dtype=float64")
+    model = ("model.d_model=8", "model.n_layers=2", "model.attention_every=2", "model.attention_window=6")
+    with warnings.catch_warnings(action="ignore"):
+        return load_recipe("digits-griffin", [*own, *few, *model, "layer.d_state=8", "layer.heads=2", *more])
+
+
+def test_a_text_that_is_read_on_is_read_as_if_it_were_never_cut(text: Path, tmp_path) -> None:
+    """Without updates, the loss of each byte is that of one forward over all that its row has read since it began."""
+    trainer = Trainer(language_recipe(text), Run(tmp_path), False)
+    state = trainer.initial_state()
+    read: list[list[int]] = [[] for _ in range(6)]
+    for step in range(8):
+        part = trainer.loader.parts(step)[0]
+        inputs, labels, lengths = part.batch
+        sizes = np.full(6, inputs.shape[1]) if lengths is None else lengths
+        metrics, _, state.carried = trainer.stepper.gradients(state)
+        losses = []
+        for row, size in enumerate(sizes):
+            read[row] = [*([] if part.new[row] else read[row]), *inputs[row, :size].tolist()]
+            logits, _ = trainer.model.forward(state.params, np.array([read[row]]))
+            losses.append(size * trainer.model.loss(logits[:, -size:], labels[row : row + 1, :size]).mean)
+        assert abs(metrics["loss"] - sum(losses) / sizes.sum()) <= 1e4 * EPS * metrics["loss"]
+        state.step += 1
+    assert max(map(len, read)) > 36  # some row has gone on for several steps
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layer": "lstm", "block": "gated"},
+        {"layer": "lru", "block": "griffin", "attention_every": 2, "attention_window": 5},
+        {"layer": "min_gru", "block": "transformer"},
+    ],
+    ids=lambda settings: settings["layer"],
+)
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_a_gradient_through_chunks_is_that_of_one_long_chunk(settings: dict[str, Any], chunks: int) -> None:
+    """From the same state: of the sum of the losses, each chunk's gradient of its first state handed to the one before.
+    Gradients are sums of roundings of as many steps, in another order."""
+    made = ModelSettings(d_model=8, n_layers=2, norm="layer", **settings)
+    model = build_model(made, {"d_state": 6}, head="language", vocab=9, n_classes=9)
+    rng = np.random.default_rng(0)
+    params = astype(model.init(rng), np.float64)
+    T = 7
+    tokens = rng.integers(0, 9, (3, 5 + chunks * T + 1))
+    start = model.forward(params, tokens[:, :5], state=model.zero_state(3, np.float64))[1].blocks.state
+    inputs, labels = tokens[:, 5:-1], tokens[:, 6:]
+    logits, saved = model.forward(params, inputs, state=start)
+    _, whole, dstart = model.backward_all(params, saved, model.loss(logits, labels).dlogits)
+    pieces, state = [], start
+    for k in range(chunks):
+        cut = slice(k * T, (k + 1) * T)
+        logits, saved = model.forward(params, inputs[:, cut], state=state)
+        pieces.append((saved, model.loss(logits, labels[:, cut]).dlogits / chunks))
+        state = saved.blocks.state
+    total: dict[str, Any] = {}
+    dstate = None
+    for saved, dlogits in reversed(pieces):
+        _, grads, dstate = model.backward_all(params, saved, dlogits, dstate)
+        total = {name: total.get(name, 0) + grad for name, grad in flatten(grads)}
+    for name, grad in [*flatten(whole), *flatten_state(dstart)]:
+        got = total[name] if name in total else dict(flatten_state(dstate))[name]
+        np.testing.assert_allclose(got, grad, rtol=0, atol=1e4 * EPS * max(1.0, np.abs(grad).max()), err_msg=name)
+
+
 def test_without_carry_nothing_changes() -> None:
     """The same examples in the same order, whole."""
     plain = Loader(WordProblem("S3", length=4, samples=400, test_length=9, test=10).load().train, TRAINING)
@@ -209,7 +307,14 @@ def test_the_state_that_is_carried_on_is_that_of_the_whole_sequences(tmp_path) -
 )
 @pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
 def test_a_run_resumes_to_the_same_bytes(layer: str, dtype: str, tmp_path) -> None:
-    recipe = small_recipe(layer, "training.accumulate=2", f"training.dtype={dtype}")
+    check_resuming(small_recipe(layer, "training.accumulate=2", f"training.dtype={dtype}"), tmp_path)
+
+
+def test_a_run_that_reads_a_text_resumes_to_the_same_bytes(text: Path, tmp_path) -> None:
+    check_resuming(language_recipe(text, "training.dtype=float32"), tmp_path)
+
+
+def check_resuming(recipe: Recipe, tmp_path: Path) -> None:
     train(recipe, tmp_path / "straight", progress=False)
     original = Stepper.advance
 

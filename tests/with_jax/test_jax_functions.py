@@ -27,6 +27,7 @@ from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import astype, flatten, flatten_state, is_parameter
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS, LRU, LSTM, Mamba
 
@@ -49,11 +50,13 @@ CORES: dict[str, Any] = {
     **REGISTRY,
     "lru in a window": LRU(D, 3, window=3),
     "bidirectional": Bidirectional(D, Mamba(D, 2)),
+    "griffin": Griffin(D, LRU(D, 4)),
     "stored history": StoredHistory(D, LRU(D, 4), length=8),
     "dense": Dense(D, 3),
     "embedding": Embedding(6, D),
     "batch norm": BatchNorm(D),
     "feed-forward": FeedForward(D),
+    "gated feed-forward": FeedForward(D, gated=True),
     "activation": Activation(Dropout(0.0)),
     "mean pool": MeanPool(),
     "last pool": LastPool(),

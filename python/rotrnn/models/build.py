@@ -22,7 +22,9 @@ from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Module, Recurrent
+from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary
@@ -31,6 +33,7 @@ BLOCKS = {
     "gated": "norm, layer, GELU, dropout, GLU, dropout: LRU, RotRNN, S5",
     "plain": "norm, layer, dropout: Mamba, whose layer includes a gate",
     "transformer": "norm, layer, dropout, then a second norm and a feed-forward net",
+    "griffin": "as transformer, with the layer in the two branches of Griffin and a gated feed-forward net",
 }
 
 
@@ -47,8 +50,12 @@ class ModelSettings:
     `block` is one of `BLOCKS`. `glu` is the gate of a gated block: "full", "half1" or "half2" (see `rotrnn.nn.Gate`),
     or "gelu" for no gate. With ``prenorm=False`` the norm follows the residual sum. `final_norm` adds a norm after the
     last block. `norm_momentum` is the momentum of batch norm: the share that its running averages keep in each step.
-    `norm_eps` is added to the variance by either norm; the default is 1e-5. Of a regression, `objective` is "mse" (the
-    default), "mae" or "quantile", which needs `quantiles`, increasing numbers between 0 and 1 (`rotrnn.Regressor`).
+    `norm_eps` is added to the variance by either norm; the default is 1e-5. With ``attention_every=n``, the layer of
+    every n-th block is causal attention (`rotrnn.Attention`) to the last `attention_window` steps, by default to all,
+    in `attention_heads` heads, by default one: ``block="griffin", norm="rms", attention_every=3`` is Griffin, without
+    attention Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of
+    a regression, `objective` is "mse" (the default), "mae" or "quantile", which needs `quantiles`, increasing numbers
+    between 0 and 1 (`rotrnn.Regressor`).
     """
 
     layer: str
@@ -66,6 +73,9 @@ class ModelSettings:
     norm_eps: float | None = None
     objective: str | None = None
     quantiles: tuple[float, ...] | None = None
+    attention_every: int | None = None
+    attention_window: int | None = None
+    attention_heads: int | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -90,8 +100,14 @@ class ModelSettings:
             raise ValueError(f"model.norm_eps: got {self.norm_eps}, expected a positive number")
         if self.objective is not None or self.quantiles is not None:
             check_objective("model", **self.regression)
-        if self.block == "transformer" and not self.prenorm:
-            raise ValueError("model.prenorm: got false, expected true with block 'transformer'")
+        if self.block in ("transformer", "griffin") and not self.prenorm:
+            raise ValueError(f"model.prenorm: got false, expected true with block '{self.block}'")
+        for key, least in (("every", 2), ("window", 1), ("heads", 1)):
+            size = getattr(self, f"attention_{key}")
+            if size is not None and size < least:
+                raise ValueError(f"model.attention_{key}: got {size}, expected an integer from {least}")
+            if size is not None and self.attention_every is None:
+                raise ValueError(f"model.attention_{key}: got {size}, expected none without attention_every")
 
     @property
     def regression(self) -> dict[str, Any]:
@@ -104,9 +120,18 @@ class ModelSettings:
         own = {"momentum": self.norm_momentum} if kind is BatchNorm else {}
         return kind(self.d_model, **own, **({} if self.norm_eps is None else {"eps": self.norm_eps}))
 
+    def attends(self, place: int) -> bool:
+        """Returns whether the layer of block number `place` is attention."""
+        return self.attention_every is not None and (place + 1) % self.attention_every == 0
+
     def make_block(self, layer: Recurrent, place: int) -> Block:
-        """Returns block number `place` of the stack. Its dropouts use the sites 2 `place` and 2 `place` + 1."""
+        """Returns block number `place` of the stack, whose layer is `layer` unless it `attends`. Its dropouts use the
+        sites 2 `place` and 2 `place` + 1."""
         D, site = self.d_model, 2 * place
+        if self.attends(place):
+            layer = Attention(D, heads=self.attention_heads or 1, window=self.attention_window)
+        elif self.block == "griffin":
+            layer = Griffin(D, layer)
         dropout = Dropout(self.dropout, self.dropout_over_time, site)
         if self.block == "gated":
             gate = Gate(D, self.glu, self.dropout, self.dropout_over_time, site) if self.glu in FORMS else None
@@ -114,7 +139,8 @@ class ModelSettings:
         plain = ResidualBlock(self.make_norm(), layer, dropout, self.prenorm)
         if self.block == "plain":
             return plain
-        feed_forward = FeedForward(D, dropout=self.dropout, over_time=self.dropout_over_time, site=site + 1)
+        gated = self.block == "griffin"
+        feed_forward = FeedForward(D, 3 if gated else 4, self.dropout, self.dropout_over_time, site + 1, gated)
         return FeedForwardBlock(plain, self.make_norm(), feed_forward)
 
 
@@ -199,12 +225,15 @@ def build_model(
         stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(n_layers)))
         return HEADS[head](settings, encoder, stack, n_classes)
 
-    smallest = of(1)
-    numbers = _numbers(smallest) + (settings.n_layers - 1) * _numbers(smallest.stack)
+    n, every = settings.n_layers, settings.attention_every
+    smallest, attending = of(1), n // every if every else 0
+    numbers = _numbers(smallest) + (n - 1 - attending) * _numbers(smallest.stack)
+    if every and attending:
+        numbers += attending * _numbers(settings.make_block(one, every - 1))
     if 4 * numbers > MOST_NUMBERS:
         what = f"d_model={D}, n_layers={settings.n_layers}, vocab={vocab}, n_classes={n_classes} and {one}"
         raise ValueError(f"build_model: {what} have {numbers:.2g} parameters, expected at most {MOST_NUMBERS // 4:.2g}")
-    return of(settings.n_layers)
+    return of(n)
 
 
 def _numbers(module: Any) -> int:

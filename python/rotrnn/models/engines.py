@@ -68,7 +68,7 @@ class CEngine(Engine):
     def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
         from rotrnn.models.files import described  # it knows every model
 
-        layers = [block.layer for block in model.stack.blocks]
+        layers = [block.layer.core for block in model.stack.blocks]
         if own := [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]:
             raise NotImplementedError(f"the model has a {type(own[0]).__name__}, a layer of your own")
         arrays = dict(flatten(params))

@@ -30,6 +30,7 @@ from rotrnn.nn.blocks.norm import NORMS
 from rotrnn.nn.blocks.pool import POOLS
 from rotrnn.nn.layer import Module, Params, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 
@@ -37,7 +38,7 @@ FORMAT = 1
 PARTS = (
     *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
-    *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, StoredHistory),
+    *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, Griffin, StoredHistory),
     *(*NORMS.values(), *POOLS.values()),
 )
 

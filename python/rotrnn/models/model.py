@@ -30,7 +30,6 @@ from rotrnn.nn.layer import (
     zero_state,
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
-from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
@@ -280,8 +279,8 @@ class SequenceModel(Module, ABC):
 
         It computes `forward` in evaluation mode, for any batch and time, sequences of a batch being equally long; the
         input is named "inputs" (token ids are int64), the output "logits". Classifiers and taggers whose layers are
-        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows. Needs onnx (pip install
-        'rotrnn[onnx]').
+        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows, alone or in Griffin. Needs onnx (pip
+        install 'rotrnn[onnx]').
 
         Raises
         ------
@@ -336,14 +335,13 @@ class SequenceModel(Module, ABC):
 
     def eigenvalues(self, params: Params) -> list[Array]:
         """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence, with a
-        stored history or without."""
+        stored history or Griffin's branches around it or without."""
         self.arrays(params)
-        layers = [block.layer for block in self.stack.blocks]
+        layers: list[Any] = [block.layer for block in self.stack.blocks]
         return [
             layer.eigenvalues(params["blocks"][str(i)]["layer"])
             for i, layer in enumerate(layers)
-            if isinstance(layer, LinearRecurrence)
-            or (isinstance(layer, StoredHistory) and isinstance(layer.layer, LinearRecurrence))
+            if isinstance(layer.core, LinearRecurrence)
         ]
 
     def _blocks(self, saved: ModelSaved) -> Iterator[tuple[Block, Any]]:

@@ -23,6 +23,7 @@ from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Array, Params, flatten
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.layers.rnn import RNN
@@ -217,7 +218,7 @@ def _mamba(g: Graph, layer: Mamba, params: Params, x: str) -> str:
     inner, R, S = layer.inner, layer.rank, layer.d_state
     (w, w_gate), (bias, b_gate) = layer._halves(params)
     value, gate = g.dense(x, w, bias), g.dense(x, w_gate, b_gate)
-    u = _silu(g, _conv(g, layer, params, value))
+    u = _silu(g, _conv(g, params, value) if layer.d_conv else value)
     d, B, C = (g.dense(u, w) for w in np.split(params["x_proj"], (R, R + S)))
     delta = g.op("Softplus", g.dense(d, params["dt_proj"], params["dt_bias"]))
     A = g.constant(layer.prepare(params))
@@ -239,15 +240,20 @@ def _mamba(g: Graph, layer: Mamba, params: Params, x: str) -> str:
     return g.dense(g.op("Mul", y, _silu(g, gate)), params["out_proj"], params.get("out_bias"))
 
 
-def _conv(g: Graph, layer: Mamba, params: Params, x: str) -> str:
+def _griffin(g: Graph, layer: Griffin, params: Params, x: str) -> str:
+    gate = g.dense(x, params["griffin_gate_w"], params["griffin_gate_bias"])
+    value = g.dense(x, params["griffin_value_w"], params["griffin_value_bias"])
+    read = _layer(g, layer.layer, params, _conv(g, params, value, "griffin_"))
+    return g.dense(g.op("Mul", _gelu(g, gate), read), params["griffin_out_w"], params["griffin_out_bias"])
+
+
+def _conv(g: Graph, params: Params, x: str, names: str = "") -> str:
     """The causal depthwise convolution, whose last tap is that of the newest step, as a sum: onnxruntime has no Conv in
     float64."""
-    if not layer.d_conv:
-        return x
-    taps, time = layer.d_conv, g.constant([1], np.int64)
+    taps, time = params[names + "conv_w"].shape[1], g.constant([1], np.int64)
     padded = g.op("Pad", x, g.constant([0, taps - 1, 0, 0, 0, 0], np.int64))
-    y = g.constant(params["conv_bias"] if layer.conv_bias else 0)
-    for k, w in enumerate(params["conv_w"].T):
+    y = g.constant(params.get(names + "conv_bias", 0))
+    for k, w in enumerate(params[names + "conv_w"].T):
         end = k + 1 - taps or np.iinfo(np.int64).max  # as many steps as x has
         given = g.op("Slice", padded, *(g.constant([at], np.int64) for at in (k, end)), time)
         y = g.op("Add", y, g.op("Mul", given, g.constant(w)))
@@ -269,6 +275,7 @@ LAYERS: dict[type, Callable[..., str]] = {
     RNN: _rnn,
     MinGRU: _min_gru,
     Mamba: _mamba,
+    Griffin: _griffin,
 }
 
 
@@ -328,7 +335,10 @@ def _block(g: Graph, block: Any, params: Params, x: str) -> str:
         if not isinstance(block.feed_forward, FeedForward):
             raise _unknown(block.feed_forward)
         own = params["feed_forward"]
-        z = _gelu(g, g.dense(_norm(g, block.norm2, params["norm2"], x), own["up"]["w"], own["up"]["bias"]))
+        normed = _norm(g, block.norm2, params["norm2"], x)
+        z = _gelu(g, g.dense(normed, own["up"]["w"], own["up"]["bias"]))
+        if block.feed_forward.gated:
+            z = g.op("Mul", z, g.dense(normed, own["value"]["w"], own["value"]["bias"]))
         return g.op("Add", x, g.dense(z, own["down"]["w"], own["down"]["bias"]))
     if not isinstance(block, ResidualBlock):
         raise _unknown(block)

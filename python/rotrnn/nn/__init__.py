@@ -12,6 +12,7 @@ from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.conversions import Converted, orthogonal_inverse, real_jordan, to_lru, to_rnn, to_rotrnn
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import *  # noqa: F403  (every layer)
 from rotrnn.nn.registry import LAYERS
@@ -31,6 +32,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardBlock",
     "Gate",
+    "Griffin",
     "LastPool",
     "LayerNorm",
     "MeanPool",

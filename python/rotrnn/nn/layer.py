@@ -118,6 +118,11 @@ class Recurrent(Module, ABC):
         return {}
 
     @property
+    def core(self) -> Recurrent:
+        """The layer itself; of one that is made around another layer, that layer's."""
+        return self
+
+    @property
     def hidden(self) -> StateArray:
         """Describes the vectors h_t that a `StoredHistory` over this layer stores, those of `hidden_states`. By default
         they are the outputs, for layers without a single vector of states."""
@@ -151,9 +156,7 @@ class Recurrent(Module, ABC):
         `d_state` counts what the layer's paper counts, which is complex states in some papers and real ones in others.
         This number is comparable between layers.
         """
-        form = self.state_form
-        leaves = (form,) if isinstance(form, StateArray) else form or ()
-        lanes = [one.lanes for one in leaves if one.kind != "integer"]
+        lanes = [one.lanes for one in form_leaves(self.state_form) if one.kind != "integer"]
         return sum(one for one in lanes if one is not None) if lanes and None not in lanes else None
 
     def check_split(self, args: Boundary) -> None:
@@ -235,12 +238,33 @@ def zero_state(name: str, layer: Recurrent, batch: int, dtype: npt.DTypeLike) ->
     it has none of a fixed size."""
     kinds = {"real": np.dtype(dtype), "complex": np.result_type(dtype, np.complex64), "integer": np.dtype(np.int64)}
     form, many = layer.state_form, getattr(layer, "bidirectional", False)
-    leaves = (form,) if isinstance(form, StateArray) else form or ()
+    leaves = form_leaves(form)
     if many or not leaves or any(None in one.shape for one in leaves):
         what = "is bidirectional" if many else "keeps every step" if leaves else "declares no state"
         raise ValueError(f"{name}: {type(layer).__name__} {what}, expected a layer with a state of fixed size")
     zeros = tuple(np.zeros((batch, *(size or 0 for size in one.shape)), kinds[one.kind]) for one in leaves)
     return zeros[0] if isinstance(form, StateArray) else zeros
+
+
+def form_leaves(form: StateForm | None) -> tuple[StateArray, ...]:
+    """Returns the arrays of a state's form."""
+    return (form,) if isinstance(form, StateArray) else form or ()
+
+
+def state_leaves(state: State) -> tuple[Any, ...]:
+    """Returns the arrays of a layer's state."""
+    return tuple(state) if isinstance(state, tuple) else (state,)
+
+
+def split_state(layer: Recurrent, state: State, own: int) -> tuple[Any, ...]:
+    """Returns (state of `layer`, `own` further arrays) of the state, or its gradient, of a layer around `layer`, whose
+    state is the arrays of both. None stands for all of them."""
+    if state is None:
+        return (None,) * (1 + own)
+    inner, rest = state[:-own], state[-own:]
+    if all(one is None for one in inner):  # parts of a gradient may be None
+        return None, *rest
+    return inner[0] if isinstance(layer.state_form, StateArray) else tuple(inner), *rest
 
 
 def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Array]]:

@@ -8,6 +8,7 @@ from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import IMDB
+from rotrnn.tasks.language import Language
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.mnist import MNIST
 from rotrnn.tasks.pathfinder import Pathfinder
@@ -40,6 +41,7 @@ TASKS: dict[str, type[Settings]] = {
     "table": Table,
     "folder": Folder,
     "series": Series,
+    "language": Language,
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "DelayedCopy",
     "Digits",
     "Folder",
+    "Language",
     "ListOps",
     "Pathfinder",
     "Recall",

@@ -14,24 +14,30 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, trusted
 
 
 class ExpansionSaved(NamedTuple):
-    """What each part saved."""
+    """What each part saved; of a gated net also what the linear branch did, and the two factors of the product."""
 
     up: DenseSaved
     gelu: GeluSaved
     down: DenseSaved
     dropout: Mask | None
+    product: tuple[DenseSaved, Array, Array] | None = None
 
 
 @dataclass(frozen=True)
 class FeedForward(Module):
-    """``dropout(W_2 GELU(W_1 x + b_1) + b_2)`` with inner width ``expand * d_model``. Params: "up" and "down", those of
-    `Dense`."""
+    """``dropout(W_2 GELU(W_1 x + b_1) + b_2)`` with inner width ``expand * d_model``.
+
+    With `gated`, ``dropout(W_2 (GELU(W_1 x + b_1) * (W_v x + b_v)) + b_2)`` (GeGLU; Shazeer 2020, "GLU Variants Improve
+    Transformer", eq. 6, with biases as in Griffin). Params: "up" (1), "down" (2) and, if gated, "value" (v), those of
+    `Dense`.
+    """
 
     d_model: int
     expand: int = 4
     dropout: float = 0.0
     over_time: bool = False
     site: int = 0
+    gated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +47,7 @@ class FeedForward(Module):
     @property
     def modules(self) -> dict[str, Dense]:
         up, _, down, _ = self._parts
-        return {"up": up, "down": down}
+        return {"up": up, "down": down, **({"value": up} if self.gated else {})}
 
     def input_shape(self, saved: ExpansionSaved) -> tuple[int, ...]:
         return tuple(saved.up.x.shape)
@@ -58,15 +64,24 @@ class FeedForward(Module):
         up, gelu, down, dropout = self._parts
         z, up_saved = up.forward(params["up"], x, ctx)
         z, gelu_saved = gelu.forward({}, z, ctx)
+        product = None
+        if self.gated:
+            value, value_saved = up.forward(params["value"], x, ctx)
+            product = value_saved, z, value
+            z = z * value
         z, down_saved = down.forward(params["down"], z, ctx)
         y, dropout_saved = dropout.forward({}, z, ctx)
-        return y, ExpansionSaved(up_saved, gelu_saved, down_saved, dropout_saved)
+        return y, ExpansionSaved(up_saved, gelu_saved, down_saved, dropout_saved, product)
 
     def backward(self, params: Params, saved: ExpansionSaved, dy: Array) -> tuple[Array, Params]:
         up, gelu, down, dropout = self._parts
-        up_saved, gelu_saved, down_saved, dropout_saved = saved
-        dz, _ = trusted(dropout.backward)({}, dropout_saved, dy)
-        dz, ddown = trusted(down.backward)(params["down"], down_saved, dz)
-        dz, _ = trusted(gelu.backward)({}, gelu_saved, dz)
-        dx, dup = trusted(up.backward)(params["up"], up_saved, dz)
-        return dx, {"up": dup, "down": ddown}
+        dz, _ = trusted(dropout.backward)({}, saved.dropout, dy)
+        dz, ddown = trusted(down.backward)(params["down"], saved.down, dz)
+        dx, dparams = None, {}
+        if saved.product is not None:
+            value_saved, gate, value = saved.product
+            dx, dparams["value"] = trusted(up.backward)(params["value"], value_saved, dz * gate)
+            dz = dz * value
+        dz, _ = trusted(gelu.backward)({}, saved.gelu, dz)
+        dx_up, dup = trusted(up.backward)(params["up"], saved.up, dz)
+        return dx_up if dx is None else dx_up + dx, {"up": dup, "down": ddown, **dparams}

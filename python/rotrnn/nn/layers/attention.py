@@ -54,8 +54,9 @@ class Attention(Recurrent):
     zero.
 
     Its state is (keys (B, S, D), values (B, S, D), places (B,) int64), where places is the number of steps so far. For
-    sequence b, the first places[b] rows are used (at most the last ``window - 1`` steps), and the others are zero.
-    Without `window` the state grows by one row per step, and so does the time of a step.
+    sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
+    rows, of the last steps: with its own key, a step reads `window`. Without it the state grows by one row per step,
+    and so does the time of a step.
     """
 
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
@@ -88,8 +89,9 @@ class Attention(Recurrent):
 
     @property
     def state_form(self) -> StateForm:
-        rows = StateArray("keys", (None, self.d_model)), StateArray("values", (None, self.d_model))
-        return *rows, StateArray("places", (), "integer")
+        rows = None if self.window is None else self.window - 1
+        kept = StateArray("keys", (rows, self.d_model)), StateArray("values", (rows, self.d_model))
+        return *kept, StateArray("places", (), "integer")
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         super().check_state(args, name, state)
@@ -139,7 +141,7 @@ class Attention(Recurrent):
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of an empty state if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of that before the first step if it was None)."""
         lengths, past, steps = saved.lengths, saved.past, saved.steps
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
@@ -156,8 +158,9 @@ class Attention(Recurrent):
                     raise ValueError(f"Attention.backward: dstate.{name} has shape {dlast.shape}, expected {rows}")
                 self._last_backward(drows, dlast, past + steps)
         S = saved.keys.shape[1] - saved.x.shape[1]
-        dkept_keys, dk = _append_backward(grads.dk, S, past, steps)
-        dkept_values, dv = _append_backward(grads.dv, S, past, steps)
+        kept = S if self.window is None else self.window - 1
+        dkept_keys, dk = _append_backward(grads.dk, S, kept, past, steps)
+        dkept_values, dv = _append_backward(grads.dv, S, kept, past, steps)
         dq = grads.dq
         if self.rotary:
             dq, dk = (rotary_backward(one, heads=self.heads, past=saved.place, base=self.base) for one in (dq, dk))
@@ -193,7 +196,7 @@ def _last(rows: Array, count: Counts, window: int | None) -> Array:
     if window is None:
         most = int(count.max(initial=0))
         return rows if most == S else rows[:, :most].copy()
-    last = np.zeros((B, min(S, window - 1), D), rows.dtype, like=rows)
+    last = np.zeros((B, window - 1, D), rows.dtype, like=rows)
     for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
         last[b, :kept] = rows[b, end - kept : end]
     return last
@@ -214,12 +217,12 @@ def _append(kept: Array, new: Array, past: Counts, lengths: Counts | None) -> Ar
     return rows
 
 
-def _append_backward(drows: Array, S: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
-    """Adjoint of `_append`: returns the gradients of kept and new."""
+def _append_backward(drows: Array, S: int, kept: int, past: Counts, steps: Counts) -> tuple[Array, Array]:
+    """Adjoint of `_append`: returns the gradients of kept, with `kept` rows even if it had none, and of new."""
     B, rows, D = drows.shape
+    dkept = np.zeros((B, kept, D), drows.dtype, like=drows)
     if S == 0:
-        return np.zeros((B, 0, D), drows.dtype, like=drows), drows  # it is zero where there is no key
-    dkept = np.zeros((B, S, D), drows.dtype, like=drows)
+        return dkept, drows  # it is zero where there is no key
     dnew = np.zeros((B, rows - S, D), drows.dtype, like=drows)
     for b, (before, count) in enumerate(zip(past, steps, strict=True)):
         dkept[b, :before] = drows[b, :before]

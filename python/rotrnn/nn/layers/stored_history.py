@@ -18,6 +18,9 @@ from rotrnn.nn.layer import (
     State,
     StateArray,
     StateForm,
+    form_leaves,
+    split_state,
+    state_leaves,
     trusted,
 )
 from rotrnn.nn.layers.memory import stored_after
@@ -63,11 +66,7 @@ class HistorySaved(NamedTuple):
         """The state after x."""
         stored = stored_after(self.before, self.h, self.grows, self.lengths)
         steps = self.h.shape[1] if self.lengths is None else self.lengths
-        return *_leaves(self.layer.state), stored, self.place + steps
-
-
-def _leaves(state: State) -> tuple[Any, ...]:
-    return tuple(state) if isinstance(state, tuple) else (state,)
+        return *state_leaves(self.layer.state), stored, self.place + steps
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,10 @@ class StoredHistory(Recurrent):
         return self.layer.recurrent
 
     @property
+    def core(self) -> Recurrent:
+        return self.layer.core
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, lanes = self.d_model, 2 * self.planes
         own: dict[str, tuple[int, ...]] = {"history_C": (D, lanes)}
@@ -163,10 +166,8 @@ class StoredHistory(Recurrent):
 
     @property
     def state_form(self) -> StateForm:
-        form = self.layer.state_form
-        inner = (form,) if isinstance(form, StateArray) else form or ()
         stored = StateArray("stored", (None if self.window is None else self.window - 1, self.planes), "complex")
-        return *inner, stored, StateArray("places", (), "integer")
+        return *form_leaves(self.layer.state_form), stored, StateArray("places", (), "integer")
 
     def input_shape(self, saved: HistorySaved) -> tuple[int, ...] | None:
         return self.layer.input_shape(saved.layer)
@@ -240,7 +241,7 @@ class StoredHistory(Recurrent):
         if self.form == "reversed":
             dh *= self._turns(saved.place, h.shape[1], h).conj()
         of_layer = self._layer_backward(params, saved, dy, dinner, dh)
-        dstate0 = *_leaves(of_layer[2]), dstored, np.zeros(saved.place.shape)
+        dstate0 = *state_leaves(of_layer[2]), dstored, np.zeros(saved.place.shape)
         dx = of_layer[0] if dx is None else dx + of_layer[0]
         return dx, {**of_layer[1], **own, "history_C": dC}, dstate0
 
@@ -305,12 +306,8 @@ class StoredHistory(Recurrent):
 
     def _split(self, state: State) -> tuple[State, Array, Counts]:
         """Returns (state of the layer, stored states, numbers of steps so far), of a state or of its gradient."""
-        if state is None:
-            return None, None, None  # type: ignore[return-value]  # replaced where sizes are known
-        *inner, stored, places = state
-        if all(one is None for one in inner):  # parts of a gradient may be None
-            return None, stored, places
-        return inner[0] if isinstance(self.layer.state_form, StateArray) else tuple(inner), stored, places
+        inner, stored, places = split_state(self.layer, state, 2)
+        return inner, stored, places
 
     def _reading(self, stored: Array, place: Counts, given: Context | HistorySaved) -> dict[str, Any]:
         """Returns the keywords of `history_attention`."""

@@ -1,0 +1,242 @@
+"""Griffin's blocks: what they compute, over every layer, with local attention, as models, files and streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from cases.ops import gelu_formula
+from cases.table import normal
+from rotrnn import (
+    LRU,
+    RNN,
+    Attention,
+    Bidirectional,
+    Griffin,
+    Mamba,
+    ModelSettings,
+    RotRNN,
+    StoredHistory,
+    build_model,
+)
+from rotrnn.models.build import make_layer
+from rotrnn.nn import FeedForward
+from rotrnn.nn.blocks.block import FeedForwardBlock
+from rotrnn.nn.layer import Context, astype, flatten
+from rotrnn.nn.registry import LAYERS
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import load_recipe
+from small_models import SETTINGS
+
+EPS = np.finfo(np.float64).eps
+B, T, D = 2, 9, 8
+GRIFFIN: dict[str, Any] = {
+    **{"layer": "rotrnn", "d_model": D, "n_layers": 6, "norm": "rms", "final_norm": True},
+    **{"block": "griffin", "attention_every": 3, "attention_window": 4, "attention_heads": 2},
+}
+ROTRNN = {"d_state": 8, "heads": 2}
+
+
+def model_of(head: str = "tagger", **settings: Any) -> Any:
+    return build_model(ModelSettings(**(GRIFFIN | settings)), ROTRNN, head=head, vocab=5, n_classes=5)
+
+
+def test_every_third_block_attends_and_the_others_recur() -> None:
+    blocks = model_of().stack.blocks
+    layers = [block.layer for block in blocks]
+    assert layers == 2 * [*2 * [Griffin(D, RotRNN(D, **ROTRNN))], Attention(D, heads=2, window=4)]
+    assert all(isinstance(block, FeedForwardBlock) for block in blocks)
+    assert {block.feed_forward for block in blocks} == {
+        FeedForward(D, 3, site=2 * place + 1, gated=True) for place in range(6)
+    }
+    plain = build_model(ModelSettings("lru", D, 4, attention_every=2), {"d_state": 4}, vocab=5, n_classes=5)
+    assert [type(block.layer) for block in plain.stack.blocks] == [LRU, Attention, LRU, Attention]
+
+
+def test_the_block_is_what_the_paper_says() -> None:
+    """x + W_out (GELU(W_gate n) * recurrence(conv(W_value n))), then a gated net, with RMS norms before both."""
+    block = model_of().stack.blocks[0]
+    rng = np.random.default_rng(0)
+    p = astype(block.init(rng), np.float64)
+    own = {name.removeprefix("griffin_"): value for name, value in p["layer"].items()}
+    own |= {name: own[name] + 0.1 * normal(rng, own[name].shape) for name in ("gate_bias", "value_bias", "out_bias")}
+    p["layer"] |= {f"griffin_{name}": own[name] for name in ("gate_bias", "value_bias", "out_bias")}
+    x = normal(rng, (B, T, D))
+
+    def normed(x: Any, scale: Any) -> Any:
+        return scale * x / np.sqrt(np.mean(x**2, -1, keepdims=True) + block.norm.eps)
+
+    n = normed(x, p["norm"]["scale"])
+    v = n @ own["value_w"].T + own["value_bias"]
+    padded = np.concatenate([np.zeros((B, 3, D)), v], 1)
+    u = own["conv_bias"] + sum(own["conv_w"][:, k] * padded[:, k : k + T] for k in range(4))
+    inner = block.layer.layer
+    r, _ = inner.forward({name: p["layer"][name] for name in inner.shapes}, u)
+    z = x + (gelu_formula(n @ own["gate_w"].T + own["gate_bias"]) * r) @ own["out_w"].T + own["out_bias"]
+    n = normed(z, p["norm2"]["scale"])
+    up, value, down = (p["feed_forward"][name] for name in ("up", "value", "down"))
+    hidden = gelu_formula(n @ up["w"].T + up["bias"]) * (n @ value["w"].T + value["bias"])
+    y = z + hidden @ down["w"].T + down["bias"]
+    stack = rotrnn.ResidualStack((block,))
+    got, _ = stack.forward({"0": p}, x)
+    np.testing.assert_allclose(got, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
+
+
+def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
+    E, taps, inner = 12, 4, RotRNN(12, 8, heads=2)
+    own = sum(value.size for value in Griffin(D, inner).init(np.random.default_rng(0)).values())
+    assert own == 3 * D * E + (taps + 3) * E + D + sum(int(np.prod(shape)) for shape in inner.shapes.values())
+    gated = FeedForward(D, 3, gated=True).init(np.random.default_rng(0))
+    assert sum(value.size for _, value in flatten(gated)) == 9 * D * D + 7 * D
+
+
+@pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
+@pytest.mark.parametrize("name", LAYERS)
+def test_over_every_layer(name: str) -> None:
+    """The gradient along a random direction of parameters, input and state is the slope, by central differences of
+    steps s and s / 2, extrapolated: they err by s^4 and eps / s, and by the tolerance of fixed points."""
+    own = dict(SETTINGS.get(name, {"d_state": 4}))
+    if hasattr(LAYERS[name], "tol"):
+        own |= {"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000}
+    layer = Griffin(6, make_layer(name, 8, own), 3)
+    rng = np.random.default_rng(5)
+    params = astype(layer.init(rng), np.float64)
+    x = normal(rng, (2, 7, 6))
+    ctx = Context(np.array([7, 4]))
+    y, saved = layer.forward(params, x, ctx)
+    dy = normal(rng, y.shape)
+    dx, dparams, _ = layer.backward(params, saved, dy)
+    assert dparams.keys() == params.keys() == layer.shapes.keys()
+    v = {key: normal(rng, value.shape) for key, value in params.items()}
+    vx = normal(rng, x.shape)
+
+    def f(s: float) -> float:
+        moved = {key: value + s * v[key] for key, value in params.items()}
+        return float(np.sum(dy * layer.forward(moved, x + s * vx, ctx)[0]))
+
+    wide, narrow = ((f(s) - f(-s)) / (2 * s) for s in (1e-5, 5e-6))
+    slope = (4 * narrow - wide) / 3
+    terms = [np.sum(dx * vx), *(np.sum(dparams[key] * v[key]) for key in params)]
+    assert abs(slope - sum(terms)) <= 1e-6 * max(1.0, *map(abs, terms))
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_streams_say_what_forward_says_with_a_window_of_keys(engine: str, tmp_path: Path) -> None:
+    """The attention of a stream keeps the keys of the last window - 1 steps: with its own, `window`."""
+    model = model_of("language")
+    params = model.init(np.random.default_rng(0))
+    model.save(tmp_path / "model.safetensors", params)
+    loaded = rotrnn.load(tmp_path / "model.safetensors")
+    assert loaded.model == model
+    tokens = np.random.default_rng(1).integers(0, 5, (B, 25))
+    logits = model.forward(params, tokens)[0]
+    stream = loaded.model.stream(loaded.params, B, engine)
+    pushed = [stream.push(tokens[:, t])[:, None] for t in range(12)]
+    pushed.append(stream.push(tokens[:, 12:]))
+    np.testing.assert_allclose(np.concatenate(pushed, 1), logits, rtol=0, atol=1e3 * np.finfo(np.float32).eps)
+    if engine == "python":
+        recurrence, inputs = stream.state[0][0]
+        keys, values, places = stream.state[0][2]
+        assert recurrence.shape == (B, 4)
+        assert inputs.shape == (B, 3, D)
+        assert keys.shape == values.shape == (B, 3, D)
+        assert places.tolist() == [25, 25]
+
+
+def test_its_state_goes_on_and_padding_is_not_read() -> None:
+    model = model_of("language")
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    tokens, lengths = np.random.default_rng(1).integers(0, 5, (B, 14)), np.array([14, 9])
+    whole = model.forward(params, tokens, Context(lengths))[0]
+    first = np.minimum(lengths, 11)
+    head, saved = model.forward(params, tokens[:, :11], Context(first))
+    tail, _ = model.forward(params, tokens[:, 11:], Context(lengths - first), saved.blocks.state)
+    np.testing.assert_allclose(np.concatenate([head, tail], 1)[0], whole[0], rtol=0, atol=1e3 * EPS)
+    np.testing.assert_allclose(head[1, :9], whole[1, :9], rtol=0, atol=1e3 * EPS)
+    state = model.zero_state(B, np.float64)
+    np.testing.assert_array_equal(model.forward(params, tokens, Context(lengths), state)[0], whole)
+    x = normal(np.random.default_rng(2), (B, 14, D))
+    x[1, 9:] = np.nan
+    layer, own = model.stack.blocks[0].layer, params["blocks"]["0"]["layer"]
+    y, saved_layer = layer.forward(own, x, Context(lengths))
+    dx, dparams, _ = layer.backward(own, saved_layer, np.where(np.isnan(x), np.nan, 1.0))
+    for name, array in (("y", y), ("dx", dx), *dparams.items()):
+        assert np.isfinite(array).all(), name
+    assert not y[1, 9:].any()
+    assert not dx[1, 9:].any()
+
+
+def test_what_is_said_of_the_recurrence_is_that_of_the_layer() -> None:
+    model = model_of()
+    params = model.init(np.random.default_rng(0))
+    layer = model.stack.blocks[0].layer
+    own = params["blocks"]["0"]["layer"]
+    inner = {name: own[name] for name in layer.layer.shapes}
+    eigenvalues = model.eigenvalues(params)
+    assert len(eigenvalues) == 4  # of six blocks, two attend
+    np.testing.assert_array_equal(eigenvalues[0], layer.layer.eigenvalues(inner))
+    assert layer.recurrent == layer.layer.recurrent
+    names = [name for name, _ in flatten(params) if model.is_recurrent(name)]
+    assert {name.split(".")[1] for name in names} == {"0", "1", "3", "4"}
+    tokens = np.zeros((B, T), np.int64)
+    assert model.state_norms(params, tokens).shape == (4, T)
+    history = StoredHistory(D, LRU(D, 4), 5, window=3)
+    assert Griffin(D, history).core is history.layer
+    both = Bidirectional(D, Griffin(D, LRU(D, 4)))
+    assert both.forward(both.init(np.random.default_rng(0)), np.ones((1, 3, D), np.float32))[0].shape == (1, 3, D)
+
+
+def test_its_recipe_learns_digits(tmp_path: Path) -> None:
+    """A fifth of its steps; guessing is 10 %."""
+    recipe = load_recipe("digits-griffin", ["training.steps=120", "training.eval_every=60"])
+    assert recipe.model.attends(2)
+    assert train(recipe, tmp_path / "run", progress=False)["test"]["last"]["accuracy"] > 0.5
+
+
+def given(state: Any) -> Any:
+    layer = Griffin(D, LRU(D, 3))
+    return layer.forward(layer.init(np.random.default_rng(0)), np.ones((1, 2, D)), state=state)
+
+
+def settings(**own: Any) -> Any:
+    return ModelSettings(**({"layer": "lru", "d_model": D, "n_layers": 2} | own))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Griffin(D, LRU(D, 3), 0), "Griffin: d_conv=0, expected a positive integer"),
+        (lambda: Griffin(D, "lru"), "Griffin: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
+        (lambda: Griffin(D, LRU(D, 3, bidirectional=True)), "Griffin: LRU has bidirectional=True, expected False: its"),
+        (lambda: Griffin(D, Bidirectional(D, Mamba(D, 2))), "Griffin: Bidirectional has bidirectional=True"),
+        (lambda: Griffin(D, Griffin(D, LRU(D, 3))), "Griffin: Griffin has a parameter griffin_gate_w"),
+        (lambda: given((np.zeros((1, 3)) + 0j, np.zeros((1, 2, D)))), r"inputs has shape .*, expected \(B=1, 3, 8\)"),
+        (lambda: settings(block="griffin", prenorm=False), "model.prenorm: got false, .* with block 'griffin'"),
+        (lambda: settings(attention_every=1), "model.attention_every: got 1, expected an integer from 2"),
+        (lambda: settings(attention_every=2, attention_window=0), "model.attention_window: got 0, expected an integer"),
+        (lambda: settings(attention_window=3), "model.attention_window: got 3, expected none without attention_every"),
+        (lambda: settings(attention_heads=3), "model.attention_heads: got 3, expected none without attention_every"),
+        (lambda: settings(block="grifin"), "model.block: got 'grifin', expected one of .*; did you mean griffin"),
+        (
+            lambda: build_model(settings(attention_every=2, attention_heads=3), {"d_state": 2}, vocab=5, n_classes=5),
+            "Attention: heads=3, expected a divisor of d_model=8",
+        ),
+        (
+            lambda: build_model(settings(block="griffin"), RNN(D, 3, bidirectional=True), vocab=5, n_classes=5),
+            "Griffin: RNN has bidirectional=True",
+        ),
+        (
+            lambda: build_model(
+                settings(block="griffin", n_layers=10_000, attention_every=3), RNN(D, 2**20), vocab=5, n_classes=5
+            ),
+            "build_model: d_model=8, n_layers=10000, .* parameters, expected at most",
+        ),
+    ],
+)
+def test_bad_settings(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
